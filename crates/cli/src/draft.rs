@@ -22,8 +22,9 @@ const NGRAM: &str = "ngram";
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct DraftArgs {
-    /// Speculative decoding: guess tokens, and let one step of the model judge several. `ngram` guesses what followed the last tokens where they
-    /// stood in the text before (prompt lookup), for texts that repeat their prompts, as edits of code do; anything else is a smaller model of the same vocabulary
+    /// Speculative decoding: guess tokens, and check several in one step of the model. `ngram`
+    /// continues the last tokens as they went on earlier in the text (prompt lookup), which suits
+    /// edits of code; anything else names a smaller model of the same vocabulary
     #[arg(long, value_name = "ngram|MODEL", alias = "model-draft")]
     draft: Option<String>,
 }
@@ -39,7 +40,8 @@ impl DraftArgs {
         if self.draft.is_some() { zoo::Logits::All } else { zoo::Logits::Last }
     }
 
-    /// The model with what guesses for it. One that cannot judge guesses is refused, and so is a smaller one of other tokens.
+    /// The model with what guesses for it. One that cannot judge guesses is refused, and so is a
+    /// smaller one of other tokens.
     pub(crate) fn attach(
         &self,
         model: Model,

@@ -14,17 +14,17 @@ pub(crate) fn path(name: &str) -> Option<PathBuf> {
     env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// The folder in which programs keep what can be made again.
+/// The user's cache folder.
 pub(crate) fn cache_home() -> Option<PathBuf> {
     path("XDG_CACHE_HOME").or_else(|| Some(env::home_dir()?.join(".cache")))
 }
 
-/// Our folder of that name for what can be made again.
+/// Flambeau's cache folder of that name.
 pub(crate) fn cache(name: &str) -> Result<PathBuf> {
     Ok(cache_home().context("there is no home folder for the cache; set XDG_CACHE_HOME")?.join("flambeau").join(name))
 }
 
-/// Our file of that name for what is kept from one session to the next; `None` without a home folder.
+/// Flambeau's state file of that name, kept between sessions; `None` without a home folder.
 pub(crate) fn state(name: &str) -> Option<PathBuf> {
     let home = path("XDG_STATE_HOME").or_else(|| Some(env::home_dir()?.join(".local").join("state")))?;
     Some(home.join("flambeau").join(name))

@@ -53,7 +53,8 @@ impl FileKind {
         }
     }
 
-    /// Tells the kind of a file; `None` also if there is none. NeMo's may be compressed, and are known by their name then.
+    /// Tells the kind of a file; `None` also if there is none. NeMo's may be compressed, and are
+    /// known by their name then.
     pub(crate) fn of_file(path: &Path) -> Option<FileKind> {
         let is_named = path.extension().is_some_and(|extension| extension == "nemo");
         FileKind::of(&begins(path).ok()?).or(is_named.then_some(FileKind::Nemo))
@@ -74,7 +75,8 @@ impl FileKind {
         }
     }
 
-    /// Reads a file as one of this kind. A failure on one of another kind says which it is and what serves.
+    /// Reads a file as one of this kind. For a file of another kind, the error names it and the
+    /// command for it.
     ///
     /// # Errors
     /// Runs `read`; its error names the kind of file that was found.

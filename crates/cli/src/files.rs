@@ -1,4 +1,5 @@
-//! Reading and writing files: `-` is stdin or stdout, and a file is written beside its place and then renamed.
+//! Reading and writing files: `-` is stdin or stdout, and a file is written beside its place and
+//! then renamed.
 
 use std::{
     fs::File,
@@ -41,7 +42,7 @@ pub(crate) fn write<T>(path: &Path, produce: impl FnOnce(&mut dyn Write) -> Resu
     Ok(value)
 }
 
-/// Writes what `produce` makes to the end; `failure` says what could not be written if the last of it fails.
+/// Writes the output of `produce` and flushes it. `failure` is the context of a flush error.
 fn fill<T>(mut out: impl Write, produce: impl FnOnce(&mut dyn Write) -> Result<T>, failure: impl FnOnce() -> String) -> Result<T> {
     let value = produce(&mut out)?;
     out.flush().with_context(failure)?;
@@ -79,7 +80,8 @@ fn beside(path: &Path) -> Result<NamedTempFile> {
 /// Bytes of a large page on most systems, a multiple of it on the others.
 const BLOCK: usize = 2 << 20;
 
-/// Writes in whole blocks, so that the system can keep the file in large pages, which those who map it then get.
+/// Writes in whole blocks, so that the page cache can hold the file in large pages for later
+/// mappings.
 struct Blocks<W> {
     data: Vec<u8>,
     to: W,

@@ -119,7 +119,8 @@ fn has_weights(folder: &Path) -> bool {
     ["model.safetensors", "model.safetensors.index.json", "consolidated.safetensors"].iter().any(|name| folder.join(name).is_file())
 }
 
-/// Whether a file of a repository belongs to what a model needs to run: some at its top, and what sentence-transformers says of modules.
+/// Whether a model needs this repository file to run: known files at the top, and
+/// sentence-transformers' module files.
 fn is_standard(name: &str) -> bool {
     if Checkpoint::is_module_config(name) {
         return true;
@@ -128,7 +129,8 @@ fn is_standard(name: &str) -> bool {
     !name.contains('/') && !name.starts_with('.') && kept.iter().any(|end| name.ends_with(end))
 }
 
-/// Tells which of a repository's files a model needs to run. Weights that are there a second time, in Mistral's own form, are left out.
+/// Tells which of a repository's files a model needs to run. Weights that are there a second time,
+/// in Mistral's own form, are left out.
 fn standard(names: &[&str]) -> impl Fn(&str) -> bool + use<> {
     let is_twice = names.iter().any(|name| name.starts_with("model") && name.ends_with(".safetensors"));
     move |name| is_standard(name) && !(is_twice && name.starts_with("consolidated"))

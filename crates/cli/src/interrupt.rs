@@ -10,11 +10,11 @@ use signal_hook::{consts::SIGINT, flag};
 
 use crate::failure::INTERRUPTED;
 
-/// A flag that Ctrl-C sets. A second Ctrl-C ends the process at once: nothing that usually happens at its end does, because an
-/// engine may still compute on another thread with what would then be destroyed.
+/// A flag that Ctrl-C sets. A second Ctrl-C ends the process at once, without destructors: an
+/// engine on another thread may still use their data.
 pub(crate) fn flag() -> Result<Arc<AtomicBool>> {
     let set = Arc::new(AtomicBool::new(false));
-    // In this order, so that the first signal does not find what it has set.
+    // This order keeps the first signal from seeing the flag that it sets.
     flag::register_conditional_shutdown(SIGINT, i32::from(INTERRUPTED), Arc::clone(&set))
         .and_then(|_| flag::register(SIGINT, Arc::clone(&set)))
         .context("cannot watch for Ctrl-C")?;

@@ -35,7 +35,8 @@ pub(crate) struct LanguageModelArgs {
 /// How a model is loaded, whatever it is.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct LoadArgs {
-    /// tokenizer.json or the folder that holds it; by default the program's own, or the one beside it
+    /// tokenizer.json or the folder that holds it; by default the program's own, or the one beside
+    /// it
     #[arg(long, value_name = "PATH", alias = "tokenizer-path")]
     tokenizer: Option<PathBuf>,
 
@@ -47,8 +48,8 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "N", value_parser = positive)]
     prefill_chunk: Option<usize>,
 
-    /// Tokens that the context holds, prompt and answer together: of checkpoints, as --max-seq-len, and of programs that keep no KV cache
-    /// themselves; by default the model's, as far as memory allows
+    /// Context length in tokens, prompt and answer together, for checkpoints (as --max-seq-len) and
+    /// programs without KV caches of their own; by default the model's, limited by memory
     #[arg(short = 'c', long, value_name = "N", value_parser = positive, alias = "kv-max-capacity")]
     ctx_size: Option<usize>,
 
@@ -79,7 +80,8 @@ impl LanguageModelArgs {
         self.model.lock()
     }
 
-    /// Loads the model; a checkpoint is exported first unless the cache has its program, which computes `logits`. With `profile` the
+    /// Loads the model; a checkpoint is exported first unless the cache has its program, which
+    /// computes `logits`. With `profile` the
     /// engine measures.
     pub(crate) fn load(&self, logits: zoo::Logits, profile: bool) -> Result<Loaded> {
         self.load_with(logits, &|| self.how.engine.engine(profile))
@@ -99,7 +101,8 @@ impl LanguageModelArgs {
         Ok(loaded)
     }
 
-    /// Another model on the same engine, also with the logits of every token; weights are not quantized on the way.
+    /// Another model on the same engine, also with the logits of every token; weights are not
+    /// quantized on the way.
     pub(crate) fn load_reference(&self, name: &str, engine: &Arc<dyn Engine>) -> Result<Sequence> {
         let program = self.model.open_reference(name, zoo::Logits::All, self.how.engine.threads)?;
         Ok(Model::load(&program, engine, &self.how.options())?.sequence()?)
@@ -107,7 +110,7 @@ impl LanguageModelArgs {
 }
 
 impl LoadArgs {
-    /// Loads a model on the engine that `engine` gives, which is asked for when the program is there.
+    /// Loads a model on an engine. Calls `engine` once the program is available.
     pub(crate) fn load(
         &self,
         model: &ModelArgs,

@@ -7,7 +7,8 @@ use flambeau::audio::Pcm;
 
 use crate::read_ahead::ReadAhead;
 
-/// Records from the device of that name, or from the default one, until it is cancelled or the reader is dropped: samples, and how
+/// Records from the device of that name, or from the default one, until it is cancelled or the
+/// reader is dropped: samples, and how
 /// they are written.
 ///
 /// # Errors
@@ -72,7 +73,8 @@ mod recording {
         Ok((ReadAhead::of(blocks), pcm))
     }
 
-    /// Starts recording; `done` hears when it is cancelled, or nobody reads any more.
+    /// Starts recording. Sends to `done` when the recording is cancelled or its receiver is
+    /// dropped.
     fn record(name: Option<&str>, blocks: Blocks, (cancelled, done): (Arc<AtomicBool>, SyncSender<()>)) -> Result<(Stream, Pcm)> {
         let device = find(name)?;
         let config = device.default_input_config().context("the microphone tells no form of its samples")?;

@@ -25,7 +25,7 @@ pub(crate) struct MlxArgs {
     #[command(flatten)]
     pub(crate) selection: MlxSelection,
 
-    /// Run custom Metal kernels that a program carries, also those that Flambeau does not know
+    /// Run all custom Metal kernels of a program, even unknown ones
     #[arg(help_heading = "Engine", long)]
     pub(crate) allow_custom_kernels: bool,
 
@@ -47,7 +47,7 @@ pub(crate) struct MlxArgs {
 }
 
 impl MlxArgs {
-    /// A flag that was given, of those that other engines do not take.
+    /// Name of a given flag that only this engine takes.
     pub(crate) fn given(&self) -> Option<&'static str> {
         let flags = [
             (self.selection.device.is_some(), "--device"),

@@ -1,4 +1,5 @@
-//! A model on the command line: a program, or a checkpoint, which becomes a program in the cache at its first use.
+//! A model on the command line: a program, or a checkpoint, which becomes a program in the cache at
+//! its first use.
 
 mod checkpoint;
 
@@ -29,7 +30,8 @@ use crate::{
 /// A model by its file, folder or name.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ModelArgs {
-    /// Program (.pte), model folder, GGUF file, or ORG/NAME on the Hugging Face hub; what is no program is exported once, into the cache
+    /// Program (.pte), model folder, GGUF file, or ORG/NAME on the Hugging Face hub; what is no
+    /// program is exported once, into the cache
     #[arg(value_name = "MODEL")]
     model: String,
 
@@ -39,12 +41,12 @@ pub(crate) struct ModelArgs {
     #[command(flatten)]
     export: ExportArgs,
 
-    /// Settings that replace those of the model.
+    /// Settings that override the model's.
     #[arg(skip)]
     given: Given,
 }
 
-/// User settings that replace those of a model.
+/// User settings that override a model's.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Given {
     /// Whether a tokenizer is given.
@@ -135,7 +137,7 @@ impl ModelArgs {
         ModelArgs { given, ..self.clone() }
     }
 
-    /// Whether its weights, and those of models beside it, may leave memory.
+    /// Options for locking the weights of this model and its companions in memory.
     pub(crate) fn lock(&self) -> LockArgs {
         self.weights.lock
     }
@@ -145,7 +147,8 @@ impl ModelArgs {
         &self.model
     }
 
-    /// Opens the program of a language model with its weights, and returns its path. An exported program computes `logits`.
+    /// Opens the program of a language model with its weights, and returns its path. An exported
+    /// program computes `logits`.
     pub(crate) fn open(&self, logits: zoo::Logits, threads: Option<usize>) -> Result<(Program, PathBuf)> {
         self.open_as(Kind::Language, logits, threads)
     }
@@ -180,7 +183,7 @@ impl ModelArgs {
             }
         };
         let program = self.weights.open(&path)?;
-        // Programs that do not say what they are may be of any kind.
+        // A program without metadata may be of any kind.
         let kind = Kind::of_program(&program);
         if kind == Kind::Encoder {
             self.check_kind(kind, wanted)?;
@@ -196,7 +199,8 @@ impl ModelArgs {
         Ok(())
     }
 
-    /// Opens another model to compare this one with. If it is exported, then as this one, save that its weights and caches keep their type.
+    /// Opens another model to compare this one with. If it is exported, then as this one, save that
+    /// its weights and caches keep their type.
     pub(crate) fn open_reference(&self, model: &str, logits: zoo::Logits, threads: Option<usize>) -> Result<Program> {
         let export = ExportArgs { quantize: QuantizeArgs::floats(), kv_cache: None, ..self.export.clone() };
         let reference = ModelArgs::new(model, self.lock(), &export);
@@ -234,7 +238,8 @@ impl ModelArgs {
         }
     }
 
-    /// The checkpoint's program in the cache, made if it is not there. Where it is, and is of a known kind, the checkpoint is not opened.
+    /// The checkpoint's program in the cache, made if it is not there. Where it is, and is of a
+    /// known kind, the checkpoint is not opened.
     fn exported(&self, checkpoint: &Path, wanted: Option<Kind>, logits: zoo::Logits, threads: Option<usize>) -> Result<PathBuf> {
         let opened = if wanted.is_none() { Some(export::open_path(checkpoint)?) } else { None };
         let kind = wanted.or(opened.as_ref().map(Kind::of_checkpoint)).unwrap_or(Kind::Language);
@@ -279,7 +284,8 @@ impl ModelArgs {
         Ok(target)
     }
 
-    /// How weights are quantized, also in words. Language models of floats get 4 bits, and embeddings 8, unless the user says
+    /// How weights are quantized, also in words. Language models of floats get 4 bits, and
+    /// embeddings 8, unless the user says
     /// otherwise; models of speech and text encoders are small, and lose more by it.
     fn quantization(&self, checkpoint: &Path, kind: Kind) -> Result<(compile::Options, &'static str)> {
         if self.export.quantize.given().is_some() {

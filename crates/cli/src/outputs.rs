@@ -1,4 +1,4 @@
-//! Files that a command writes, held against those that it reads and against one another.
+//! Checks that a command's output files replace none of its inputs or each other.
 
 use std::path::{Path, PathBuf, absolute};
 
@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 
 use crate::{commands::export, failure::usage, files};
 
-/// Refuses outputs that lie in the place of a file that is read, or of one another. `inputs` may be folders of models, names of models
-/// that are no files, and `-`.
+/// Refuses an output whose path is also an input's or another output's. `inputs` may be model
+/// folders, model names and `-`.
 pub(crate) fn check<'a>(outputs: &[&Path], inputs: impl IntoIterator<Item = &'a Path>) -> Result<()> {
     if let Some((first, second)) = shared(outputs) {
         let (first, second) = (outputs[first].display(), outputs[second].display());
@@ -34,7 +34,7 @@ pub(crate) fn shared(paths: &[&Path]) -> Option<(usize, usize)> {
     (1..places.len()).find_map(earlier)
 }
 
-/// The files of an input: itself, or those of a folder that a model consists of.
+/// Files of an input: the input itself, or a folder's model files.
 fn files_of(input: &Path) -> Result<Vec<PathBuf>> {
     if input.is_dir() {
         let list = export::folder_paths(input).with_context(|| input.display().to_string())?;
@@ -43,7 +43,8 @@ fn files_of(input: &Path) -> Result<Vec<PathBuf>> {
     Ok(vec![input.to_owned()])
 }
 
-/// The file that a path leads to, or that would be made there; `None` for streams and devices, which lose nothing.
+/// Canonical path of a file, existing or not; `None` for streams and devices, where nothing can be
+/// lost.
 fn place(path: &Path) -> Option<PathBuf> {
     if files::is_standard(path) || files::is_special(path) {
         return None;

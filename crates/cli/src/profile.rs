@@ -20,7 +20,8 @@ use crate::{files, outputs};
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ProfileArgs {
-    /// Print a profile: the time of each kind of step, and its GB/s and GFLOP/s beside the machine's roofline. The mlx engine then
+    /// Print a profile: the time of each kind of step, and its GB/s and GFLOP/s beside the
+    /// machine's roofline. The mlx engine then
     /// waits for the device after every step, which takes longer than its usual runs
     #[arg(long)]
     profile: bool,
@@ -50,7 +51,7 @@ impl ProfileArgs {
         self.trace.as_deref()
     }
 
-    /// Refuses a trace that could not be written, or would take the place of a file that is read.
+    /// Refuses a trace path that cannot be written or is also an input.
     pub(crate) fn check_writable<'a>(&self, read: impl IntoIterator<Item = &'a Path>) -> Result<()> {
         let Some(path) = self.trace() else { return Ok(()) };
         outputs::check(&[path], read)?;

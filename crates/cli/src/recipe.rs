@@ -54,7 +54,7 @@ enum LayersName {
     Edges,
 }
 
-/// The options that a recipe stands for: one of the [named](NAMED) ones, or a file.
+/// Options of a recipe: a [named](NAMED) one, or a file.
 pub(crate) fn options(recipe: &str) -> Result<Options> {
     let found = NAMED.iter().find(|(name, _)| *name == recipe);
     let text = match found {
@@ -95,7 +95,8 @@ impl Recipe {
         })
     }
 
-    /// A scheme by its name; `none` keeps floats. Missing settings come from the recipe's defaults; the default group size applies to schemes with a choice.
+    /// A scheme by its name; `none` keeps floats. Missing settings come from the recipe's defaults;
+    /// the default group size applies to schemes with a choice.
     fn scheme(&self, name: &str, group_size: Option<u32>, fit: Option<FitName>) -> Result<Option<Scheme>> {
         if name == "none" {
             return Ok(None);

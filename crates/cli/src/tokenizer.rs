@@ -15,7 +15,7 @@ use crate::failure::hint;
 pub(crate) const TEXT_FILES: [&str; 5] =
     ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja"];
 
-/// Other forms of a tokenizer, which stand in for a `tokenizer.json` that is not there.
+/// Tokenizer files that replace a missing `tokenizer.json`.
 pub(crate) const MODEL_FILES: [&str; 2] = ["tekken.json", "tokenizer.model"];
 
 /// A tokenizer with its chat template, if there is one.

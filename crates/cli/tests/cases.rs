@@ -1,5 +1,5 @@
-//! Every case as `flambeau conformance` runs it: both programs on the CPU engine, those of the repository on MLX too, and every
-//! checkpoint and session on either.
+//! Every case as `flambeau conformance` runs it: both programs on the CPU engine, the repository's
+//! on MLX too, and every checkpoint and session on either.
 
 use std::{
     path::Path,

@@ -18,13 +18,16 @@ use crate::{count::positive, engine::EngineArgs, failure::usage, file_kind::Prog
 
 /// Measure the speed of a language model, or of a model of speech
 ///
-/// One test per number: `pp512` feeds a prompt of 512 tokens, `tg128` generates 128 tokens one by one, and `tg128@d1024` does so
-/// with 1,024 tokens already in the cache. `tg128@s8` generates 128 tokens for each of 8 sequences at once; its rate is that of all of
-/// them together. Engines that draw tokens themselves generate greedily, the others are fed arbitrary tokens and give their
+/// One test per number. `pp512` feeds a prompt of 512 tokens. `tg128` generates 128 tokens one by
+/// one, `tg128@d1024` after 1,024 tokens in the cache. `tg128@s8` generates 128 tokens for each of
+/// 8 sequences at once, and adds up their rates. Engines that draw tokens themselves generate
+/// greedily, the others are fed arbitrary tokens and give their
 /// logits. Every test runs once unmeasured, then `--repetitions` times; the median counts.
 ///
-/// A model of speech hears the first window of a recording (features, encoder), reads tokens one by one (decoder) and, if it has its
-/// tokenizer, transcribes the whole recording greedily; the real-time factor is the time that a second takes.
+/// A model of speech hears the first window of a recording (features, encoder), reads tokens one by
+/// one (decoder) and, if it has its
+/// tokenizer, transcribes the whole recording greedily; the real-time factor is the time that a
+/// second takes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flambeau bench smollm2.pte -p 128,512 -n 128 -d 0,1024 -r 5 --threads 2 -o md")]
 pub(crate) struct Args {
@@ -51,7 +54,7 @@ pub(crate) struct Args {
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = positive)]
     repetitions: usize,
 
-    /// Recording that a model of speech hears; by default 30 seconds of tones that come and go
+    /// Recording for a speech model; by default 30 seconds of intermittent tones
     #[arg(long, value_name = "FILE")]
     audio: Option<PathBuf>,
 
@@ -201,7 +204,8 @@ fn feed(model: &mut Sequence, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// As `flambeau generate` and `flambeau serve` do it: where the engine draws tokens, steps are submitted before the tokens of those before
+/// As `flambeau generate` and `flambeau serve` do it: where the engine draws tokens, steps are
+/// submitted before the tokens of those before
 /// are read; elsewhere sequences step together.
 fn generate(models: &mut [Sequence], count: usize) -> Result<()> {
     if models.iter_mut().all(Sequence::can_pipeline) {

@@ -33,9 +33,12 @@ use crate::{
 
 /// Talk with a language model
 ///
-/// A line is a message. A line that ends in a backslash goes on in the next one, and text between """ and """ may have any number of
-/// lines. `/help` lists commands. Ctrl-C stops an answer, which is kept as far as it got; at the prompt it clears the line, and a
-/// second time it leaves, as Ctrl-D does. Text typed during an answer waits for the next prompt, and Tab completes commands. Without a terminal, messages come from stdin and answers go to stdout.
+/// A line is a message. A backslash at its end continues the message on the next line. Text between
+/// """ and """ may have any number of lines. `/help` lists commands. Ctrl-C stops an answer, which
+/// is kept as far as it got; at the prompt it clears the line, and a
+/// second time it leaves, as Ctrl-D does. Text typed during an answer waits for the next prompt,
+/// and Tab completes commands. Without a terminal, messages come from stdin and answers go to
+/// stdout.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  flambeau chat HuggingFaceTB/SmolLM2-135M-Instruct\n  flambeau chat model-Q4_1.gguf --system 'Be brief.'\n  \

@@ -34,8 +34,10 @@ use crate::{
 
 /// Run case folders and compare their outputs with the expected ones
 ///
-/// A case folder holds case.json, input.bin, expected_output.bin and a program, or a checkpoint with tokens.bin and
-/// expected_logits.bin, a checkpoint with audio.wav and what the model makes of it, a checkpoint with embeddings.bin, the vectors of texts, or session.json, a program and the inputs and outputs of calls that follow one another. The last line is
+/// A case folder is one of: case.json, input.bin, expected_output.bin and a program; a checkpoint
+/// with tokens.bin and expected_logits.bin; a checkpoint with audio.wav and its transcript; a
+/// checkpoint with embeddings.bin, vectors of texts; session.json, a program, and inputs and
+/// outputs of successive calls. The last line is
 /// `N passed, N failed, N skipped`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flambeau conformance cases/ops --from pte --jobs 2 --filter softmax")]
@@ -44,7 +46,8 @@ pub(crate) struct Args {
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 
-    /// Program to run: the .pte file, what this compiler makes of the .pt2 file, or of the checkpoint in f32
+    /// Program to run: the .pte file, what this compiler makes of the .pt2 file, or of the
+    /// checkpoint in f32
     #[arg(long, value_name = "FORMAT", default_value = "pte")]
     from: case::ProgramFormat,
 
@@ -56,7 +59,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT")]
     filter: Vec<String>,
 
-    /// File with the names of cases that are expected to fail, one a line; one that passes counts as failed
+    /// File with names of cases expected to fail, one a line; an expected failure that passes
+    /// counts as failed
     #[arg(long, value_name = "FILE")]
     expect: Option<PathBuf>,
 

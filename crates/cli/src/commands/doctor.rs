@@ -1,4 +1,4 @@
-//! `flambeau doctor`: which engines this machine can use, and what to do where one cannot.
+//! `flambeau doctor`: engines that work on this machine, and remedies for the others.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -61,7 +61,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else {
         as_lines(&found).iter().try_for_each(files::print_line)?;
     }
-    // Who names a place wants to know whether it serves; without one, MLX is an option among others.
+    // Who names a place wants to know whether it serves; without one, MLX is an option among
+    // others.
     let failed = args.selection.mlx_path.is_some() && found.loaded.is_err();
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

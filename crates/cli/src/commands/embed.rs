@@ -20,8 +20,10 @@ use crate::{
 
 /// Make vectors of texts with a text encoder, such as all-MiniLM-L6-v2
 ///
-/// Texts that mean about the same get vectors that point about the same way. Prints JSON in the form of OpenAI's embeddings; `flambeau
-/// serve` answers the same at /v1/embeddings. Encoders that were exported from a folder keep its pooling and its normalization.
+/// Texts of similar meaning get vectors of similar direction. Prints JSON in the form of OpenAI's
+/// embeddings; `flambeau
+/// serve` answers the same at /v1/embeddings. Encoders that were exported from a folder keep its
+/// pooling and its normalization.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  flambeau embed sentence-transformers/all-MiniLM-L6-v2 'A man is eating food.' 'Somebody eats.'\n  \
@@ -47,7 +49,8 @@ pub(crate) struct ModelFlags {
     #[command(flatten)]
     model: ModelArgs,
 
-    /// tokenizer.json or the folder that holds it; by default the program's own, or the one beside it
+    /// tokenizer.json or the folder that holds it; by default the program's own, or the one beside
+    /// it
     #[arg(long, value_name = "PATH", alias = "tokenizer-path")]
     tokenizer: Option<PathBuf>,
 

@@ -30,14 +30,16 @@ use crate::{
 /// The weights of a Whisper in CTranslate2's form.
 const CTRANSLATE2: &str = "model.bin";
 
-/// Turn a Hugging Face folder, a GGUF file, a .nemo file or a Whisper of whisper.cpp's into a .pte file, without Python
+/// Turn a Hugging Face folder, a GGUF file, a .nemo file or a Whisper of whisper.cpp's into a .pte
+/// file, without Python
 ///
 /// The program carries the tokenizer, so that `flambeau generate` needs nothing else.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  flambeau export ./SmolLM2-135M-Instruct -o smollm2.pte --qlinear 4w --qembedding 8w\n  \
     flambeau export model-Q4_1.gguf -o model.pte")]
 pub(crate) struct Args {
-    /// Model folder, GGUF file, .nemo file of a Parakeet, whisper.cpp's ggml file, or name of a model in the local Hugging Face cache
+    /// Model folder, GGUF file, .nemo file of a Parakeet, whisper.cpp's ggml file, or name of a
+    /// model in the local Hugging Face cache
     #[arg(value_name = "MODEL")]
     model: String,
 
@@ -45,13 +47,14 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "OUT.pte")]
     output: PathBuf,
 
-    /// Type of activations and caches: f32, f16 or bf16; by default the checkpoint's, and f16 for GGUF files without bf16 tensors.
+    /// Type of activations and caches: f32, f16 or bf16; by default the checkpoint's, and f16 for
+    /// GGUF files without bf16 tensors.
     /// A model whose activations pass 65504 gives NaN in f16: export it with f32
     #[arg(long, value_name = "TYPE")]
     dtype: Option<String>,
 
-    /// Maximum sequence length: positions that the KV caches hold; by default what the model was trained for, as far as the caches take no more than
-    /// a sixteenth of this machine's memory
+    /// Maximum sequence length, in positions of the KV caches; by default the model's own, limited
+    /// so that the caches take at most a sixteenth of this machine's memory
     #[arg(short = 'c', long, value_name = "N", value_parser = positive, alias = "max-ctx-len", alias = "max-seq-length", alias = "ctx-size")]
     max_seq_len: Option<usize>,
 
@@ -214,7 +217,7 @@ pub(crate) fn open_path(path: &Path) -> Result<Checkpoint> {
     }
 }
 
-/// The files of a GGUF checkpoint: the file itself, or all parts of a split one, of which it is any.
+/// Files of a GGUF checkpoint: the file itself, or all parts if it is a part of a split one.
 ///
 /// # Errors
 /// A part is missing.

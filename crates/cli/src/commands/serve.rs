@@ -36,12 +36,16 @@ use crate::{
 /// Serve language models, text encoders and models of speech over HTTP, in OpenAI's protocol
 ///
 /// Clients of OpenAI's API work unchanged with the base URL http://127.0.0.1:8080/v1. Paths: /v1/chat/completions, /v1/completions,
-/// /v1/responses, /v1/messages, /v1/embeddings, /v1/audio/transcriptions, /v1/audio/translations, /v1/models, /tokenize, /detokenize, /apply-template, /props, /slots, /health, with --metrics /metrics, and a page to chat on at /.
+/// /v1/responses, /v1/messages, /v1/embeddings, /v1/audio/transcriptions, /v1/audio/translations,
+/// /v1/models, /tokenize, /detokenize, /apply-template, /props, /slots, /health, with --metrics
+/// /metrics, and a page to chat on at /.
 ///
-/// Requests run side by side: each step of the model gives every running answer one token, and one waiting prompt a chunk. A request
-/// whose prompt begins like an earlier one computes only what is new. SIGTERM or Ctrl-C lets running requests end.
+/// Requests run side by side: each step of the model gives every running answer one token, and one
+/// waiting prompt a chunk. The server reuses the computed beginning of a prompt that an earlier
+/// request shares. SIGTERM or Ctrl-C lets running requests end.
 ///
-/// The server listens on this machine alone unless --host says otherwise, which takes an API key. Prompts and answers are never logged.
+/// The server listens on this machine alone unless --host says otherwise, which takes an API key.
+/// Prompts and answers are never logged.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  flambeau serve HuggingFaceTB/SmolLM2-135M-Instruct\n  flambeau serve chat=model-Q4_1.gguf draft.pte --parallel 8 --port 9000\n  \
@@ -51,7 +55,8 @@ use crate::{
     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}], \"stream\": true}'"
 )]
 pub(crate) struct Args {
-    /// Programs (.pte), model folders, GGUF files, or ORG/NAME on the Hugging Face hub; NAME=MODEL says what clients call it
+    /// Programs (.pte), model folders, GGUF files, or ORG/NAME on the Hugging Face hub; NAME=MODEL
+    /// says what clients call it
     #[arg(value_name = "MODEL", required = true)]
     models: Vec<String>,
 
@@ -126,36 +131,42 @@ pub(crate) struct Args {
     #[arg(help_heading = "Scheduling", long, value_name = "N", default_value_t = 64)]
     queue: usize,
 
-    /// Most sequences of a model that are kept, with the texts of earlier requests; by default twice --parallel
+    /// Most sequences of a model that are kept, with the texts of earlier requests; by default
+    /// twice --parallel
     #[arg(help_heading = "Scheduling", long, value_name = "N", value_parser = positive, alias = "prompt-cache-size")]
     sequences: Option<usize>,
 
-    /// Most memory for the caches of all sequences of a model, in MiB; by default half of what is free, shared by the models
+    /// Most memory for the caches of all sequences of a model, in MiB; by default half of what is
+    /// free, shared by the models
     #[arg(help_heading = "Scheduling", long, value_name = "N", value_parser = positive)]
     cache_memory: Option<usize>,
 
-    /// Most memory for copies of texts that no sequence holds any more, in MiB: a prompt that begins as one of them computes only what is new.
-    /// 0 keeps none; by default a quarter of what is free, at most 8 GiB, shared by the models
+    /// Memory limit of the prompt cache in MiB, shared by all models: a prompt that begins like a
+    /// cached one computes only the rest. 0 turns the cache off; by default a quarter of free
+    /// memory, at most 8 GiB
     #[arg(help_heading = "Scheduling", long, value_name = "N", alias = "cram")]
     cache_ram: Option<usize>,
 
-    /// Folder for copies of texts that outlive the server: after a restart, a prompt that begins as one of them computes only what is new. Its files
-    /// hold prompts and answers; only their owner can read them
+    /// Folder of a prompt cache on disk, which survives restarts. Its files hold prompts and
+    /// answers; only their owner can read them
     #[arg(help_heading = "Scheduling", long, value_name = "DIR")]
     prompt_cache_dir: Option<PathBuf>,
 
-    /// Most bytes of the files in --prompt-cache-dir, in MiB; the one that was not used for longest goes first
+    /// Most bytes of the files in --prompt-cache-dir, in MiB; the one that was not used for longest
+    /// goes first
     #[arg(help_heading = "Scheduling", long, value_name = "N", default_value_t = 8192, value_parser = positive, requires = "prompt_cache_dir")]
     cache_disk: usize,
 
-    /// Most tokens of all requests of a model that are computed at the same time, prompts and answers at their longest
+    /// Most tokens of all requests of a model that are computed at the same time, prompts and
+    /// answers at their longest
     #[arg(help_heading = "Scheduling", long, value_name = "N", value_parser = positive)]
     max_tokens_in_flight: Option<usize>,
 
     #[command(flatten)]
     defaults: DefaultsArgs,
 
-    /// Let models think before they answer, where their template has that choice and the request does not make it
+    /// Let models think before they answer, where their template has that choice and the request
+    /// does not make it
     #[arg(long)]
     think: bool,
 
@@ -172,10 +183,11 @@ pub(crate) struct Args {
     export: ExportArgs,
 }
 
-/// Tokens of a prompt that one step takes on a CPU: the longest time that a prompt delays other answers.
+/// Prompt tokens in one step on a CPU. It limits how long a prompt delays other answers.
 const CPU_CHUNK: usize = 128;
 
-/// Recordings that a model of speech transcribes at the same time: a short one need not wait for a long one, and each takes memory.
+/// Recordings that a model of speech transcribes at the same time: a short one need not wait for a
+/// long one, and each takes memory.
 const RECORDINGS: usize = 2;
 
 const MIB: usize = 1 << 20;
@@ -275,7 +287,7 @@ fn config(args: &Args, keys: Keys) -> Config {
     }
 }
 
-/// A model that is loaded now, or one that is looked at now and loaded on demand.
+/// Source of a model: loaded at once, or inspected at once and loaded on demand.
 fn source(args: &Args, name: &str, model: &ModelArgs, engine: &Arc<dyn Engine>) -> Result<ModelSource> {
     if args.models_max.is_none() && args.sleep_idle_seconds.is_none() {
         return Ok(load(args, name, model, engine)?.into());

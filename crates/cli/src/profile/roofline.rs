@@ -28,7 +28,7 @@ const ROWS: RangeInclusive<u32> = 8192..=65536;
 /// Rows of the square matrices that are multiplied.
 const SQUARE: RangeInclusive<u32> = 1024..=8192;
 
-/// Seconds that a product shall take, so that what it takes to begin one does not count.
+/// Wanted seconds of a measured product, long enough to hide its start-up cost.
 const LONG: f64 = 2e-3;
 
 /// The one constant: the same small number everywhere, in pages of its own.
@@ -50,7 +50,8 @@ impl Roofline {
     }
 }
 
-/// Rate of `measure`, which returns the amount and the seconds of a size. The size doubles until a run is long enough.
+/// Rate of `measure`, which returns the amount and the seconds of a size. The size doubles until a
+/// run is long enough.
 fn rate(sizes: RangeInclusive<u32>, measure: impl Fn(u32) -> Result<(f64, f64)>) -> Result<f64> {
     let mut size = *sizes.start();
     loop {
@@ -62,7 +63,8 @@ fn rate(sizes: RangeInclusive<u32>, measure: impl Fn(u32) -> Result<(f64, f64)>)
     }
 }
 
-/// Seconds of the fastest product `[m, k] · [n, k]ᵀ`: of the run's longest step where the engine measures steps, as what is around it
+/// Seconds of the fastest product `[m, k] · [n, k]ᵀ`: of the run's longest step where the engine
+/// measures steps, as what is around it
 /// may take as long.
 fn seconds(engine: &dyn Engine, dtype: DType, [m, k, n]: [u32; 3]) -> Result<f64> {
     let t = dtype.name();

@@ -22,13 +22,13 @@ fn talk(folder: &Path, model: &str, flags: &[&str], lines: &[&str]) -> Finished 
         .spawn()
         .unwrap();
     let mut input = child.stdin.take().unwrap();
-    // A program that ends before it has read everything is what some tests expect.
+    // In some tests the program ends before it has read all input.
     let _ = input.write_all(lines.iter().map(|line| format!("{line}\n")).collect::<String>().as_bytes());
     drop(input);
     finished(child.wait_with_output().unwrap())
 }
 
-/// The answers to lines that all are messages or commands that succeed.
+/// Answers to lines, all of which must succeed.
 fn answers(folder: &Path, lines: &[&str]) -> Vec<String> {
     let done = talk(folder, TINY, &[], lines);
     assert_eq!(done.code, 0, "{}", done.stderr);
@@ -139,7 +139,7 @@ fn a_checkpoint_is_exported_once() {
     assert!(first.stderr.contains(program.to_str().unwrap()), "{}", first.stderr);
     let second = talk(dir.path(), TINY, &[], &["the cat"]);
     assert_eq!(second.stdout, first.stdout);
-    // Weights that nobody asked to quantize are so in every run.
+    // Every run quantizes the weights by default, and says so.
     assert!(second.stderr.lines().count() == 1 && second.stderr.contains("(--qlinear none keeps floats)"), "{}", second.stderr);
     let direct = talk(dir.path(), program.to_str().unwrap(), &[], &["the cat"]);
     assert_eq!((direct.stdout, direct.stderr.as_str()), (first.stdout, ""));
@@ -170,7 +170,7 @@ fn a_changed_checkpoint_is_exported_again_and_the_old_program_goes() {
 fn answers_are_those_of_generate() {
     let dir = tempfile::tempdir().unwrap();
     let first = generated(dir.path(), "where is the cat ?");
-    // What the template makes of three messages is one message of these words.
+    // The template renders three messages as one text of these words.
     let second = generated(dir.path(), &format!("where is the cat ? assistant : {first} user : a dog"));
     assert_eq!(answers(dir.path(), &["where is the cat ?", "a dog"]), [first, second]);
 }
@@ -266,6 +266,7 @@ fn statistics_are_printed_on_demand() {
     let dir = tempfile::tempdir().unwrap();
     let done = talk(dir.path(), TINY, &["--stats"], &["the cat", "a dog"]);
     let prompts: Vec<&str> = done.stderr.lines().filter_map(|line| line.strip_prefix("prompt: ")?.split(' ').next()).collect();
-    // `user : the cat assistant :`; then the last word of the answer, which no step took, and `user : a dog assistant :`.
+    // `user : the cat assistant :`; then the last word of the answer, which no step took, and `user
+    // : a dog assistant :`.
     assert_eq!(prompts, ["6", "7"], "{}", done.stderr);
 }

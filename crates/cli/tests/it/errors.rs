@@ -1,4 +1,4 @@
-//! Commands that fail: exit code, one line that says what is wrong, and nothing half-written.
+//! Commands that fail: exit code, an error of one line, and no partial output.
 
 use flambeau::tensor::{DType, Tensor};
 

@@ -24,7 +24,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-/// What a finished command left.
+/// Output and exit code of a finished command.
 struct Finished {
     code: i32,
     stdout: String,

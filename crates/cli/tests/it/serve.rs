@@ -17,7 +17,7 @@ const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../flambeau/examples/da
 struct Serving {
     child: Child,
     address: String,
-    /// What it says to stderr; it ends with an error if nobody listens.
+    /// The server's stderr. The server fails if this end of the pipe is closed.
     log: BufReader<std::process::ChildStderr>,
 }
 

@@ -29,7 +29,7 @@ fn session(folder: &Path, expected: &[[f32; 2]]) -> Json {
             "methods": { "forward": { "nodes": 1, "ops": { "AddNode": 1 }, "buffers": [] } } })
 }
 
-/// What is said of a session, with `Infinity` in the place of margins as Python writes it.
+/// Report of a session, with margins written as `Infinity`, as Python does.
 fn report(folder: &Path, session: &Json) -> Json {
     let text = session.to_string().replace("\"margin\":1.0", "\"margin\":Infinity");
     std::fs::write(folder.join("session.json"), text).unwrap();

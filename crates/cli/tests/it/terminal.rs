@@ -1,4 +1,5 @@
-//! Conversations at a terminal: a pseudoterminal of 40 columns, and a model that says the same words for ever.
+//! Conversations at a terminal: a pseudoterminal of 40 columns, and a model that says the same
+//! words for ever.
 
 use std::{
     fs::{File, OpenOptions},
@@ -102,7 +103,7 @@ impl Terminal {
     }
 }
 
-/// The lines that a terminal shows of text which goes back in a line to take a word away.
+/// Lines on a terminal's screen after text that moves the cursor back and erases a word.
 fn lines(written: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for line in written.split("\r\n") {

@@ -1,4 +1,5 @@
-//! Windows of a tiny random Whisper that is made to trust whatever it draws: what it says means nothing, and changes with every sample.
+//! Windows of a tiny random Whisper that accepts every text it samples. Its texts are meaningless
+//! and change with every sample.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Long recordings in windows: a Parakeet of CTC, whose tokens say what each position hears, hears in them what it hears at once.
+//! Long recordings in windows: a CTC Parakeet transcribes the windows as it does the whole.
 
 use std::{fs, path::Path};
 
@@ -36,7 +36,8 @@ fn program(dir: &Path) -> Program {
     Program::open(dir.join("local.pte")).unwrap()
 }
 
-/// Two minutes that do not repeat themselves: the recording at slowly changing loudness, in blocks of changing length.
+/// Two minutes that do not repeat themselves: the recording at slowly changing loudness, in blocks
+/// of changing length.
 fn samples() -> Vec<f32> {
     let once = Recording::from_bytes(file("audio.wav"), SAMPLE_RATE).unwrap().read_to_end().unwrap();
     let block = |i: usize| {
@@ -83,7 +84,8 @@ fn windows_neither_lose_nor_repeat_words() {
     let [_, made] = whole.encode(features).unwrap();
     let at_once: Vec<u32> = whole.decode(&made, &mut |_, _| {}).unwrap().iter().map(|token| token.id).collect();
     let mut model = SpeechModel::load(&program, &engine).unwrap();
-    // A window's features have their own means and deviations, so that a near thing may end another way.
+    // A window's features have their own means and deviations, so that a near thing may end another
+    // way.
     for (live, most_percent) in [(None, 4), (Some(1.0), 8)] {
         let segments = segments(&mut model, &tokenizer, &samples, live);
         let in_windows: Vec<u32> = segments.iter().flat_map(|segment| segment.tokens.clone()).collect();

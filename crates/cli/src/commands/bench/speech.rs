@@ -14,7 +14,7 @@ use serde_json::{Value as Json, json};
 use super::{Args, Format, median};
 use crate::{failure::usage, files, progress, tokenizer};
 
-/// Tokens that the decoder reads one by one, and one that every vocabulary has.
+/// Number of tokens that the decoder reads one by one. As an id, it is in every vocabulary.
 const TOKENS: usize = 32;
 const TOKEN: u32 = 1;
 

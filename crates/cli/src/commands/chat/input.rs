@@ -49,7 +49,8 @@ impl Completer for Entries {
     }
 }
 
-/// Where the last word of a line begins, and what it may become: the name of a command, or of a file behind one that takes it.
+/// Start of the last word of a line, and its completions: command names, or file names after a
+/// command that takes one.
 fn completions(line: &str) -> (usize, Vec<Pair>) {
     let pair = |text: String, shown: String| Pair { display: shown, replacement: text };
     let Some((name, file)) = line.split_once(' ') else {
@@ -143,7 +144,8 @@ impl Input {
     }
 }
 
-/// Writes the history. Without it the next session lacks what was typed, which is no reason to end this one.
+/// Writes the history. A failure only costs the next session this history, so it does not end the
+/// session.
 fn keep(editor: &mut Editor<Entries, FileHistory>, path: &PathBuf) {
     let folder = path.parent().map(std::fs::create_dir_all);
     if folder.is_some_and(|made| made.is_ok()) {

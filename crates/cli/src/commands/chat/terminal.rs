@@ -1,4 +1,4 @@
-//! A terminal that shows what the program writes, and what the user types only where it is asked for.
+//! A terminal that echoes typed text only while the program prompts for it.
 
 use std::{
     io,
@@ -12,7 +12,8 @@ use signal_hook::{consts::SIGINT, flag, iterator::Signals, low_level};
 
 use crate::{failure::INTERRUPTED, interrupt::Interrupts};
 
-/// Keeps stdin's terminal from echoing, from its making to its end. Text that is typed meanwhile waits for the next reader.
+/// Keeps stdin's terminal from echoing, from its making to its end. Text that is typed meanwhile
+/// waits for the next reader.
 pub(super) struct Quiet {
     before: Termios,
 }
@@ -31,7 +32,8 @@ impl Quiet {
         Ok(Quiet { before })
     }
 
-    /// Flags that Ctrl-C sets. A second Ctrl-C before they are cleared ends the process at once, as with
+    /// Flags that Ctrl-C sets. A second Ctrl-C before they are cleared ends the process at once, as
+    /// with
     /// [`interrupt::flag`](crate::interrupt::flag), and leaves the terminal as it was.
     ///
     /// # Errors

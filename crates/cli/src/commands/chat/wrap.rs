@@ -88,7 +88,8 @@ impl Wrap {
             self.word.clear();
             self.column = 0;
         } else if moved > 0 {
-            // Columns are counted from the left: behind the last one, a terminal's cursor still stands on it. Writing to a string cannot fail.
+            // Columns count from the left: past the last one, a terminal's cursor stays on it.
+            // Writing to a string cannot fail.
             let _ = write!(out, "\r\x1b[{}C\x1b[K\n{}", self.column - moved, self.word);
             self.column = moved;
             return;

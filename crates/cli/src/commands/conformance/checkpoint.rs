@@ -1,4 +1,5 @@
-//! A checkpoint case: a tiny model as it is published, with the logits that it has at every position.
+//! A checkpoint case: a tiny model as it is published, with the logits that it has at every
+//! position.
 
 use std::{fmt, path::Path, sync::Arc};
 
@@ -70,7 +71,8 @@ impl CheckpointCase {
             bail!("{positions} positions of expected logits for {} tokens", tokens.len());
         }
         let length = tokens.len().max(self.prompt.len() + self.continuation.len());
-        // One program takes all chunks but the whole text, so that windows shorter than it get caches that are used in turn.
+        // One program takes all chunks but the whole text. Windows shorter than the text then get
+        // ring caches.
         let parts = self.chunks.iter().filter_map(|chunk| if let Chunk::Tokens(n) = chunk { Some(*n) } else { None }).max();
         for (longest, chunks) in [(parts, self.chunks_of(false)), (Some(length), self.chunks_of(true))] {
             let Some(longest) = longest.filter(|_| !chunks.is_empty()) else { continue };
@@ -99,7 +101,7 @@ impl CheckpointCase {
         Ok(())
     }
 
-    /// The chunks that are the whole text, or those that are parts of it.
+    /// Chunks that are the whole text, or else its parts.
     fn chunks_of(&self, whole: bool) -> Vec<Chunk> {
         self.chunks.iter().copied().filter(|chunk| matches!(chunk, Chunk::All) == whole).collect()
     }

@@ -1,4 +1,5 @@
-//! A session case: calls of one program, one after the other, with the state that stays between them.
+//! A session case: calls of one program, one after the other, with the state that stays between
+//! them.
 
 mod description;
 mod judge;
@@ -24,7 +25,7 @@ use super::{
 };
 use crate::failure;
 
-/// Temperature, number of candidates, share of the probability that they hold, and seed: the last inputs of programs that draw tokens.
+/// The last inputs of programs that sample tokens: temperature, `top_k`, `top_p` and seed.
 const DRAWN: [DType; 4] = [DType::F32, DType::I64, DType::F32, DType::I64];
 
 /// File that describes a session.
@@ -49,7 +50,8 @@ impl SessionCase {
         &self.session.flow
     }
 
-    /// Loads the program once and makes all calls. One that fails to run ends its method's part in the session; one with wrong results
+    /// Loads the program once and makes all calls. One that fails to run ends its method's part in
+    /// the session; one with wrong results
     /// does not.
     pub(super) fn run(&self, from: ProgramFormat, engine: &Arc<dyn Engine>) -> Result<Outcome> {
         if from != ProgramFormat::Pte {
@@ -93,8 +95,9 @@ impl SessionCase {
         if verdict.is_err() && self.is_drawn_at_the_border(method, step, inputs)? { Ok(Ok(())) } else { Ok(verdict) }
     }
 
-    /// Whether the expected token is drawn where one candidate more or one less is left. In 16-bit floats the last of `top_k` candidates
-    /// and the first behind them are often a step apart, so that rounding exchanges them; how certain a draw is says nothing of that.
+    /// Whether the expected token is drawn with one candidate more or one less. In 16-bit floats,
+    /// rounding often swaps the last of `top_k` candidates with the first one after them, however
+    /// certain the draw is.
     fn is_drawn_at_the_border(&self, method: &mut Method, step: &Call, inputs: Vec<Tensor>) -> Result<bool> {
         let Some(at) = inputs.len().checked_sub(DRAWN.len()).filter(|_| step.compare == Compare::Token) else { return Ok(false) };
         if !inputs[at..].iter().zip(DRAWN).all(|(input, dtype)| input.dtype() == dtype && input.numel() == 1) {

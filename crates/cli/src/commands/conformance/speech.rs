@@ -109,7 +109,7 @@ impl Setting<'_> {
         compare(&found, &expected, self.tolerance).with_context(|| name.to_owned())
     }
 
-    /// Holds a tensor [.., rows, n] against that of a file, which may have rows of padding behind its own.
+    /// Compares a tensor [.., rows, n] with one from a file, which may end in rows of padding.
     fn compare_rows(&self, name: &str, found: &Tensor) -> Result<()> {
         let Some(expected) = self.expected(name)? else { return Ok(()) };
         let &[rows, n] = &found.shape()[found.rank() - 2..] else { bail!("{name}: found shape {:?}", found.shape()) };

@@ -1,4 +1,4 @@
-//! `session.json`: the calls of a session, what each must return, and what the program is made of.
+//! `session.json`: the calls of a session, their expected results, and the source of the program.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -180,7 +180,8 @@ impl Call {
     }
 }
 
-/// The text with `null` for the numbers that Python writes and JSON lacks: `NaN`, `Infinity`, `-Infinity`.
+/// The text with `null` for the numbers that Python writes and JSON lacks: `NaN`, `Infinity`,
+/// `-Infinity`.
 fn without_infinities(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     // Quotes that no backslash escapes begin and end strings.

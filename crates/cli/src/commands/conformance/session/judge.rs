@@ -14,7 +14,8 @@ pub(super) struct Bounds {
     pub(super) rms: f64,
 }
 
-/// Accepts an output: floats within the bounds and with the same best entry where rounding cannot change it, integers if they are
+/// Accepts an output: floats within the bounds and with the same best entry where rounding cannot
+/// change it, integers if they are
 /// equal or rounding can change them.
 pub(super) fn output(actual: &Tensor, expected: &Tensor, described: &Output, kind: Compare, bounds: Bounds) -> Result<()> {
     if (expected.dtype(), expected.shape()) != (described.dtype, &described.shape[..]) {
@@ -73,13 +74,14 @@ fn integers(x: &Tensor) -> Result<Vec<i64>> {
     Ok(cast(x, DType::I64)?.as_slice::<i64>()?.to_vec())
 }
 
-/// The root mean square of the differences; elements that are alike, NaN and infinities too, differ by 0.
+/// The root mean square of the differences; elements that are alike, NaN and infinities too, differ
+/// by 0.
 fn rms(actual: &[f64], expected: &[f64]) -> f64 {
     let squared = |(a, e): (&f64, &f64)| if a == e || (a.is_nan() && e.is_nan()) { 0.0 } else { (a - e) * (a - e) };
     (actual.iter().zip(expected).map(squared).sum::<f64>() / actual.len().max(1) as f64).sqrt()
 }
 
-/// Index of the largest entry of the last `row` ones stands.
+/// Index of the largest of the last `row` entries, counted from the first of these.
 fn best_of_last_row(x: &[f64], row: usize) -> Option<usize> {
     let last = &x[x.len() - row.min(x.len())..];
     last.iter().enumerate().max_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(i, _)| i)

@@ -56,7 +56,7 @@ impl Expected {
         Ok(())
     }
 
-    /// Compares the probabilities of a text from beam search with those of the decoder on that text alone.
+    /// Compares the probabilities of a beam search's text with the decoder's on that text alone.
     fn compare_search(&self, model: &mut Whisper, temperature: f32, search: Search) -> Result<()> {
         let vocabulary = model.vocabulary().clone();
         let task = self.prompt.iter().copied().filter(|id| ![vocabulary.start, vocabulary.no_timestamps].contains(id)).collect();
@@ -80,7 +80,8 @@ impl Expected {
         Ok(())
     }
 
-    /// The greedy text after a prompt, and the raw logits of each of its tokens where they are known.
+    /// The greedy text after a prompt, and the raw logits of each of its tokens where they are
+    /// known.
     fn compare_text(
         &self,
         model: &mut Whisper,
