@@ -30,12 +30,12 @@ impl Reader {
         Reader::default()
     }
 
-    /// A reader of what follows a prompt of a conversation, which may begin with thoughts.
+    /// A reader for an answer to a conversation. The answer may begin with thoughts.
     pub(crate) fn of_chat(prompt: &str, parser: Option<Parser>) -> Reader {
         Reader { splitter: Some(ThinkingSplitter::new(prompt)), parser, part: None }
     }
 
-    /// A reader of an answer of a given form, in which markers of thoughts are what any other text is.
+    /// A reader for a constrained answer, where markers of thoughts are plain text.
     pub(crate) fn of_form(parser: Option<Parser>) -> Reader {
         Reader { parser, ..Reader::default() }
     }

@@ -9,9 +9,10 @@ use crate::keys::Keys;
 pub struct Config {
     /// Accepted API keys. Without any, requests need no key.
     pub keys: Keys,
-    /// Additional host names that requests may use. If there are none and the server listens on a public address, every name is accepted.
+    /// Additional host names that requests may use. If there are none and the server listens on a
+    /// public address, every name is accepted.
     pub hosts: Vec<String>,
-    /// Origins of web pages that may use the server, besides its own; `*` stands for all.
+    /// Origins of other web pages that may use the server; `*` allows all.
     pub origins: Vec<String>,
     /// Whether `/metrics` answers.
     pub metrics: bool,
@@ -33,9 +34,10 @@ pub struct Config {
     pub write_time: Duration,
     /// How long a request may take, its wait for a turn included.
     pub request_time: Duration,
-    /// Most models that are loaded at the same time, of those that are loaded on demand.
+    /// Maximum number of on-demand models that are loaded at the same time.
     pub loaded_models: usize,
-    /// Idle time after which an on-demand model is unloaded. `None`: only when another model needs its place.
+    /// Idle time after which an on-demand model is unloaded. `None`: only when another model needs
+    /// its place.
     pub idle_time: Option<Duration>,
     /// Grace period for running requests at shutdown.
     pub grace: Duration,

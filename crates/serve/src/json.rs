@@ -1,4 +1,4 @@
-//! Request bodies: JSON that says each thing once, and fields that are taken out of it one by one.
+//! Request bodies: JSON without duplicate keys, whose fields are taken out one by one.
 
 use std::{fmt, ops::RangeInclusive};
 

@@ -1,4 +1,4 @@
-//! The keys that clients show, which may change while the server runs.
+//! API keys, which may change while the server runs.
 
 use std::{
     fmt,
@@ -40,13 +40,14 @@ impl Keys {
         self.list.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a request that brings `given` is served. All keys are compared, each in a time that does not depend on what it is.
+    /// Whether `given` is a valid key. Compares with all keys, each in constant time.
     pub(crate) fn has(&self, given: &str) -> bool {
         let list = self.read();
         list.is_empty() || bool::from(list.iter().fold(Choice::from(0), |any, key| any | key.as_bytes().ct_eq(given.as_bytes())))
     }
 
-    /// Reads the keys again. An unreadable source, or one without keys, leaves the old keys in place.
+    /// Reads the keys again. An unreadable source, or one without keys, leaves the old keys in
+    /// place.
     pub(crate) fn reload(&self) {
         let Some(source) = &self.source else { return };
         match source() {

@@ -1,8 +1,10 @@
-//! An HTTP server for language models, text encoders and models of speech that speaks OpenAI's protocol.
+//! An HTTP server for language models, text encoders and models of speech that speaks OpenAI's
+//! protocol.
 //!
-//! [`Server`] binds an address and serves [models](AnyModel) on it. Each language model has a thread that steps its
-//! [`Scheduler`](flambeau::runners::llm::Scheduler), each model of speech threads that [transcribe](flambeau::runners::speech::Transcriber);
-//! connections and requests are the business of an asynchronous runtime beside them.
+//! [`Server`] binds an address and serves [models](AnyModel) on it. Each language model has a
+//! thread for its [`Scheduler`](flambeau::runners::llm::Scheduler), each speech model has threads
+//! for its [transcribers](flambeau::runners::speech::Transcriber). An asynchronous runtime handles
+//! connections and requests.
 
 #![forbid(unsafe_code)]
 

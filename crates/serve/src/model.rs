@@ -1,4 +1,4 @@
-//! A model that is served: its text side, and the thread that computes.
+//! A served model: its tokenizer and template, and the thread that computes.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -27,7 +27,8 @@ pub struct NewModel {
     pub aliases: Vec<String>,
     pub model: Model,
     pub tokenizer: Tokenizer,
-    /// How conversations become prompts; without it, only text is continued. Or why the model's template cannot be used, which requests with
+    /// How conversations become prompts; without it, only text is continued. Or why the model's
+    /// template cannot be used, which requests with
     /// conversations are then told.
     pub template: Result<Option<ChatTemplate>, String>,
     /// How tokens are drawn where a request does not say.
@@ -35,7 +36,8 @@ pub struct NewModel {
     pub limits: Limits,
     /// Whether models think before they answer where a request does not say.
     pub thinks: bool,
-    /// Whether tokens are guessed from the text so far, which not every model allows ([`check_judges`](flambeau::runners::llm::Model::check_judges)).
+    /// Whether tokens are guessed from the text so far, which not every model allows
+    /// ([`check_judges`](flambeau::runners::llm::Model::check_judges)).
     pub prompt_lookup: bool,
 }
 
@@ -61,7 +63,8 @@ pub(crate) struct Served {
 const MAX_TOKEN_BYTES: usize = 256;
 
 impl Served {
-    /// Starts the model's thread, which counts on `metrics` and keeps texts on the disk if there is a folder for them.
+    /// Starts the model's thread, which counts on `metrics` and keeps texts on the disk if there is
+    /// a folder for them.
     ///
     /// # Errors
     /// The system has no thread left.

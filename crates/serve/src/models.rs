@@ -1,4 +1,4 @@
-//! The models of a server: what they are called, which of them are loaded, and which has to go for another one.
+//! The models of a server: names, state, loading and eviction.
 
 use std::{
     fmt,
@@ -123,7 +123,7 @@ impl fmt::Debug for ModelOnDemand {
     }
 }
 
-/// A model to serve: one that stays loaded, or one that comes and goes.
+/// A model to serve: preloaded, or loaded on demand.
 #[derive(Debug)]
 pub enum ModelSource {
     Loaded(AnyModel),
@@ -289,7 +289,8 @@ impl fmt::Debug for Models {
 }
 
 impl Models {
-    /// Starts the threads of the models that stay. Texts of language models are kept in a folder, if there is one.
+    /// Starts the threads of the models that stay. Texts of language models are kept in a folder,
+    /// if there is one.
     ///
     /// # Errors
     /// One cannot be loaded, or the system has no thread left.
@@ -351,7 +352,7 @@ impl Models {
         self.entries.iter().find(|entry| entry.kind == ModelKind::Language).map(|entry| entry.name.as_str())
     }
 
-    /// The language model of that name, which is loaded if it is not; without a name, the only one.
+    /// The language model of that name, or the only one if `name` is absent. Loads it if necessary.
     ///
     /// # Errors
     /// No or several models match; the model is of another kind or cannot be loaded.

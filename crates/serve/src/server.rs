@@ -43,8 +43,8 @@ impl Server {
         Ok(Server { listener, address, config, disk: None })
     }
 
-    /// The same server, whose language models keep what their sequences held in a folder, in at most so many bytes, and go on from there after a
-    /// restart.
+    /// The same server with a prompt cache on disk, of at most `bytes` bytes, which survives
+    /// restarts.
     ///
     /// # Errors
     /// The folder cannot be used, or another process uses it.
@@ -58,7 +58,8 @@ impl Server {
         self.address
     }
 
-    /// Serves the models until `shutdown`, and then until requests that are under way have ended or their time is
+    /// Serves the models until `shutdown`, and then until requests that are under way have ended or
+    /// their time is
     /// over. Returns when what is kept in a folder is written.
     ///
     /// # Errors
@@ -94,7 +95,8 @@ impl Server {
     }
 }
 
-/// Waits for the signals that ask a server to stop: SIGTERM, or Ctrl-C. A second one ends the process at once.
+/// Waits for the signals that ask a server to stop: SIGTERM, or Ctrl-C. A second one ends the
+/// process at once.
 pub async fn stop_signal() {
     wait_for_signal().await;
     tokio::spawn(async {

@@ -1,4 +1,5 @@
-//! The thread that computes: it steps a model's scheduler, takes jobs in between, and drops those whose client has gone.
+//! The thread that computes: it steps a model's scheduler, accepts jobs between steps, and drops
+//! the jobs of closed connections.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +23,8 @@ use crate::{
     metrics::{Metrics, add},
 };
 
-/// Most events that wait for a client that reads slowly: a quarter of a megabyte. One that falls behind further is dropped.
+/// Maximum number of unread events of a slow client: a quarter of a megabyte. A client further
+/// behind is dropped.
 const MAX_UNREAD: usize = 2048;
 
 /// Update of one job of a request; jobs are numbered from 0.
@@ -63,7 +65,8 @@ impl Worker {
         let (submissions, taken) = channel();
         let counted = Arc::clone(&metrics);
         let work = move || {
-            // Jobs cannot panic through the scheduler. Should something else, its clients hear of it, as their channels close.
+            // Jobs cannot panic through the scheduler. Should something else, its clients hear of
+            // it, as their channels close.
             let turn = || Desk::new(scheduler(), &counted).work(&taken);
             while catch_unwind(AssertUnwindSafe(turn)).is_err() {
                 add(&counted.panics, 1);
@@ -155,7 +158,7 @@ impl<'a> Desk<'a> {
     }
 }
 
-/// Hands an event on. A client that does not read what waits for it loses its channel, and with it the job.
+/// Sends an event. A client whose channel is full loses it, which ends the job.
 fn tell(clients: &mut BTreeMap<JobId, Client>, metrics: &Metrics, id: JobId, event: Event) {
     let is_end = matches!(event, Event::Finished(_) | Event::Failed(_));
     let update = match event {

@@ -7,13 +7,13 @@ use crate::{
     json::{Fields, wrong},
 };
 
-/// Fields that both forms have, or that change nothing.
+/// Fields of both protocols, or without effect.
 const SAME: [&str; 6] = ["temperature", "top_p", "top_k", "stream", "cache_prompt", "seed"];
 
 /// The request in OpenAI's form.
 ///
 /// # Errors
-/// Names the field that is wrong, or that has no counterpart.
+/// A field is wrong or has no counterpart; the error names it.
 pub(crate) fn to_openai(mut fields: Fields) -> Result<Fields> {
     let mut map = Map::new();
     for name in SAME {
@@ -75,7 +75,7 @@ fn thinking(thinking: Option<Map<String, Json>>, map: &mut Map<String, Json>) ->
     Ok(())
 }
 
-/// A message, whose blocks may be several messages in OpenAI's form: results of tools come ahead of what the user says.
+/// Adds a message. Its blocks may become several messages in OpenAI's form, tool results first.
 fn add_message(param: &str, message: Json, out: &mut Vec<Json>) -> Result<()> {
     let role = message["role"].as_str().filter(|role| ["user", "assistant"].contains(role));
     let role = role.ok_or_else(|| wrong(&format!("{param}.role"), "user or assistant", &message["role"]))?.to_owned();

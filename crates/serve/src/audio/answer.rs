@@ -60,7 +60,7 @@ impl TranscriptAnswer {
         all
     }
 
-    /// Takes what was heard, and gives the segments that it adds.
+    /// Adds a result of the transcriber and returns the new segments.
     fn hear(&mut self, heard: Heard) -> Result<(bool, &[Segment])> {
         let before = self.transcript.segments.len();
         let mut is_over = false;

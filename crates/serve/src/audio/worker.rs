@@ -26,7 +26,8 @@ use crate::{
     metrics::{Metrics, add, subtract},
 };
 
-/// Most windows' segments that wait for a client that reads slowly: half a day of speech. One that falls behind further is dropped.
+/// Maximum number of unread results of a slow client: half a day of speech. A client further behind
+/// is dropped.
 const MAX_UNREAD: usize = 2048;
 
 /// Updates that a request receives.

@@ -39,7 +39,7 @@ struct Usage {
 }
 
 impl<'a> EmbeddingList<'a> {
-    /// Vectors as lists of numbers. They came of a model of that name, out of texts with that many tokens in all.
+    /// Vectors as lists of numbers, with the model's name and the total number of tokens.
     pub fn of_floats(model: &'a str, vectors: &'a [Vec<f32>], tokens: usize) -> EmbeddingList<'a> {
         EmbeddingList::new(model, vectors, Form::Float, tokens)
     }

@@ -1,4 +1,4 @@
-//! The thread that computes vectors: texts of all requests that wait go together.
+//! The thread that computes vectors, for all waiting requests in one batch.
 
 use std::{
     any::Any,
@@ -19,7 +19,8 @@ use crate::{
     metrics::{Metrics, add, subtract},
 };
 
-/// Tokens of a turn, after which requests that came in between take part: some tens of milliseconds for a small model.
+/// Tokens of one batch, some tens of milliseconds of a small model. New requests join between
+/// batches.
 const TURN: usize = 4096;
 
 /// Result of a request.
@@ -128,7 +129,8 @@ impl Desk {
         }
     }
 
-    /// Texts to compute next, each with the place of its request: requests that wait take turns until there are enough tokens.
+    /// Texts to compute next, each with the place of its request: requests that wait take turns
+    /// until there are enough tokens.
     fn turn(&mut self) -> Vec<(usize, Vec<u32>)> {
         let (mut turn, mut tokens) = (Vec::new(), 0);
         loop {

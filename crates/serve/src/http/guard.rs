@@ -63,8 +63,8 @@ impl Guard {
         }
     }
 
-    /// Tells a browser that a page of another origin may do what it does, with the headers that it wants to send: clients of this protocol have
-    /// many of their own.
+    /// Allows a page of another origin, with all headers that it asks for: clients of this protocol
+    /// send many of their own.
     pub(crate) fn allow_origin(&self, origin: Option<HeaderValue>, wanted: Option<HeaderValue>, headers: &mut HeaderMap) {
         if let Some(origin) = origin {
             headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
@@ -75,7 +75,8 @@ impl Guard {
         }
     }
 
-    /// A page elsewhere can make its own name mean this machine; the request then still names the page's host.
+    /// A page elsewhere can make its own name mean this machine; the request then still names the
+    /// page's host.
     fn check_host(&self, headers: &HeaderMap) -> Result<()> {
         if self.local.is_none() && self.hosts.is_empty() {
             return Ok(());

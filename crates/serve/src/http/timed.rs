@@ -1,4 +1,4 @@
-//! A connection whose peer has to read what is sent to it.
+//! A connection that ends if its peer stops reading.
 
 use std::{
     future::Future,

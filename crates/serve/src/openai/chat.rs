@@ -31,7 +31,7 @@ impl Conversation {
     /// Takes the fields that make the prompt.
     ///
     /// # Errors
-    /// Names the field that is wrong, or that the model's template cannot do.
+    /// A field is wrong, or the model's template does not support it; the error names it.
     pub(crate) fn read(fields: &mut Fields, model: &Served) -> Result<Conversation> {
         let list = fields.list("messages")?.ok_or_else(|| ApiError::value("messages", "`messages` is missing"))?;
         let list = messages::read(list)?;
@@ -67,10 +67,10 @@ impl Conversation {
         model.template()?.render(&self.input).map_err(|error| ApiError::value("messages", error.to_string()))
     }
 
-    /// The form that an answer must have: that of `schema`, and of calls where they are allowed or asked for.
+    /// Constraint on an answer, from `schema` and from tools that the request allows or requires.
     ///
     /// # Errors
-    /// The schema is none, or the model's tokens allow no form.
+    /// The schema is invalid, or the model's tokens cannot be constrained.
     fn constraint(&self, model: &Served, schema: Option<Json>) -> Result<Option<Constraint>> {
         let only = if let ToolChoice::Named(name) = &self.choice { Some(name.as_str()) } else { None };
         let calls = self.tools.as_ref().zip(model.tool_form).map(|(tools, form)| tools.grammar(form, only, self.single_call));
@@ -173,10 +173,10 @@ impl ChatRequest {
         Ok(ChatRequest { conversation, params, stream, include_usage })
     }
 
-    /// Checks that an answer to this prompt can have the form that is asked for.
+    /// Checks that an answer to this prompt can be constrained as requested.
     ///
     /// # Errors
-    /// The model has begun to think, which has no form.
+    /// The prompt ends inside thoughts, which cannot be constrained.
     pub(crate) fn check_form(&self, prompt: &str) -> Result<()> {
         if self.params.constraint.is_none() || ThinkingSplitter::new(prompt).part() == Part::Answer {
             return Ok(());

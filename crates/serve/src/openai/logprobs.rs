@@ -5,7 +5,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::answer::TokenLogprobs;
 
-/// Text of a token inside a longer text. One that is a part of a character has no text, which is written as U+FFFD.
+/// Text of a token inside a longer text. A token that is a part of a character becomes U+FFFD.
 fn text(tokenizer: &Tokenizer, token: u32) -> String {
     match tokenizer.token_bytes(token) {
         Some(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -13,7 +13,7 @@ fn text(tokenizer: &Tokenizer, token: u32) -> String {
     }
 }
 
-/// JSON has no infinity; this is what OpenAI writes for what is out of reach.
+/// JSON has no infinity; OpenAI writes this number instead.
 fn finite(logprob: f32) -> f32 {
     logprob.max(-9999.0)
 }
@@ -34,7 +34,8 @@ pub(crate) fn chat(tokenizer: &Tokenizer, tokens: &[TokenLogprobs]) -> Json {
     json!({ "content": content.collect::<Vec<_>>(), "refusal": null })
 }
 
-/// The lists of completions; `offset` is where in the text the first token begins, and is moved behind the last one.
+/// The lists of completions; `offset` is where in the text the first token begins, and is moved
+/// behind the last one.
 pub(crate) fn completion(tokenizer: &Tokenizer, tokens: &[TokenLogprobs], offset: &mut usize) -> Json {
     let mut lists: [Vec<Json>; 4] = Default::default();
     for TokenLogprobs { token, logprobs } in tokens {

@@ -7,8 +7,8 @@ use crate::{
     json::wrong,
 };
 
-/// Checks messages in OpenAI's form and brings them into that of templates: contents are texts, `developer` is `system`, and
-/// arguments of calls are objects.
+/// Checks messages in OpenAI's form and converts them for templates: contents become texts,
+/// `developer` becomes `system`, and arguments of calls become objects.
 ///
 /// # Errors
 /// Names the message and what is wrong.

@@ -66,7 +66,7 @@ impl Params {
 
     /// A job for each choice. Each draws by a seed of its own.
     pub(crate) fn jobs(&self, prompt: &[u32], model: &Served) -> Vec<Job> {
-        // An answer without a bound takes what there is, so that it is not refused for what it need not come to.
+        // An answer without a limit may fill the context, so the context's length cannot refuse it.
         let most = model.limits.tokens.saturating_sub(prompt.len()).max(1);
         let job = |number: usize| Job {
             request: Request {

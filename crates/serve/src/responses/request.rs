@@ -36,7 +36,7 @@ pub(crate) struct Echo {
 /// The request in the form of chat completions, and what its response repeats.
 ///
 /// # Errors
-/// Names the field that is wrong, or that asks for what is not kept here.
+/// A field is wrong, or refers to state that the server does not keep; the error names it.
 pub(crate) fn to_chat(mut fields: Fields) -> Result<(Fields, Echo)> {
     let mut map = Map::new();
     for name in SAME {
@@ -67,7 +67,7 @@ pub(crate) fn to_chat(mut fields: Fields) -> Result<(Fields, Echo)> {
     Ok((Fields::of(map), echo))
 }
 
-/// Fields that may only ask for what is done anyway.
+/// Checks fields that only accept the default behaviour.
 fn check_rest(fields: &mut Fields) -> Result<()> {
     for (name, plain) in [("truncation", json!("disabled")), ("background", json!(false))] {
         if let Some(value) = fields.take(name).filter(|value| *value != plain) {

@@ -58,7 +58,7 @@ pub(crate) fn recording(name: &str) -> PathBuf {
     folder(name).join("audio.wav")
 }
 
-/// What the model hears when nobody serves it.
+/// Transcript of the model without a server.
 fn offline(new: &NewSpeechModel, settings: Settings) -> Transcript {
     let mut model = SpeechModel::load(&new.program, &new.engine).unwrap();
     let mut recording = Recording::from_bytes(fs::read(recording(&new.name)).unwrap(), SAMPLE_RATE).unwrap();
@@ -255,7 +255,7 @@ fn repeated(wav: &[u8], times: usize) -> Vec<u8> {
     all
 }
 
-/// Requests that run at the same time hear what each would hear alone.
+/// Concurrent requests get the same transcripts as single ones.
 pub(crate) fn neighbours_change_no_transcript() {
     let new = model("parakeet-tdt");
     let expected = offline(&new, Settings::default()).text();

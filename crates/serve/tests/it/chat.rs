@@ -28,7 +28,7 @@ pub(crate) fn sentence(seed: u64, words: usize) -> String {
     (0..words).map(|_| WORDS[random.usize(..WORDS.len())]).collect::<Vec<_>>().join(" ")
 }
 
-/// What the model says to a prompt when nobody else is there.
+/// Answer of the model to one prompt alone.
 fn alone(content: &str, sampling: SamplingParams, count: usize) -> String {
     let new = tiny();
     let prompt = new.tokenizer.encode(&format!("user : {content} assistant :"), false).unwrap();
@@ -237,7 +237,7 @@ pub(crate) fn thoughts_and_calls_are_told_from_the_answer() {
     assert_eq!(call["function"], json!({ "name": "weather", "arguments": "{\"city\": \"Ulm\"}" }));
     assert_eq!(json["usage"]["completion_tokens_details"]["reasoning_tokens"], 3, "the end of thoughts is one of their tokens");
 
-    // A call that is cut off is none that a client could make.
+    // A call that is cut off is not a call.
     let mut body = body;
     body["max_tokens"] = 8.into();
     assert_eq!(post(server.address, PATH, &body).json()["choices"][0]["finish_reason"], "length");
@@ -265,7 +265,7 @@ pub(crate) fn tools_that_are_not_to_be_called_are_not_told_of() {
     assert_eq!(post(server.address, PATH, &body).json()["choices"][0]["message"]["content"], "<tool_call>{}x");
 }
 
-/// What the model says if nobody restrains it, and the pieces that it says it in.
+/// Tokens of the model's unconstrained answer.
 const SAYING: [&str; 10] = [
     "well ",
     "<tool_call>\n",
@@ -341,7 +341,7 @@ pub(crate) fn answers_have_the_form_that_is_asked_for() {
     let reply = ask(schema(object));
     assert_eq!(content(&reply), "{\"ok\": false, \"n\": 7}");
     assert_eq!(reply.json()["choices"][0]["finish_reason"], "stop");
-    // What would begin thoughts elsewhere is a part of the text here.
+    // Inside a constrained answer, a marker of thoughts is plain text.
     let pieces = ["{\"a\": \"", "<think>", "x\"}"];
     let thinking = Running::new(vec![script(&pieces, PLAIN)], config());
     let text =

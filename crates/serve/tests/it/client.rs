@@ -1,4 +1,4 @@
-//! A client that sees what is on the wire.
+//! A client that shows the raw bytes of the connection.
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
@@ -46,7 +46,8 @@ impl Client {
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) {
-        // A server that has had enough hangs up; what it said before is read then.
+        // The server may close the connection before it reads everything; its answer is read
+        // afterwards.
         let _ = self.stream.get_mut().write_all(bytes);
     }
 

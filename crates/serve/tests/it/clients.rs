@@ -87,7 +87,7 @@ fn server() -> Running {
     Running::of(language.into_iter().chain(others).collect(), config())
 }
 
-/// What a client's script says that worked, as JSON on stdout.
+/// Calls that worked, as a client's script prints them on stdout, in JSON.
 fn worked(command: &mut Command) -> Json {
     let out = command.output().unwrap();
     let error = String::from_utf8_lossy(&out.stderr);

@@ -1,4 +1,4 @@
-//! Models that are loaded when somebody asks for them.
+//! Models that are loaded on demand.
 
 use std::{
     sync::{
@@ -72,7 +72,7 @@ pub(crate) fn the_model_that_was_not_used_for_longest_makes_room() {
         (a_loads.load(Ordering::Relaxed), b_loads.load(Ordering::Relaxed), status(&server, "a").as_str()),
         (1, 2, "unloaded")
     );
-    // What it counts does not begin anew.
+    // Its counters continue.
     assert_eq!(server.metric_of("b", "requests_total"), 2);
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn models_in_use_are_not_let_go() {
         status_of_b = ask(&server, "b").status;
     }
     assert_eq!((status_of_b, status(&server, "a").as_str()), (200, "unloaded"));
-    // Nobody uses it, and after a while it goes; what was there from the start stays.
+    // The idle model is unloaded after a while; the preloaded one stays.
     while status(&server, "b") == "loaded" {
         sleep(Duration::from_millis(10));
     }

@@ -46,7 +46,7 @@ pub(crate) fn encoder() -> NewEncoder {
     }
 }
 
-/// What the model makes of texts when nobody serves it.
+/// Vectors of the model without a server.
 fn offline(texts: &[&str]) -> Vec<Vec<f32>> {
     let new = encoder();
     let ids: Vec<Vec<u32>> = texts.iter().map(|text| new.tokenizer.encode(text, true).unwrap()).collect();

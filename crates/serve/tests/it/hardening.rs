@@ -65,7 +65,7 @@ pub(crate) fn readers_that_stop_lose_their_own_answer_alone() {
 }
 
 pub(crate) fn more_than_can_wait_is_told_to_come_back() {
-    // Not so fast that the one that runs is dropped for what it has not read.
+    // Slow enough that the running request is not dropped for unread events.
     let mut model = endless(&["a ", "b "], &hooked(|_| sleep(Duration::from_millis(1))));
     model.limits = Limits { running: 1, sequences: 1, waiting: 1, tokens: usize::MAX, kept_bytes: 0 };
     let server = Running::new(vec![model], config());
@@ -94,7 +94,7 @@ pub(crate) fn what_may_be_too_long_is_refused_ahead() {
     let reply = ask(100);
     assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("max_tokens")));
     assert_eq!(ask(99).status, 200);
-    // Who names no bound gets what there is.
+    // A request without a limit may fill the context.
     let reply = post(server.address, CHAT, &json!({ "messages": [{ "role": "user", "content": "go" }] }));
     assert_eq!((reply.status, &reply.json()["usage"]["total_tokens"]), (200, &json!(100)), "{}", reply.body);
 }
@@ -114,7 +114,7 @@ pub(crate) fn heads_and_bodies_have_bounds() {
     assert_eq!(say(&format!("{head}content-length: 10000000000\r\n\r\n")).0, 413);
     let chunk = format!("400\r\n{}\r\n", "x".repeat(1024));
     assert_eq!(say(&format!("{head}transfer-encoding: chunked\r\n\r\n{}", chunk.repeat(3))).0, 413);
-    // A body that does not come, and a head that does not.
+    // A body that never arrives, and a head that never arrives.
     let (status, mut client) = say(&format!("{head}content-length: 10\r\n\r\n{{"));
     assert!(status == 408 && client.is_closed());
     let (status, mut client) = say("POST /v1/chat");

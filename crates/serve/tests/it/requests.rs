@@ -1,4 +1,4 @@
-//! Requests that ask for something else, or for what cannot be.
+//! Requests for unknown or impossible things.
 
 use flambeau_serve::Config;
 use serde_json::{Value as Json, json};
