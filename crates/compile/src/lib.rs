@@ -41,7 +41,7 @@ use flambeau_wire::{ProgramWriter, pte::EValue};
 pub use crate::{
     error::{ConstantError, Error, FoldError, ProgramError},
     quantize::{SchemeError, SchemeName},
-    report::{CallReport, MethodReport, Outcome, Report},
+    report::{CallReport, MethodReport, Outcome, Precision, Report},
     rule::{Layers, WeightRule},
 };
 use crate::{method::Compiled, weights::Weights};

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use flambeau_pt2::SourceLocation;
+use flambeau_tensor::DType;
 use serde_json::{Value, json};
 
 /// What became of a call.
@@ -26,6 +27,23 @@ pub struct CallReport {
     pub name: String,
     pub source: SourceLocation,
     pub outcome: Outcome,
+    /// Element types that the call was lowered in, where the program asks for others.
+    pub precision: Option<Precision>,
+}
+
+/// An element type that stands in for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Precision {
+    /// Element type that the program asks for.
+    pub asked: DType,
+    /// Element type of the computation.
+    pub used: DType,
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "in {} instead of {}", self.used, self.asked)
+    }
 }
 
 /// One method.
@@ -53,11 +71,12 @@ impl fmt::Display for CallReport {
             write!(f, " at {source}")?;
         }
         match &self.outcome {
-            Outcome::Lowered(nodes) => write!(f, " → {}", nodes.join(" ")),
-            Outcome::Absorbed => Ok(()),
-            Outcome::Fallback(kernel) => write!(f, " → {kernel} (not delegated)"),
-            Outcome::Refused(reason) => write!(f, ": {reason}"),
+            Outcome::Lowered(nodes) => write!(f, " → {}", nodes.join(" "))?,
+            Outcome::Absorbed => {}
+            Outcome::Fallback(kernel) => write!(f, " → {kernel} (not delegated)")?,
+            Outcome::Refused(reason) => return write!(f, ": {reason}"),
         }
+        self.precision.map_or(Ok(()), |precision| write!(f, " {precision}"))
     }
 }
 
@@ -72,16 +91,24 @@ impl MethodReport {
         self.calls.iter().filter(|c| matches!(c.outcome, Outcome::Fallback(_)))
     }
 
+    /// Calls that are computed in another element type than the program asks for.
+    pub fn converted(&self) -> impl Iterator<Item = &CallReport> {
+        self.calls.iter().filter(|c| c.precision.is_some())
+    }
+
     /// One line per operator: how many calls, and what they became.
     pub fn table(&self) -> String {
         let mut rows: BTreeMap<(&str, String), usize> = BTreeMap::new();
         for call in &self.calls {
-            let outcome = match &call.outcome {
+            let mut outcome = match &call.outcome {
                 Outcome::Lowered(nodes) => nodes.join(" "),
                 Outcome::Absorbed => "–".to_owned(),
                 Outcome::Fallback(kernel) => format!("{kernel} (not delegated)"),
                 Outcome::Refused(reason) => format!("refused: {reason}"),
             };
+            if let Some(precision) = call.precision {
+                outcome.push_str(&format!(", {precision}"));
+            }
             *rows.entry((&call.target, outcome)).or_default() += 1;
         }
         let width = rows.keys().map(|(target, _)| target.len()).max().unwrap_or(0);
@@ -108,6 +135,9 @@ impl Report {
                 Outcome::Absorbed => entry["nodes"] = json!([]),
                 Outcome::Fallback(kernel) => entry["kernel"] = json!(kernel),
                 Outcome::Refused(reason) => entry["refused"] = json!(reason),
+            }
+            if let Some(Precision { asked, used }) = c.precision {
+                entry["precision"] = json!({ "asked": asked.to_string(), "used": used.to_string() });
             }
             entry
         };

@@ -34,7 +34,7 @@ use crate::{
     error::ProgramError,
     fallback::Fallback,
     functionalize::{bare, is_view},
-    report::{CallReport, Outcome},
+    report::{CallReport, Outcome, Precision},
     usage,
     weights::Weights,
 };
@@ -97,6 +97,8 @@ pub(crate) struct Trace<'a> {
     pub(crate) fallback: Fallback,
     /// What became of each call so far.
     pub(crate) calls: Vec<CallReport>,
+    /// Element types of the call that is being lowered, where they differ from the program's.
+    precision: Option<Precision>,
 }
 
 impl<'a> Trace<'a> {
@@ -114,6 +116,7 @@ impl<'a> Trace<'a> {
             interface: Interface::default(),
             fallback: Fallback::new(options),
             calls: Vec::new(),
+            precision: None,
         };
         for (symbol, &(min, max)) in &exported.ranges {
             trace.lower.set_range(symbol.clone(), Range { min, max });
@@ -178,7 +181,8 @@ impl<'a> Trace<'a> {
 
     fn report(&mut self, node: &Node, outcome: Outcome) {
         let name = node.name.clone().unwrap_or_default();
-        self.calls.push(CallReport { target: bare(&node.target).to_owned(), name, source: Default::default(), outcome });
+        let precision = self.precision.take();
+        self.calls.push(CallReport { target: bare(&node.target).to_owned(), name, source: Default::default(), outcome, precision });
     }
 
     /// Records that a call cannot be lowered. Its results are absent, so that what hangs on them is not reported again.

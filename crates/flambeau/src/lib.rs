@@ -247,7 +247,7 @@ pub mod pt2 {
 #[cfg(feature = "compile")]
 pub mod compile {
     pub use flambeau_compile::{
-        CallReport, Error, Fit, Layers, MethodReport, Options, Outcome, Output, Report, Scheme, SchemeError, SchemeName,
+        CallReport, Error, Fit, Layers, MethodReport, Options, Outcome, Output, Precision, Report, Scheme, SchemeError, SchemeName,
         WeightRule, compile, dry_run,
     };
 }

@@ -212,6 +212,9 @@ fn write_report(args: &Args, report: &Report) -> Result<()> {
             files::print_line(method.table().trim_end())?;
         } else {
             eprintln!("method {}: {} calls, {} nodes", method.name, method.calls.len(), method.nodes);
+            for call in method.converted() {
+                eprintln!("note: {call}");
+            }
         }
     }
     Ok(())

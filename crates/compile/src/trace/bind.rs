@@ -259,7 +259,13 @@ impl<'a> Trace<'a> {
     /// Reports an output that a method cannot have.
     fn refuse_output(&mut self, kind: &str, name: &str, reason: &str) {
         let outcome = Outcome::Refused(reason.to_owned());
-        self.calls.push(CallReport { target: kind.to_owned(), name: name.to_owned(), source: Default::default(), outcome });
+        self.calls.push(CallReport {
+            target: kind.to_owned(),
+            name: name.to_owned(),
+            source: Default::default(),
+            outcome,
+            precision: None,
+        });
     }
 
     /// A functional program's statement of what a buffer holds afterwards.

@@ -8,7 +8,7 @@ use flambeau_tensor::{DType, Expr, Real};
 use super::{Binding, Trace};
 use crate::{
     functionalize::{bare, lowered_target},
-    report::Outcome,
+    report::{Outcome, Precision},
 };
 
 impl<'a> Trace<'a> {
@@ -82,6 +82,7 @@ impl<'a> Trace<'a> {
         let value = source.ok_or_else(|| Refuse::Missing("self".to_owned())).and_then(|key| {
             let mut x = self.current(&key)?;
             if self.lower.spec(x).dtype == DType::F64 {
+                self.precision = Some(Precision { asked: DType::F64, used: DType::F32 });
                 x = self.converted(x, DType::F32, self.calls.len() as u32)?;
             }
             let outputs = vec![OutMeta { dtype: DType::F32, dims: Vec::new(), used: true }];
@@ -106,7 +107,10 @@ impl<'a> Trace<'a> {
         let mut call = self.call_of(graph, node, &lowered_target(bare(&node.target)))?;
         if call.target.starts_with("quantized_decomposed.") {
             // Scales are f32 numbers that such operators hand out in 64 bits.
-            call.outputs.iter_mut().filter(|o| o.dtype == DType::F64).for_each(|o| o.dtype = DType::F32);
+            for out in call.outputs.iter_mut().filter(|out| out.used && out.dtype == DType::F64) {
+                out.dtype = DType::F32;
+                self.precision = Some(Precision { asked: DType::F64, used: DType::F32 });
+            }
         }
         if let Some(items) = self.float8(&mut call) {
             return items;

@@ -6,6 +6,7 @@ use flambeau_lower::{Arg, Call, ConstExpr, Constant, Item, OutMeta, Refuse};
 use flambeau_tensor::{AlignedBytes, DType, Expr, Shape, Tensor, cast};
 
 use super::Trace;
+use crate::report::Precision;
 
 /// Results of at most this many bytes are computed while a program is compiled.
 const MAX_BYTES: usize = 1 << 20;
@@ -69,6 +70,10 @@ impl Trace<'_> {
                 *t = self.converted(*t, dtype, id)?;
                 changed = true;
             }
+        }
+        // PyTorch computes with a float tensor in that tensor's type, and with an integer one in 64 bits.
+        if changed && !beside.is_float() {
+            self.precision = Some(Precision { asked: DType::F64, used: dtype });
         }
         Ok(changed.then_some(narrow))
     }

@@ -97,6 +97,7 @@ fn element_types_without_nodes_are_left_to_kernels() {
     assert_eq!(calls(&bytes).0, 0, "delegates");
     assert!(calls(&bytes).1 >= 7, "kernel calls");
     check_runs(&mut method(bytes, "forward"), "double");
+    check_runs(&mut method(compiled("narrowed", &Options::default()).unwrap(), "forward"), "narrowed");
 }
 
 #[test]

@@ -39,6 +39,19 @@ fn dry_runs_report_without_compiling() {
 }
 
 #[test]
+fn reports_name_calls_in_another_precision_than_asked_for() {
+    let report = dry_run(&[("forward", &exported("narrowed"))], &Options::default()).unwrap();
+    let converted: Vec<String> = report.methods[0].converted().map(ToString::to_string).collect();
+    for target in ["aten.item.default", "quantized_decomposed.choose_qparams.tensor"] {
+        let line = converted.iter().find(|line| line.starts_with(target));
+        assert!(line.is_some_and(|line| line.ends_with("in f32 instead of f64") && line.contains("make.py")), "{converted:?}");
+    }
+    assert_eq!(converted.len(), 2, "{converted:?}");
+    assert!(report.methods[0].table().contains("in f32 instead of f64"));
+    assert_eq!(dry_run(&[("forward", &exported("item"))], &Options::default()).unwrap().methods[0].converted().count(), 0);
+}
+
+#[test]
 fn quantized_weights_are_smaller_and_named_for_their_parts() {
     let program = exported("layers");
     let sizes = |options: Options| {

@@ -30,7 +30,7 @@ pub(crate) fn runs(name: &str) -> Vec<(Vec<Tensor>, Vec<Tensor>)> {
     let list = |at: &mut usize| -> Vec<Tensor> {
         (0..int(at))
             .map(|_| {
-                let dtypes = [DType::F32, DType::F16, DType::I32, DType::I64, DType::BF16, DType::Bool, DType::U8];
+                let dtypes = [DType::F32, DType::F16, DType::I32, DType::I64, DType::BF16, DType::Bool, DType::U8, DType::F64];
                 let (dtype, rank) = (dtypes[int(at)], int(at));
                 let shape: Vec<usize> = (0..rank).map(|_| int(at)).collect();
                 let len = shape.iter().product::<usize>() * dtype.size();
