@@ -10,6 +10,7 @@ out=${2:-$(mktemp -d)}
 python=${PYTHON:-python3}
 flambeau=${FLAMBEAU:-target/release/flambeau}
 [ -x "$flambeau" ] || { echo "there is no $flambeau; build it with: cargo build --release -p flambeau-cli" >&2; exit 2; }
+mkdir -p "$out"
 status=0
 
 # Writes cases by a script of scripts/reference, runs them, and tells how to repeat those that fail.
