@@ -1,8 +1,9 @@
-//! Function schemas of PyTorch's operators: their parameters, defaults and results, and what they alias and write.
+//! Function schemas of PyTorch's operators: parameters, defaults, results, aliases and writes.
 //!
-//! `pytorch.txt` holds them as PyTorch prints them, one a line in the order of their names; `schemas.py` beside the sources writes
-//! it. `custom.txt` holds, in the same notation, operators that PyTorch alone does not know: ExecuTorch's `mlx::` operators, those of
-//! TorchAO and of Python's `operator` module, and Flambeau's own.
+//! `pytorch.txt` holds one schema per line in PyTorch's notation, sorted by name; `schemas.py` in
+//! the crate's folder writes it. `custom.txt` holds, in the same notation, operators from outside
+//! PyTorch: ExecuTorch's `mlx::` operators, TorchAO's, those in Python's `operator` module, and
+//! Flambeau's own.
 //!
 //! ```
 //! let add = flambeau_aten::schema("aten.add_.Tensor").unwrap();

@@ -1,8 +1,8 @@
-//! From the notation to values.
+//! Parser of the schema notation.
 
 use crate::{Alias, Literal, Operator, Param, Return, Schema, Type};
 
-/// Reads the schema of an operator; `None` if it is not in the notation.
+/// Parses the schema of an operator; `None` if `text` is not in the notation.
 pub(crate) fn parse(operator: Operator, text: &'static str) -> Option<Schema> {
     let open = text.find('(')?;
     let (namespace, qualified) = text[..open].split_once("::")?;
@@ -41,7 +41,7 @@ fn parse_returns(text: &'static str) -> Option<Vec<Return>> {
         .collect()
 }
 
-/// The parts between commas outside of brackets and quotes.
+/// Splits at the commas outside brackets and quotes; drops empty parts.
 fn split(text: &'static str) -> Vec<&'static str> {
     let (mut parts, mut start, mut depth, mut quoted) = (Vec::new(), 0, 0, false);
     for (i, c) in text.char_indices() {
@@ -61,7 +61,7 @@ fn split(text: &'static str) -> Vec<&'static str> {
     parts
 }
 
-/// A type with its alias: `Tensor(a!)?`, `Tensor(a -> *)[]`, `int[2]?`.
+/// Parses a type with its alias: `Tensor(a!)?`, `Tensor(a -> *)[]`, `int[2]?`.
 fn typed(text: &'static str) -> Option<(Type, Option<Alias>)> {
     let name = text.split(['(', '[', '?']).next()?;
     let mut rest = &text[name.len()..];
@@ -90,7 +90,7 @@ fn typed(text: &'static str) -> Option<(Type, Option<Alias>)> {
             (ty, rest) = (Type::List(Box::new(ty), length), tail);
         } else {
             let (sets, tail) = rest.strip_prefix('(')?.split_once(')')?;
-            // `a -> *`: the elements of a list may be views of it.
+            // `a -> *`: the elements of a list may be views of set `a`.
             let set = sets.split(' ').next()?;
             alias = Some(Alias { set: set.trim_end_matches('!'), write: set.ends_with('!') });
             rest = tail;

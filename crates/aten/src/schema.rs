@@ -1,10 +1,10 @@
-//! What a schema says, and what follows from it.
+//! Schemas, and the relations between operators that follow from them.
 
 use std::fmt;
 
 use crate::Operator;
 
-/// What an operator takes and returns.
+/// The signature of an operator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schema {
     pub operator: Operator,
@@ -17,7 +17,6 @@ pub struct Schema {
     pub(crate) text: &'static str,
 }
 
-/// One parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Param {
     pub name: &'static str,
@@ -27,18 +26,17 @@ pub struct Param {
     pub keyword_only: bool,
 }
 
-/// One result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Return {
     pub ty: Type,
     pub alias: Option<Alias>,
 }
 
-/// Memory that parameters and results share: those of one set are views of each other.
+/// An alias set; parameters and results of one set share memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alias {
     pub set: &'static str,
-    /// Whether the operator writes there.
+    /// Whether the operator writes to the shared memory.
     pub write: bool,
 }
 
@@ -47,7 +45,7 @@ pub struct Alias {
 pub enum Type {
     Tensor,
     Int,
-    /// An integer that may be symbolic.
+    /// An integer or a symbolic integer.
     SymInt,
     Float,
     Bool,
@@ -60,11 +58,12 @@ pub enum Type {
     MemoryFormat,
     Generator,
     Optional(Box<Type>),
-    /// A list; where it states a length, a single element stands for that many.
+    /// A list with an optional fixed length. With a length, one element may stand for the whole
+    /// list.
     List(Box<Type>, Option<usize>),
 }
 
-/// A default.
+/// A parameter's default value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Literal {
     None,
@@ -75,21 +74,21 @@ pub enum Literal {
     Ints(Vec<i64>),
 }
 
-/// How an operator returns its results, in PyTorch's terms.
+/// The variants of operators, in PyTorch's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It writes to no operand.
+    /// Writes to no operand.
     Functional,
-    /// It writes its result to `self`: `add_`.
+    /// Writes its result to `self`: `add_`.
     InPlace,
-    /// It writes its results to operands that exist for that alone: `add.out`.
+    /// Writes its results to dedicated keyword-only operands: `add.out`.
     Out,
-    /// It writes to other operands, beside what it returns.
+    /// Writes to other operands in addition to its results.
     Mutable,
 }
 
 impl Type {
-    /// The type of a value that is there.
+    /// The type without an outer `Optional`.
     pub fn required(&self) -> &Type {
         match self {
             Type::Optional(ty) => ty,
@@ -97,12 +96,12 @@ impl Type {
         }
     }
 
-    /// Whether it is a list whose items may be absent.
+    /// Whether the type is a list of optional items.
     pub fn has_optional_items(&self) -> bool {
         matches!(self, Type::List(item, _) if matches!(**item, Type::Optional(_)))
     }
 
-    /// Whether values of the two types are the same, however long their lists are.
+    /// Whether the types are equal except for the lengths of lists.
     fn agrees(&self, other: &Type) -> bool {
         match (self, other) {
             (Type::List(a, _), Type::List(b, _)) | (Type::Optional(a), Type::Optional(b)) => a.agrees(b),
@@ -112,30 +111,30 @@ impl Type {
 }
 
 impl Param {
-    /// Whether the parameter exists to take a result.
+    /// Whether the parameter is an output: keyword-only and written.
     pub fn is_out(&self) -> bool {
         self.keyword_only && self.is_written()
     }
 
-    /// Whether the operator writes to it.
+    /// Whether the operator writes to the parameter.
     pub fn is_written(&self) -> bool {
         self.alias.is_some_and(|alias| alias.write)
     }
 }
 
 impl Schema {
-    /// The name that programs captured by `torch.export` give the operator.
+    /// The operator's name in a `torch.export` program: `aten.add.Tensor`.
     pub fn target(&self) -> String {
         let overload = if self.overload.is_empty() { "default" } else { self.overload };
         format!("{}.{}.{overload}", self.namespace, self.name)
     }
 
-    /// The parameter of that name.
+    /// The parameter called `name`.
     pub fn param(&self, name: &str) -> Option<&Param> {
         self.params.iter().find(|param| param.name == name)
     }
 
-    /// The parameters that the operator reads its arguments from, in order: all but those that exist to take results.
+    /// The operator's parameters except outputs, in order.
     pub fn operands(&self) -> impl Iterator<Item = &Param> {
         self.params.iter().filter(|param| !param.is_out())
     }
@@ -145,12 +144,12 @@ impl Schema {
         self.params.iter().filter(|param| param.is_written())
     }
 
-    /// Whether results share memory with an operand that the operator does not write to.
+    /// Whether a result aliases an operand without a write.
     pub fn is_view(&self) -> bool {
         self.returns.iter().any(|result| result.alias.is_some_and(|alias| !alias.write))
     }
 
-    /// How the operator returns its results.
+    /// The operator's variant.
     pub fn kind(&self) -> Kind {
         if self.params.iter().any(Param::is_out) {
             Kind::Out
@@ -163,8 +162,9 @@ impl Schema {
         }
     }
 
-    /// The operator that returns what this one writes as its result: `add.Tensor` for `add_.Tensor` and `add.out`; itself if it writes
-    /// nothing.
+    /// The functional variant of an in-place or out variant: `add.Tensor` for `add_.Tensor` and
+    /// `add.out`. A functional operator returns itself. An out variant without one falls back to
+    /// the mutable variant.
     pub fn functional(&'static self) -> Option<&'static Schema> {
         match self.kind() {
             Kind::Functional => Some(self),
@@ -174,18 +174,18 @@ impl Schema {
         }
     }
 
-    /// The operator that writes to its last operands what this one returns: `add.out` for `add.Tensor`.
+    /// The out variant: `add.out` for `add.Tensor`.
     pub fn out_variant(&self) -> Option<&'static Schema> {
         self.variant(self.name, Kind::Out)
     }
 
-    /// The operator that returns a copy of what this one returns a view of: `permute_copy` for `permute`.
+    /// The copying variant of a view: `permute_copy` for `permute`.
     pub fn copying(&self) -> Option<&'static Schema> {
         self.variant(&format!("{}_copy", self.name), Kind::Functional)
     }
 
-    /// The operator of that name and kind with the same operands, in any order. The one that an in-place variant writes to may have
-    /// another name there.
+    /// The overload of `name` with the given kind and the same operands, in any order. The operand
+    /// that one of the two writes to may have another name in the other.
     fn variant(&self, name: &str, kind: Kind) -> Option<&'static Schema> {
         let fits = |other: &Schema| {
             let (own, others) = (self.common_operands(), other.common_operands());
@@ -200,8 +200,8 @@ impl Schema {
         Operator::of_name(self.namespace, name).map(Operator::schema).find(|other| fits(other))
     }
 
-    /// The operands that all variants of an operator have. What says of which kind a new tensor is, variants that write to an existing
-    /// one lack.
+    /// The operands that all variants of an operator share. Out variants lack the options of a
+    /// factory function (`dtype`, `layout`, `device`, `pin_memory`).
     fn common_operands(&self) -> Vec<&Param> {
         const OPTIONS: [&str; 4] = ["dtype", "layout", "device", "pin_memory"];
         let makes_tensor = OPTIONS.iter().all(|name| self.param(name).is_some());
@@ -209,13 +209,13 @@ impl Schema {
     }
 }
 
-/// The parameters without a parameter of the same name and type in the other list.
+/// The parameters with no parameter of the same name and type in `others`.
 fn unmatched<'a>(params: &[&'a Param], others: &[&Param]) -> Vec<&'a Param> {
     let is_in_both = |p: &&Param| others.iter().any(|other| other.name == p.name && other.ty.agrees(&p.ty));
     params.iter().copied().filter(|p| !is_in_both(p)).collect()
 }
 
-/// What an in-place variant is a variant of: `add` for `add_`, `__and__` for `__iand__`.
+/// The base name of an in-place variant: `add` for `add_`, `__and__` for `__iand__`.
 fn base_of_in_place(name: &str) -> Option<String> {
     match name.strip_prefix("__i").filter(|rest| rest.ends_with("__")) {
         Some(rest) => Some(format!("__{rest}")),

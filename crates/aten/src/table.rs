@@ -1,4 +1,4 @@
-//! The schemas by name.
+//! The table of schemas, searched by name.
 
 use std::{cmp::Ordering, sync::OnceLock};
 
@@ -10,7 +10,7 @@ const CUSTOM: &str = include_str!("custom.txt");
 const PYTORCH_COUNT: usize = line_count(PYTORCH);
 const COUNT: usize = PYTORCH_COUNT + line_count(CUSTOM);
 
-/// Every line: those of PyTorch, then the custom ones, each part in the order of its names.
+/// All schema lines: PyTorch's, then the custom ones; each part is sorted by name.
 const LINES: &[&str; COUNT] = &{
     let mut lines = [""; COUNT];
     fill(&mut lines, 0, PYTORCH);
@@ -18,7 +18,7 @@ const LINES: &[&str; COUNT] = &{
     lines
 };
 
-/// Schemas by line, parsed when they are first asked for.
+/// The schema of each line, parsed at its first use.
 static SCHEMAS: [OnceLock<Schema>; COUNT] = [const { OnceLock::new() }; COUNT];
 
 const fn line_count(text: &str) -> usize {
@@ -36,7 +36,7 @@ const fn fill(lines: &mut [&'static str], first: usize, text: &'static str) {
     let (mut rest, mut at, mut i) = (text, first, 0);
     while i < rest.len() {
         if rest.as_bytes()[i] == b'\n' {
-            // A checkout may end lines by a carriage return as well.
+            // A checkout may end lines with CRLF.
             let end = if i > 0 && rest.as_bytes()[i - 1] == b'\r' { i - 1 } else { i };
             (lines[at], rest) = (rest.split_at(end).0, rest.split_at(i + 1).1);
             (at, i) = (at + 1, 0);
@@ -46,8 +46,8 @@ const fn fill(lines: &mut [&'static str], first: usize, text: &'static str) {
     }
 }
 
-/// How a target such as `aten.add.Tensor` compares to the name that a line begins with, such as `aten::add.Tensor`. The overload
-/// `default` has no name there.
+/// Compares a target such as `aten.add.Tensor` with the name at the start of a line, such as
+/// `aten::add.Tensor`. A line omits the overload name `default`.
 const fn compare(target: &[u8], line: &[u8]) -> Ordering {
     let end = match target {
         [name @ .., b'.', b'd', b'e', b'f', b'a', b'u', b'l', b't'] => name.len(),
@@ -75,16 +75,17 @@ const fn compare(target: &[u8], line: &[u8]) -> Ordering {
     }
 }
 
-/// An operator that has a schema. Operators of one namespace are in the order of their names.
+/// An operator with a schema. Operators order by table line: PyTorch's by name, then the custom
+/// ones by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Operator(u16);
 
 impl Operator {
-    /// The operator of that target, such as `aten.add.Tensor`.
+    /// The operator with the given target, such as `aten.add.Tensor`.
     ///
     /// # Panics
-    /// There is no schema of it. In a constant, that ends the build: name the operator in quotes and run `crates/aten/schemas.py`, or
-    /// add a line to `custom.txt`.
+    /// Panics if the table has no such target. In a constant, this fails the build. To add the
+    /// operator, name it in quotes and run `crates/aten/schemas.py`, or add a line to `custom.txt`.
     pub const fn named(target: &str) -> Operator {
         match Operator::find(target) {
             Some(operator) => operator,
@@ -92,7 +93,7 @@ impl Operator {
         }
     }
 
-    /// The operator of that target, if it has a schema.
+    /// The operator with the given target, such as `aten.add.Tensor`; `None` if the table lacks it.
     pub const fn find(target: &str) -> Option<Operator> {
         match search(target, 0, PYTORCH_COUNT) {
             None => search(target, PYTORCH_COUNT, COUNT),
@@ -100,13 +101,13 @@ impl Operator {
         }
     }
 
-    /// What the operator takes and returns.
+    /// The operator's schema.
     pub fn schema(self) -> &'static Schema {
         let at = usize::from(self.0);
         SCHEMAS[at].get_or_init(|| parse(self, LINES[at]).expect("every line is a schema, as the tests of this crate hold"))
     }
 
-    /// The operators of a name without overload, such as `aten::add`.
+    /// All overloads of an operator name, such as `aten::add`.
     pub(crate) fn of_name(namespace: &str, name: &str) -> impl Iterator<Item = Operator> {
         let prefix = format!("{namespace}::{name}");
         let parts = [(0, PYTORCH_COUNT), (PYTORCH_COUNT, COUNT)];
@@ -136,7 +137,7 @@ pub fn schema(target: &str) -> Option<&'static Schema> {
     Operator::find(target).map(Operator::schema)
 }
 
-/// Every operator that has a schema.
+/// All operators with a schema.
 pub fn all() -> impl Iterator<Item = Operator> {
     (0..COUNT as u16).map(Operator)
 }

@@ -1,37 +1,38 @@
-//! How a write to a view reaches what it is a view of. Schemas say which operators are views; they do not say this.
+//! Inverses of views: how a write to a view reaches its base. Schemas state that an operator is a
+//! view, but not its inverse.
 
 use crate::Schema;
 
-/// What puts a view's elements back where they came from.
+/// The operation that writes a view's elements back to the base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inverse {
-    /// The view shows all elements in their places.
+    /// The view has the elements and shape of its base.
     Identity,
-    /// It shows all elements in order, in another shape.
+    /// The view has all elements in order, in another shape.
     Reshape,
-    /// The same call once more.
+    /// The view's operator is its own inverse.
     Involution,
     /// The inverse permutation.
     Permutation,
-    /// The same call with `source` and `destination` exchanged.
+    /// The same call with `source` and `destination` swapped.
     Move,
-    /// `slice_scatter`, with the bounds of the call.
+    /// `slice_scatter` with the bounds of the call.
     Slice,
-    /// `slice_scatter`, with a start and a length.
+    /// `slice_scatter` with a start and a length.
     Narrow,
     /// `select_scatter`.
     Select,
     /// `diagonal_scatter`.
     Diagonal,
-    /// `slice_scatter` for one part of several.
+    /// `slice_scatter` for each part.
     Split,
-    /// `select_scatter` for one part of several.
+    /// `select_scatter` for each part.
     Unbind,
-    /// None of these: which elements it shows, some perhaps several times, follows from strides.
+    /// None of these: strides determine the view's elements, and some may repeat.
     Places,
 }
 
-/// By name, for all overloads.
+/// The inverse of each view operator by name, for all overloads; sorted for binary search.
 const INVERSES: &[(&str, Inverse)] = &[
     ("_conj", Inverse::Involution),
     ("_reshape_alias", Inverse::Reshape),
@@ -89,7 +90,8 @@ const INVERSES: &[(&str, Inverse)] = &[
 ];
 
 impl Schema {
-    /// How a write to this operator's result reaches its operand; `None` if the operator makes no views.
+    /// The operation that carries a write to this operator's result to its operand; `None` if the
+    /// operator makes no view.
     pub fn inverse(&self) -> Option<Inverse> {
         let row = INVERSES.binary_search_by_key(&self.name, |(name, _)| name).ok().filter(|_| self.is_view())?;
         Some(INVERSES[row].1)

@@ -1,4 +1,4 @@
-//! What schemas say, and how operators belong together.
+//! Tests of the parsed schemas and of the relations between operators.
 
 use flambeau_aten::{Alias, Kind, Literal, Operator, Schema, Type, all, schema};
 
