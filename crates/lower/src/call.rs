@@ -1,4 +1,4 @@
-//! A PyTorch call as rules see it: arguments by name, tensors as virtual slots.
+//! A PyTorch call in the form that rules read: arguments by name, tensors as virtual slots.
 
 use flambeau_ir::{InferError, Tid};
 use flambeau_tensor::{DType, Expr};
@@ -19,17 +19,17 @@ pub enum Arg {
     Floats(Vec<f64>),
     Str(String),
     DType(DType),
-    /// A value that no rule looks into (layout, device, memory format …), by the name of its kind.
+    /// A value that no rule reads (layout, device, memory format …), as the name of its kind.
     Opaque(&'static str),
 }
 
-/// What the program says of one result.
+/// Metadata that the program records for one result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutMeta {
     pub dtype: DType,
     /// Sizes, outermost first.
     pub dims: Vec<Expr>,
-    /// Whether anything reads the result.
+    /// Whether a later call or the program's output reads the result.
     pub used: bool,
 }
 
@@ -40,7 +40,7 @@ pub enum Item {
     /// A list of tensors, as `split` returns.
     Tensors(Vec<Tid>),
     Int(Expr),
-    /// A result that does not exist or that nothing reads.
+    /// An absent or unread result.
     None,
 }
 
@@ -50,7 +50,7 @@ pub enum Item {
 pub enum Refuse {
     #[error("no rule for this operator")]
     NoRule,
-    /// The operator is of a kind that has no rules.
+    /// The operator belongs to a group without rules.
     #[error("{}; {}", .0.reason, .0.instead)]
     Kind(&'static crate::Refusal),
     #[error("argument `{0}` is missing")]
@@ -63,14 +63,14 @@ pub enum Refuse {
     DType(DType),
     #[error("{0}")]
     Unsupported(String),
-    /// It reads the result of a call that was refused before.
+    /// The call reads a result of a call that was refused earlier.
     #[error("a call that it depends on was refused")]
     Reported,
     #[error(transparent)]
     Infer(#[from] InferError),
 }
 
-/// Shorthand for a refusal with a reason of its own.
+/// Builds [`Refuse::Unsupported`] with its own reason.
 pub(crate) fn unsupported<T>(reason: impl Into<String>) -> Result<T, Refuse> {
     Err(Refuse::Unsupported(reason.into()))
 }
@@ -78,9 +78,10 @@ pub(crate) fn unsupported<T>(reason: impl Into<String>) -> Result<T, Refuse> {
 /// One call of an operator.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// Target as the archive spells it, without the `torch.ops.` prefix: `aten.add.Tensor`, `mlx.rope.default`.
+    /// Target as the archive spells it, without the `torch.ops.` prefix: `aten.add.Tensor`,
+    /// `mlx.rope.default`.
     pub target: String,
-    /// Arguments in schema order, by name. Those left at their default may be absent.
+    /// Arguments in schema order, by name. Arguments at their default may be absent.
     pub args: Vec<(String, Arg)>,
     /// One entry per tensor result; a list result has one per element.
     pub outputs: Vec<OutMeta>,
@@ -113,7 +114,7 @@ impl Call {
         self.arg(param).map(|_| self.tensor(param)).transpose()
     }
 
-    /// A list of tensors, None entries kept.
+    /// A list of tensors, with its None entries.
     pub fn tensors_opt(&self, param: &str) -> Result<Vec<Option<Tid>>, Refuse> {
         match self.required(param)? {
             Arg::Tensors(ts) => Ok(ts.clone()),
@@ -142,13 +143,13 @@ impl Call {
         self.arg(param).map(|_| self.size(param)).transpose()
     }
 
-    /// An integer that must be known now.
+    /// An integer that must be known at compile time.
     pub fn int(&self, param: &str) -> Result<i64, Refuse> {
         let size = self.size(param)?;
         size.as_int().ok_or_else(|| Refuse::Dynamic { param: param.to_owned(), found: size.to_string() })
     }
 
-    /// An integer that must be known now, with the operator's default.
+    /// An integer that must be known at compile time, or the operator's default.
     pub fn int_or(&self, param: &str, default: i64) -> Result<i64, Refuse> {
         self.arg(param).map_or(Ok(default), |_| self.int(param))
     }
@@ -163,7 +164,7 @@ impl Call {
         }
     }
 
-    /// A list of integers that must be known now; absent gives `None`.
+    /// A list of integers that must be known at compile time; `None` if absent.
     pub fn ints_opt(&self, param: &str) -> Result<Option<Vec<i64>>, Refuse> {
         if self.arg(param).is_none() {
             return Ok(None);
@@ -172,7 +173,7 @@ impl Call {
         self.sizes(param)?.iter().map(known).collect::<Result<Vec<_>, _>>().map(Some)
     }
 
-    /// A list of integers that must be known now.
+    /// A list of integers that must be known at compile time.
     pub fn ints(&self, param: &str) -> Result<Vec<i64>, Refuse> {
         self.ints_opt(param)?.ok_or_else(|| Refuse::Missing(param.to_owned()))
     }
@@ -215,7 +216,7 @@ impl Call {
         }
     }
 
-    /// An element type argument that may be absent.
+    /// An element type argument; `None` if absent.
     pub fn dtype_opt(&self, param: &str) -> Result<Option<DType>, Refuse> {
         match self.arg(param) {
             None => Ok(None),
@@ -224,12 +225,12 @@ impl Call {
         }
     }
 
-    /// What the program says of the `i`-th tensor result.
+    /// The recorded metadata of the `i`-th tensor result.
     pub fn out(&self, i: usize) -> Result<&OutMeta, Refuse> {
         self.outputs.get(i).ok_or_else(|| Refuse::Missing(format!("result {i}")))
     }
 
-    /// Whether the `i`-th tensor result is read by anything.
+    /// Whether the program reads the `i`-th tensor result.
     pub fn is_used(&self, i: usize) -> bool {
         self.outputs.get(i).is_some_and(|o| o.used)
     }

@@ -1,6 +1,7 @@
-//! Constants as expressions: how their bytes are computed, without holding any.
+//! Constants as expressions: formulas that compute their bytes on demand.
 //!
-//! A weight is read when its expression is evaluated, while the file is written, and dropped right after.
+//! A weight is read when its expression is evaluated, while the file is written, and dropped right
+//! after.
 
 use std::sync::Arc;
 
@@ -12,45 +13,45 @@ use crate::Formula;
 /// A constant tensor.
 #[derive(Clone, Debug)]
 pub struct Constant {
-    /// Name in the program that is written; derived constants extend the name of what they derive from.
+    /// Name in the written program; derived constants extend the name of their source.
     pub name: String,
     pub dtype: DType,
     pub shape: Shape,
     pub expr: ConstExpr,
 }
 
-/// How to make a constant's bytes.
+/// The formula of a constant's bytes.
 #[derive(Clone, Debug)]
 pub enum ConstExpr {
-    /// The stored weight of that number, as the caller counts them.
+    /// The stored weight with this index, in the caller's numbering.
     Stored(usize),
-    /// These bytes.
+    /// Literal bytes.
     Literal(Bytes),
-    /// The same values in this constant's element type.
+    /// The operand's values cast to this constant's element type.
     Cast(Arc<Constant>),
-    /// The same elements in this constant's shape.
+    /// The operand's elements in this constant's shape.
     Reshape(Arc<Constant>),
-    /// The same bytes as this constant's element type and shape.
+    /// The operand's bytes read as this constant's element type and shape.
     Reinterpret(Arc<Constant>),
     /// Axis `i` of the result is axis `perm[i]` of the operand.
     Permute(Arc<Constant>, Vec<usize>),
     /// The operands joined along an axis.
     Concat(Vec<Arc<Constant>>, usize),
-    /// One over each element.
+    /// The reciprocal of each element.
     Reciprocal(Arc<Constant>),
     /// Each element repeated along the last axis.
     Repeat(Arc<Constant>, usize),
-    /// Signed codes `[.., K]` i8, offset to unsigned ones and packed into u32 words of little-endian bit streams.
+    /// Packs signed codes `[.., K]` i8 as unsigned codes in u32 words of little-endian bit streams.
     PackSigned { codes: Arc<Constant>, bits: u8 },
-    /// `-scale * (zero_point + 2^(bits-1))` in the scale's type; without a zero point it counts as zero.
+    /// `-scale * (zero_point + 2^(bits-1))` in the scale's type; an absent zero point is 0.
     AffineBias { scale: Arc<Constant>, zero_point: Option<Arc<Constant>>, bits: u8 },
-    /// A formula of the operands.
+    /// A formula over the operands.
     Formula(Formula, Vec<Arc<Constant>>),
     /// One part of a weight `[.., N, K]` quantized along its last axis.
     Quantize { weight: Arc<Constant>, scheme: Scheme, part: QuantPart },
 }
 
-/// How a weight is quantized.
+/// Quantization parameters of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Scheme {
     pub mode: QuantMode,
@@ -59,17 +60,17 @@ pub struct Scheme {
     pub fit: Fit,
 }
 
-/// How the scale and bias of an affine group are chosen.
+/// Method that chooses the scale and bias of an affine group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Fit {
-    /// By the range of its values, as MLX does.
+    /// From the range of the group's values, as MLX does.
     #[default]
     Range,
-    /// By least squared error among a few that are tried, the range's included.
+    /// The candidate with the least squared error; the range's fit is one of the candidates.
     LeastError,
 }
 
-/// Which constant of a quantized weight.
+/// The constants of a quantized weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QuantPart {
     /// Packed codes, u32 `[.., N, K * bits / 32]`.
@@ -97,7 +98,7 @@ impl Constant {
         }
     }
 
-    /// A constant derived from this one, with another shape.
+    /// Derives a constant with another shape.
     pub(crate) fn reshaped(self: &Arc<Constant>, shape: &[usize]) -> Constant {
         let expr = match &self.expr {
             ConstExpr::Literal(bytes) => ConstExpr::Literal(bytes.clone()),
@@ -107,7 +108,7 @@ impl Constant {
         Constant { name: self.name.clone(), dtype: self.dtype, shape: Shape::from_slice(shape), expr }
     }
 
-    /// A constant derived from this one, with another element type.
+    /// Derives a constant with another element type.
     pub(crate) fn cast(self: &Arc<Constant>, dtype: DType) -> Constant {
         let derived = || ConstExpr::Cast(self.clone());
         let expr = match &self.expr {

@@ -1,57 +1,59 @@
-//! Constants that are computed from others while a program is written.
+//! Constants computed from other constants while a program is written.
 
 use flambeau_tensor::{AlignedBytes, DType, Shape, Tensor, cast, gguf::Block, pack_codes};
 
 use crate::QuantPart;
 
-/// Why a formula does not fit its operands.
+/// A mismatch between a formula and its operands.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormulaError {
-    /// The operand of that name is not there.
+    /// The named operand is missing.
     #[error("{0} is missing")]
     Missing(&'static str),
-    /// Two operands that go together element by element differ in length.
+    /// Two elementwise operands differ in length.
     #[error("{left} elements against {right}")]
     Lengths { left: usize, right: usize },
-    /// There is not one length for each slice that is normalized.
+    /// The count of lengths differs from the count of normalized slices.
     #[error("{lengths} lengths for {slices} slices")]
     Slices { lengths: usize, slices: usize },
     /// The operand ends within a block.
     #[error("{bytes} bytes are no whole number of {}-byte blocks", .block.bytes())]
     Blocks { bytes: usize, block: Block },
-    /// The operands or the result have another type or size than the formula takes or gives.
+    /// An operand or the result has the wrong type or size for the formula.
     #[error(transparent)]
     Tensor(#[from] flambeau_tensor::Error),
 }
 
-/// What is computed, in f32, from a constant's operands.
+/// A formula over constant operands, computed in f32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Formula {
     /// `[variance, weight?]` → `weight / sqrt(variance + eps)`.
     NormScale { eps: f32 },
     /// `[mean, scale, bias?]` → `bias - mean * scale`.
     NormShift,
-    /// `[v, g]` → `v * g / |v|`, the length taken over every axis but `dim`, over all if there is none; g has ones elsewhere.
+    /// `[v, g]` → `v * g / |v|`. The length is taken over every axis except `dim`, or over all axes
+    /// without `dim`. `g` has size 1 on the reduced axes.
     WeightNorm { dim: Option<usize> },
-    /// `[scale, bias]` → `bias - 2^(bits-1) * scale`: the bias of codes that were signed and are stored as unsigned.
+    /// `[scale, bias]` → `bias - 2^(bits-1) * scale`: the bias for signed codes stored as unsigned
+    /// codes.
     ShiftedBias { bits: u8 },
     /// `[scale, zero_point]` → `-scale * zero_point`.
     NegatedProduct,
-    /// `[a, b]` → `a * b`, which broadcast to the result.
+    /// `[a, b]` → `a * b`, both broadcast to the result.
     Product,
-    /// `[scales]` of one byte → the bytes `[rows, columns]`, out of tiles of 128 rows and 4 columns in each of which the rows `i`,
-    /// `i + 32`, `i + 64` and `i + 96` lie side by side.
+    /// `[scales]` of one byte each → the bytes `[rows, columns]`. The operand consists of tiles of
+    /// 128 rows by 4 columns. In a tile, rows `i`, `i + 32`, `i + 64` and `i + 96` are adjacent.
     Untiled,
     /// `[blocks]` u8 `[N, bytes]` → one part of the packed weight.
     Gguf { block: Block, part: QuantPart },
 }
 
 impl Formula {
-    /// The result of type `dtype` and shape `shape`.
+    /// Computes the result with element type `dtype` and shape `shape`.
     ///
     /// # Errors
-    /// [`FormulaError`] if the number, types or sizes of the operands do not fit.
+    /// Returns a [`FormulaError`] if the number, types or sizes of the operands do not fit.
     pub fn evaluate(&self, operands: &[Tensor], dtype: DType, shape: &[usize]) -> Result<Tensor, FormulaError> {
         if let Formula::Gguf { block, part } = self {
             let blocks = operands.first().ok_or(FormulaError::Missing("the weight"))?;
@@ -118,7 +120,7 @@ fn product(a: &Tensor, b: &Tensor, shape: &[usize]) -> Result<Tensor, FormulaErr
     Ok(Tensor::from_slice(&values, shape)?)
 }
 
-/// Rows of bytes out of tiles.
+/// Reorders tiles of bytes into rows.
 fn untiled(tiles: &[u8], shape: &[usize]) -> Result<Vec<u8>, FormulaError> {
     let [rows, columns] = *shape else { return Err(FormulaError::Missing("an axis of the scales")) };
     let wide = columns.div_ceil(4);
@@ -130,7 +132,7 @@ fn untiled(tiles: &[u8], shape: &[usize]) -> Result<Vec<u8>, FormulaError> {
     Ok((0..rows).flat_map(|r| (0..columns).map(move |c| tiles[at(r, c)])).collect())
 }
 
-/// Codes as u32 words, or scales or biases as f32, of all blocks in order.
+/// Extracts one part of all blocks in order: codes as u32 words, scales or biases as f32.
 fn gguf_part(block: Block, bytes: &[u8], part: QuantPart, shape: &[usize]) -> Result<Tensor, FormulaError> {
     if !bytes.len().is_multiple_of(block.bytes()) {
         return Err(FormulaError::Blocks { bytes: bytes.len(), block });
@@ -180,7 +182,7 @@ fn weight_norm(v: &[f32], g: &[f32], shape: &[usize], dim: Option<usize>) -> Res
     Ok(v.iter().enumerate().map(|(i, &x)| x * g[slice(i)] / squares[slice(i)].sqrt() as f32).collect())
 }
 
-/// Shape of a constant with another last size.
+/// The shape with its last size replaced.
 pub(crate) fn with_last(shape: &Shape, last: usize) -> Shape {
     let mut out = shape.clone();
     if let Some(size) = out.last_mut() {
@@ -229,7 +231,8 @@ mod tests {
 
     #[test]
     fn blocks_become_words_scales_and_biases() {
-        // d = 1 and the codes 0..16 in low nibbles, 15 in high ones: elements 0..16 and 16..32.
+        // d = 1; codes 0..16 in low nibbles (elements 0..16) and 15 in high nibbles (elements
+        // 16..32).
         let mut block = vec![0x00, 0x3c];
         block.extend((0..16).map(|code| code | 0xf0));
         let n = block.len();

@@ -1,11 +1,12 @@
-//! From PyTorch calls to MLX nodes.
+//! Lowers PyTorch calls to MLX nodes.
 //!
-//! A [`Lower`] grows an [`SsaGraph`]: nodes in single-assignment form over virtual slots, with constants that are expressions ([`ConstExpr`]), not bytes.
-//! [`Lower::call`] looks a call's target up in the rule table and lets the rule emit nodes. A rule that refuses leaves nothing
-//! behind, so lowering a call is also how to ask whether it can be lowered. No weight is read.
+//! [`Lower`] builds an [`SsaGraph`]: nodes in single-assignment form over virtual slots. Its
+//! constants are expressions ([`ConstExpr`]) instead of bytes. [`Lower::call`] finds the rule for a
+//! call's target and lets the rule emit nodes. A refused call leaves the graph unchanged, so a
+//! trial call tells whether a call can be lowered. Lowering reads no weights.
 //!
-//! [`fuse`] then rewrites the graph: each fusion is a pattern over the nodes' meaning, not over the spelling of the program that
-//! led to them.
+//! [`fuse`] then rewrites the graph. Each fusion matches nodes by meaning, whatever operators the
+//! program used.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The builder that rules write to.
+//! [`Lower`], the graph builder that rules write to.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -23,32 +23,34 @@ pub(crate) const NEW: Out = Out(Tid(u32::MAX));
 /// Placeholder for a new value slot in a node passed to [`Lower::emit_value`].
 pub(crate) const NEW_VALUE: OutVid = OutVid(Vid(u32::MAX));
 
-/// How symbols begin that inference makes up.
+/// First character of symbols made by inference.
 const FRESH: char = '?';
 
-/// Grows an [`SsaGraph`] call by call. Equal nodes are emitted once, and nodes that change nothing not at all.
+/// Builds an [`SsaGraph`] call by call. Emits equal nodes once and omits nodes without effect.
 #[derive(Debug, Default)]
 pub struct Lower {
     ssa: SsaGraph,
-    /// Indices of the chains being written, innermost last.
+    /// Indices of the open chains, innermost last.
     open: Vec<usize>,
-    /// What each open chain computes already: node without results → results.
+    /// Per open chain, the computed nodes: node without results → results.
     known: Vec<HashMap<String, Vec<Slot>>>,
-    /// Value slots by content, for those that each open chain sets.
+    /// Per open chain, the value slots that it sets, by content.
     values: Vec<HashMap<Expr, Vid>>,
     /// Constants by type, shape and literal bytes.
     literals: HashMap<(DType, Shape, Vec<u8>), Tid>,
-    /// Chain and place of the node that writes a slot.
+    /// Chain and index of the node that writes a slot.
     producers: HashMap<Tid, (usize, usize)>,
-    /// Integers that are zero exactly if a rank-0 tensor is, so that the tensor need not be read.
+    /// For a rank-0 tensor, an integer that is zero exactly if the tensor is. Conditions use it
+    /// without reading the tensor.
     flags: HashMap<Tid, Int>,
-    /// Slots of complex tensors, which nodes do not have: the real and imaginary parts `[.., 2]` of each, where nodes can read them.
+    /// For a complex tensor's slot, the real tensor `[.., 2]` of its real and imaginary parts.
+    /// Nodes have no complex type.
     pairs: HashMap<Tid, Tid>,
     n_unknown: u32,
     call: u32,
 }
 
-/// A state to go back to.
+/// A snapshot of the graph's sizes, to undo a failed call.
 #[derive(Debug)]
 struct Mark {
     nodes: Vec<usize>,
@@ -57,34 +59,34 @@ struct Mark {
 }
 
 impl Lower {
-    /// An empty graph with one open chain.
+    /// Creates an empty graph with one open chain.
     pub fn new() -> Lower {
         let ssa = SsaGraph { chains: vec![Vec::new()], ..SsaGraph::default() };
         Lower { ssa, open: vec![0], known: vec![HashMap::new()], values: vec![HashMap::new()], ..Lower::default() }
     }
 
-    /// The graph so far.
+    /// The graph built so far.
     pub fn graph(&self) -> &SsaGraph {
         &self.ssa
     }
 
-    /// The finished graph.
+    /// Returns the finished graph.
     pub fn into_graph(self) -> SsaGraph {
         self.ssa
     }
 
-    /// States the bounds of a symbol.
+    /// Sets the bounds of a symbol.
     pub fn set_range(&mut self, symbol: Symbol, range: Range) {
         self.ssa.ranges.insert(symbol, range);
     }
 
-    /// A slot that is not written by a node.
+    /// Adds a slot that no node writes.
     pub fn slot(&mut self, spec: Spec, origin: Origin) -> Tid {
         self.ssa.tensors.push(TensorInfo { spec, origin });
         Tid(self.ssa.tensors.len() as u32 - 1)
     }
 
-    /// A slot for an integer argument with that content.
+    /// Adds a value slot for an integer argument with this content.
     pub fn value_input(&mut self, argument: u32, content: Expr) -> Vid {
         let vid = Vid(self.ssa.values.len() as u32);
         self.ssa.values.push(content.clone());
@@ -93,7 +95,8 @@ impl Lower {
         vid
     }
 
-    /// A constant slot. Literals with equal type, shape and bytes share one.
+    /// Adds a constant slot. Short literals (at most 64 bytes) with equal type, shape and bytes
+    /// share a slot.
     pub fn constant(&mut self, constant: Constant) -> Tid {
         let key = match &constant.expr {
             ConstExpr::Literal(bytes) if bytes.len() <= 64 => Some((constant.dtype, constant.shape.clone(), bytes.to_vec())),
@@ -114,29 +117,29 @@ impl Lower {
         self.ssa.spec(t)
     }
 
-    /// States what a slot holds once the chains that write it have run.
+    /// Sets the spec of a slot after the chains that write it have run.
     pub(crate) fn set_spec(&mut self, t: Tid, spec: Spec) {
         if let Some(info) = self.ssa.tensors.get_mut(t.0 as usize) {
             info.spec = spec;
         }
     }
 
-    /// An integer that is zero exactly if a rank-0 tensor is.
+    /// The integer that is zero exactly if the rank-0 tensor is.
     pub(crate) fn flag(&self, t: Tid) -> Option<Int> {
         self.flags.get(&t).copied()
     }
 
-    /// States that a rank-0 tensor is zero exactly if an integer is.
+    /// Records an integer that is zero exactly if the rank-0 tensor is.
     pub(crate) fn set_flag(&mut self, t: Tid, value: Int) {
         self.flags.insert(t, value);
     }
 
-    /// The value slot that an open chain sets to a size.
+    /// The value slot that an open chain sets to this size.
     pub(crate) fn known_value(&self, size: &Expr) -> Option<Vid> {
         self.values.iter().rev().find_map(|scope| scope.get(size)).copied()
     }
 
-    /// States the content of a value slot that only running can tell.
+    /// Records the content of a value slot that only a run can tell.
     pub(crate) fn know_value(&mut self, vid: Vid, content: &Expr) {
         if let Some(slot) = self.ssa.values.get_mut(vid.0 as usize) {
             *slot = content.clone();
@@ -152,17 +155,19 @@ impl Lower {
         self.open.contains(&chain).then(|| &self.ssa.chains[chain][at].node)
     }
 
-    /// Lowers one call; `id` is its number for reports. The results have the types that the program states.
+    /// Lowers one call; `id` is its number for reports. The results have the types that the program
+    /// records.
     ///
     /// # Errors
-    /// Why the call cannot be expressed in nodes; the graph is unchanged then.
+    /// Returns the reason if nodes cannot express the call; the graph is unchanged then.
     pub fn call(&mut self, call: &Call, id: u32) -> Result<Vec<Item>, Refuse> {
         if complex::is_complex(self, call) {
             self.call = id;
             return self.attempt(|cx| complex::lower(cx, call).and_then(|items| cx.conform(items, call)));
         }
         let row = rule_for(&call.target).ok_or_else(|| refusal(&call.target).map_or(Refuse::NoRule, Refuse::Kind))?;
-        // Types that graphs lack exist as constants: views and casts of them are constants too.
+        // Element types without nodes exist only as constants: views and casts of them are
+        // constants too.
         let carried = |t: &Tid| Some(self.spec(*t).dtype).filter(|_| self.ssa.constant(*t).is_none());
         let mut reads = call.args.iter().filter_map(|(_, a)| if let Arg::Tensor(t) = a { carried(t) } else { None });
         if let Some(dtype) = reads.find(|d| !d.is_node_dtype()) {
@@ -172,12 +177,12 @@ impl Lower {
         self.attempt(|cx| (row.rule)(cx, call).and_then(|items| cx.conform(items, call)))
     }
 
-    /// Lowers a call that is a part of another one.
+    /// Lowers a call that is a part of the current call.
     pub(crate) fn inner_call(&mut self, call: &Call) -> Result<Vec<Item>, Refuse> {
         self.call(call, self.call)
     }
 
-    /// Runs `emit`, and leaves the graph unchanged if it fails.
+    /// Runs `emit`, and restores the graph if it fails.
     fn attempt<T>(&mut self, emit: impl FnOnce(&mut Lower) -> Result<T, Refuse>) -> Result<T, Refuse> {
         let mark = self.mark();
         let result = emit(self);
@@ -190,18 +195,19 @@ impl Lower {
     /// The real and imaginary parts `[.., 2]` of a complex tensor.
     ///
     /// # Errors
-    /// If nothing has stated them.
+    /// Fails if no call has set them.
     pub fn pair(&self, t: Tid) -> Result<Tid, Refuse> {
         let pair = self.pairs.get(&t).copied();
         pair.ok_or_else(|| Refuse::Unsupported("real and imaginary parts of a complex tensor that no node can read".to_owned()))
     }
 
-    /// States the real and imaginary parts of a complex tensor.
+    /// Sets the real and imaginary parts of a complex tensor.
     pub fn set_pair(&mut self, t: Tid, pair: Tid) {
         self.pairs.insert(t, pair);
     }
 
-    /// The complex tensor with these real and imaginary parts `[.., 2]`. Its slot is one that no node writes.
+    /// Adds a slot for the complex tensor with these real and imaginary parts `[.., 2]`. No node
+    /// writes the slot.
     pub fn complex(&mut self, pair: Tid) -> Tid {
         let mut dims = self.spec(pair).dims.clone();
         dims.pop();
@@ -211,7 +217,7 @@ impl Lower {
         t
     }
 
-    /// Casts results to the types that the program records, and refuses results of another shape.
+    /// Casts results to the recorded types, and refuses results of another shape.
     fn conform(&mut self, mut items: Vec<Item>, call: &Call) -> Result<Vec<Item>, Refuse> {
         let mut i = 0;
         for item in &mut items {
@@ -245,7 +251,7 @@ impl Lower {
         Ok(t)
     }
 
-    /// What the program records of a result's sizes holds where the rule left them open, as clamps of slices do.
+    /// Replaces sizes that a rule left open, such as clamps of slices, by the recorded sizes.
     fn state_sizes(&mut self, t: Tid, recorded: &[Expr]) {
         let Some(info) = self.ssa.tensors.get_mut(t.0 as usize).filter(|info| matches!(info.origin, Origin::Node)) else { return };
         for (size, recorded) in info.spec.dims.iter_mut().zip(recorded) {
@@ -286,7 +292,7 @@ impl Lower {
         self.ssa.values.truncate(values);
     }
 
-    /// Adds a node whose results are written as [`NEW`]; returns its first tensor result.
+    /// Adds a node with results written as [`NEW`]; returns its first tensor result.
     pub(crate) fn emit(&mut self, node: impl Into<Node>) -> Result<Tid, Refuse> {
         let node = node.into();
         if let Some(t) = simplify(self, &node)? {
@@ -298,7 +304,7 @@ impl Lower {
         }
     }
 
-    /// Adds a node whose result is an integer written as [`NEW_VALUE`].
+    /// Adds a node with an integer result written as [`NEW_VALUE`].
     pub(crate) fn emit_value(&mut self, node: impl Into<Node>) -> Result<Vid, Refuse> {
         match self.emit_all(node.into())?.first() {
             Some(Slot::Value(v)) => Ok(*v),
@@ -306,7 +312,7 @@ impl Lower {
         }
     }
 
-    /// Adds a node as it is, unless an equal one is known; returns all its results.
+    /// Adds a node without simplification, unless an equal one is known; returns all its results.
     pub(crate) fn emit_all(&mut self, mut node: Node) -> Result<Vec<Slot>, Refuse> {
         let is_pure = node.effect() == Effect::Pure;
         let key = format!("{node:?}");
@@ -337,7 +343,7 @@ impl Lower {
         Ok(slots)
     }
 
-    /// Refuses a node that reads or writes elements of a type that graphs lack.
+    /// Refuses a node that reads or writes an element type without nodes.
     fn refuse_types(&self, node: &Node, role: Role) -> Result<(), Refuse> {
         let mut foreign = None;
         node.walk(&mut |r, slot| {
@@ -371,9 +377,10 @@ impl Lower {
         slots
     }
 
-    /// Runs `body` with a new chain open and returns the chain's number with what `body` returned.
+    /// Runs `body` with a new open chain; returns the chain's number and the body's result.
     ///
-    /// Slots that the body needs to write for others to read are made before by [`Lower::slot`] with [`Origin::Node`].
+    /// To write a slot for readers outside the chain, create it first with [`Lower::slot`] and
+    /// [`Origin::Node`].
     pub(crate) fn chain<T>(&mut self, body: impl FnOnce(&mut Lower) -> Result<T, Refuse>) -> Result<(u32, T), Refuse> {
         let chain = self.open_chain();
         let result = body(self);
@@ -381,7 +388,7 @@ impl Lower {
         Ok((chain, result?))
     }
 
-    /// Begins a chain: calls are lowered into it until [`Lower::close_chain`]. Returns its number.
+    /// Opens a chain, which receives calls until [`Lower::close_chain`]. Returns its number.
     pub fn open_chain(&mut self) -> u32 {
         let chain = self.ssa.chains.len();
         self.ssa.chains.push(Vec::new());
@@ -389,14 +396,14 @@ impl Lower {
         chain as u32
     }
 
-    /// Continues a chain that was closed, at its end.
+    /// Reopens a closed chain; new nodes follow its last node.
     pub fn reopen_chain(&mut self, chain: u32) {
         self.open.push(chain as usize);
         self.known.push(HashMap::new());
         self.values.push(HashMap::new());
     }
 
-    /// Ends the innermost chain.
+    /// Closes the innermost chain.
     pub fn close_chain(&mut self) {
         if self.open.len() > 1 {
             self.open.pop();
@@ -405,56 +412,57 @@ impl Lower {
         }
     }
 
-    /// Puts the contents of `from` into `to`, a slot made by [`Lower::slot`].
+    /// Copies `from` into `to`, a slot made by [`Lower::slot`].
     ///
     /// # Errors
-    /// As for every node: if `from` holds nothing.
+    /// Fails if `from` has no value.
     pub fn copy(&mut self, from: Tid, to: Tid) -> Result<(), Refuse> {
         self.emit_all(Node::IdCopy(IdCopy { x: In(from), out: Out(to) })).map(drop)
     }
 
-    /// Runs chain `then` if `condition`, a tensor of one boolean or integer, is not zero, else chain `otherwise`.
+    /// Runs chain `then` if `condition`, a tensor of one boolean or integer, is not zero, else
+    /// chain `otherwise`.
     ///
     /// # Errors
-    /// If the condition has another type or more elements.
+    /// Fails if the condition has another type or more elements.
     pub fn branch(&mut self, condition: Tid, then: u32, otherwise: u32) -> Result<(), Refuse> {
         let condition = Int::Vid(self.emit_value(ItemInt { x: In(condition), out: NEW_VALUE })?);
         let (then_chain_idx, else_chain_idx) = (ChainId(then), ChainId(otherwise));
         self.emit_all(Node::If(If { cond: condition, then_chain_idx, else_chain_idx })).map(drop)
     }
 
-    /// A rank-0 constant of that value and type.
+    /// Adds a rank-0 constant.
     pub(crate) fn number(&mut self, value: f64, dtype: DType) -> Result<Tid, Refuse> {
         self.filled(value, dtype, &[])
     }
 
-    /// A constant of that shape with every element equal.
+    /// Adds a constant with all elements equal.
     pub(crate) fn filled(&mut self, value: f64, dtype: DType, shape: &[usize]) -> Result<Tid, Refuse> {
         let values = vec![value; shape.iter().product()];
         self.numbers(&format!("_scalar_{value}_{dtype}"), &values, dtype, shape)
     }
 
-    /// A rank-0 integer constant; bits beyond the type are dropped.
+    /// Adds a rank-0 integer constant; bits beyond the type are dropped.
     pub(crate) fn integer(&mut self, value: i64, dtype: DType) -> Result<Tid, Refuse> {
         let wide = Tensor::from_slice(&[value], &[]).map_err(|e| Refuse::Unsupported(e.to_string()))?;
         let narrow = flambeau_tensor::cast(&wide, dtype).map_err(|_| Refuse::DType(dtype))?;
         Ok(self.literal(&format!("_scalar_{value}_{dtype}"), narrow))
     }
 
-    /// A constant with these integers.
+    /// Adds a vector of integers as a constant.
     pub(crate) fn integers(&mut self, name: &str, values: &[i64], dtype: DType) -> Result<Tid, Refuse> {
         let wide = Tensor::from_slice(values, &[values.len()]).map_err(|e| Refuse::Unsupported(e.to_string()))?;
         let narrow = flambeau_tensor::cast(&wide, dtype).map_err(|_| Refuse::DType(dtype))?;
         Ok(self.literal(name, narrow))
     }
 
-    /// A constant with these floats in row-major order.
+    /// Adds a constant of these floats in row-major order.
     pub(crate) fn floats(&mut self, name: &str, values: &[f32], shape: &[usize]) -> Result<Tid, Refuse> {
         let tensor = Tensor::from_slice(values, shape).map_err(|e| Refuse::Unsupported(e.to_string()))?;
         Ok(self.literal(name, tensor))
     }
 
-    /// A constant with these numbers.
+    /// Adds a constant of these numbers in row-major order.
     pub(crate) fn numbers(&mut self, name: &str, values: &[f64], dtype: DType, shape: &[usize]) -> Result<Tid, Refuse> {
         let wide = Tensor::from_slice(values, shape).map_err(|e| Refuse::Unsupported(e.to_string()))?;
         let narrow = flambeau_tensor::cast(&wide, dtype).map_err(|_| Refuse::DType(dtype))?;
@@ -467,7 +475,8 @@ impl Lower {
         self.constant(Constant { name: name.to_owned(), dtype: tensor.dtype(), shape, expr: ConstExpr::Literal(bytes) })
     }
 
-    /// A tensor of that type: a tensor argument cast to it, a number as a rank-0 constant, a symbolic integer as a fill.
+    /// Reads an argument as a tensor of element type `dtype`: casts a tensor, makes a number a
+    /// rank-0 constant, and fills a tensor with a symbolic integer.
     pub(crate) fn operand(&mut self, call: &Call, param: &str, dtype: DType) -> Result<Tid, Refuse> {
         match call.arg(param) {
             Some(Arg::Tensor(t)) => self.cast(*t, dtype),
@@ -475,7 +484,7 @@ impl Lower {
                 let v = Float::Vid(self.vid(e)?);
                 self.emit(Full { out: NEW, shape: Vec::new(), v, scalar_type: dtype })
             }
-            // Not every integer of 64 bits is a float.
+            // A float cannot represent every 64-bit integer.
             Some(Arg::Int(Expr::Int(v))) if !dtype.is_float() => self.integer(*v, dtype),
             Some(_) => {
                 let value = call.float_or(param, 0.0)?;
@@ -485,17 +494,17 @@ impl Lower {
         }
     }
 
-    /// `t` in that element type.
+    /// Casts `t` to an element type.
     pub(crate) fn cast(&mut self, t: Tid, dtype: DType) -> Result<Tid, Refuse> {
         self.emit(AsType { x: In(t), out: NEW, scalar_type: dtype })
     }
 
-    /// `t` with these sizes, all of them stated.
+    /// Reshapes `t` to these sizes.
     pub(crate) fn reshape(&mut self, t: Tid, dims: &[Expr]) -> Result<Tid, Refuse> {
         if *self.spec(t).dims == *dims {
             return Ok(t);
         }
-        // One unknown size is left to the engine to infer, which saves computing it.
+        // The engine infers a single unknown size, so no node computes it.
         let unknown: Vec<usize> = (0..dims.len()).filter(|&i| dims[i].as_int().is_none()).collect();
         let inferred = match unknown[..] {
             [only] if dims.iter().all(|d| d.as_int() != Some(0)) => Some(only),
@@ -507,29 +516,30 @@ impl Lower {
         Ok(out)
     }
 
-    /// `t` with its axes permuted.
+    /// Permutes the axes of `t`.
     pub(crate) fn permute(&mut self, t: Tid, perm: &[usize]) -> Result<Tid, Refuse> {
         self.emit(Transpose { x: In(t), out: NEW, perm: perm.iter().map(|&p| p as i32).collect() })
     }
 
-    /// `t` with an axis of size 1 inserted.
+    /// Inserts an axis of size 1 into `t`.
     pub(crate) fn unsqueeze(&mut self, t: Tid, axis: usize) -> Result<Tid, Refuse> {
         self.emit(ExpandDims { x: In(t), out: NEW, axis: axis as i32 })
     }
 
-    /// The axis an argument names, counted from the front.
+    /// The axis that an argument selects, counted from the front.
     pub(crate) fn axis(&self, call: &Call, param: &str, default: i64, rank: usize) -> Result<usize, Refuse> {
         let axis = call.int_or(param, default)?;
         flambeau_tensor::normalize_axis(axis, rank).ok_or(Refuse::Infer(InferError::Axis { axis, rank }))
     }
 }
 
-/// Records what a node's results hold.
+/// Infers and records the specs of a node's results.
 pub(crate) fn infer_into(ssa: &mut SsaGraph, n_unknown: &mut u32, node: &Node) -> Result<(), InferError> {
     node.infer(&mut FlowCx { ssa, n_unknown })
 }
 
-/// Inference on an SSA graph: results get the specs that rules find; what only running can tell is a fresh symbol.
+/// Inference context on an SSA graph: results get inferred specs; sizes that only a run can tell
+/// become fresh symbols.
 struct FlowCx<'a> {
     ssa: &'a mut SsaGraph,
     n_unknown: &'a mut u32,
@@ -561,7 +571,8 @@ impl ShapeCx for FlowCx<'_> {
         Expr::symbol(Symbol::new(&format!("{FRESH}{}", self.n_unknown)))
     }
 
-    /// What the program states of its symbols. Each is a 32-bit integer, whatever else is known.
+    /// Bounds of a size, from the program's bounds of its symbols cut to the range of a 32-bit
+    /// integer.
     fn bounds(&self, size: &Expr) -> (i64, i64) {
         size.bounds(&|symbol| {
             let range = self.ssa.ranges.get(symbol).copied().unwrap_or_default();

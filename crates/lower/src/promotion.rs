@@ -1,21 +1,22 @@
-//! PyTorch's type promotion, for calls whose computation type the program does not record.
+//! PyTorch's type promotion, for calls without a recorded computation type.
 
 use flambeau_tensor::{DType, DTypeClass};
 
-/// How an operand takes part in promotion.
+/// An operand's kind in type promotion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
     /// A tensor with at least one dim.
     Tensor(DType),
-    /// A rank-0 tensor: it widens others only from a lower category.
+    /// A rank-0 tensor; it widens the result only from a higher category.
     ZeroDim(DType),
-    /// A Python number: only its category counts.
+    /// A Python number; only its category counts.
     Number(DTypeClass),
 }
 
-/// The type that an elementwise operation computes in.
+/// The computation type of an elementwise operation.
 ///
-/// The category of tensors with dims decides; rank-0 tensors and then numbers matter only where they raise the category.
+/// Tensors with dims decide the type. Rank-0 tensors, and then numbers, count only where they raise
+/// the category.
 pub fn result_type(operands: &[Operand]) -> DType {
     let join = |pick: &dyn Fn(&Operand) -> Option<DType>| operands.iter().filter_map(pick).reduce(torch_promote);
     let dims = join(&|o| if let Operand::Tensor(d) = o { Some(*d) } else { None });
@@ -41,7 +42,8 @@ fn default_of(class: DTypeClass) -> DType {
     }
 }
 
-/// Promotion of two tensors of equal standing: like MLX's, but an integer never widens a half type and u8 with i8 gives i16.
+/// Promotes two tensors of the same kind. As in MLX, except that an integer never widens a half
+/// type, and u8 with i8 gives i16.
 fn torch_promote(a: DType, b: DType) -> DType {
     if a == DType::F64 || b == DType::F64 {
         return DType::F64;

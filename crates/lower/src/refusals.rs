@@ -1,16 +1,17 @@
-//! Reasons and alternatives for the operators of PyTorch that have no rule.
+//! Reasons and alternatives for PyTorch's operators without a rule.
 
-/// Operators that are refused for one reason. A pattern is a name, or a part of one with `*` before or after it.
+/// Operators refused for one reason. A pattern is a whole name, or part of a name with `*` before
+/// or after it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Refusal {
-    /// Patterns of names without namespace and overload.
+    /// Patterns of operator names, without namespace and overload.
     pub operators: &'static [&'static str],
     pub reason: &'static str,
     /// Alternative for the user.
     pub instead: &'static str,
 }
 
-/// Every reason; the first one that matches counts.
+/// All refusals; the first match applies.
 const REFUSALS: &[Refusal] = &[
     Refusal {
         operators: &["*_backward*", "_backward", "backward", "*_jvp", "*_grad", "_grad_sum_to_size", "gradient"],
@@ -180,13 +181,13 @@ const REFUSALS: &[Refusal] = &[
     },
 ];
 
-/// The reason for which an operator has no rule, if one is known. `target` is like `aten.add.Tensor`.
+/// The refusal of an operator without a rule, if one is known. `target` is like `aten.add.Tensor`.
 pub fn refusal(target: &str) -> Option<&'static Refusal> {
     let name = target.split('.').nth(1)?;
     REFUSALS.iter().find(|refusal| refusal.operators.iter().any(|pattern| matches(pattern, name)))
 }
 
-/// Every reason, in the order of the table.
+/// All refusals, in the order of the table.
 pub fn refusals() -> &'static [Refusal] {
     REFUSALS
 }

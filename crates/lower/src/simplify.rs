@@ -1,7 +1,7 @@
-//! Nodes that change nothing, found while they are emitted.
+//! Removes nodes that change nothing as they are emitted.
 //!
-//! Each case returns a slot that already holds the result: the operand itself, or a simpler node. A constant's type
-//! and shape change in its expression, at no cost when the program runs.
+//! Each case returns a slot that already holds the result: the operand itself or a simpler node. A
+//! constant's type and shape change in its expression, at no cost at run time.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use flambeau_tensor::{DType, Expr, Shape, normalize_axis};
 
 use crate::{ConstExpr, Constant, Formula, Lower, Origin, Refuse, lower::NEW};
 
-/// A slot that holds what `node` would compute, if there is one without it.
+/// A slot that holds the result of `node` without it, if any.
 pub(crate) fn simplify(lower: &mut Lower, node: &Node) -> Result<Option<Tid>, Refuse> {
     match node {
         Node::IdCopy(n) => Ok(Some(n.x.0)),
-        // Storage order is the engine's affair.
+        // Storage order is up to the engine.
         Node::Contiguous(n) => Ok(Some(n.x.0)),
         Node::AsType(n) => Ok(as_type(lower, n)),
         Node::Reshape(n) => reshape(lower, n),
@@ -28,13 +28,13 @@ pub(crate) fn simplify(lower: &mut Lower, node: &Node) -> Result<Option<Tid>, Re
             Ok(same.or_else(|| scaled_constant(lower, n)))
         }
         Node::Divide(n) => Ok(neutral(lower, n.a, n.b, 1.0).filter(|t| lower.spec(*t).dtype.is_float())),
-        // Adding 0 to an integer changes nothing; for floats it would turn -0 into +0.
+        // Adding 0 to an integer changes nothing; a float -0 would become +0.
         Node::Add(n) => Ok(neutral(lower, n.a, n.b, 0.0).filter(|t| !lower.spec(*t).dtype.is_float())),
         _ => Ok(None),
     }
 }
 
-/// The constant that a slot holds, if deriving another from it beats a node at run time.
+/// The constant in a slot, if a derived constant is better than a node at run time.
 fn constant(lower: &Lower, t: In) -> Option<Arc<Constant>> {
     match &lower.graph().tensors[t.0.0 as usize].origin {
         Origin::Constant(c) => Some(c.clone()),
@@ -42,7 +42,7 @@ fn constant(lower: &Lower, t: In) -> Option<Arc<Constant>> {
     }
 }
 
-/// The node that writes a slot in the main chain or an open one.
+/// The node of an open chain that writes a slot.
 fn producer(lower: &Lower, t: In) -> Option<&Node> {
     lower.producer(t.0)
 }
@@ -55,7 +55,7 @@ fn as_type(lower: &mut Lower, n: &AsType) -> Option<Tid> {
     if let Some(c) = constant(lower, n.x) {
         return Some(lower.constant(c.cast(n.scalar_type)));
     }
-    // Widening and coming back is the identity.
+    // Widening followed by narrowing is the identity.
     match producer(lower, n.x) {
         Some(Node::AsType(inner)) if lower.spec(inner.x.0).dtype == n.scalar_type && is_widening(n.scalar_type, from) => {
             Some(inner.x.0)
@@ -64,7 +64,7 @@ fn as_type(lower: &mut Lower, n: &AsType) -> Option<Tid> {
     }
 }
 
-/// Whether every value of `from` survives in `to`.
+/// Whether `to` can represent every value of `from`.
 fn is_widening(from: DType, to: DType) -> bool {
     use DType::*;
     matches!((from, to), (F16 | BF16, F32) | (I32 | U32 | I16 | U8 | I8, I64) | (U8 | I8 | I16, I32) | (Bool, _))
@@ -96,7 +96,7 @@ fn reshape(lower: &mut Lower, n: &Reshape) -> Result<Option<Tid>, Refuse> {
     Ok(known_shape(&target).and_then(|shape| reshape_constant(lower, n.x, &shape)))
 }
 
-/// The sizes of a reshape whose literal target may have one -1.
+/// The sizes of a reshape to a literal target with at most one -1.
 fn resolve_inferred(spec: &Spec, target: &[i64]) -> Option<Vec<Expr>> {
     let rest = target.iter().filter(|&&d| d != -1).fold(Expr::Int(1), |n, &d| n * Expr::Int(d));
     let inferred = spec.numel().exact_div(&rest).filter(|_| rest != Expr::Int(0));
@@ -144,13 +144,13 @@ fn transpose(lower: &mut Lower, n: &Transpose) -> Result<Option<Tid>, Refuse> {
                 perm.iter().map(|&p| inner.get(p).and_then(|&q| normalize_axis(i64::from(q), rank))).collect();
             composed.map(|perm| lower.permute(x.0, &perm)).transpose()
         }
-        // No engine permutes elements of types that graphs lack.
+        // No engine permutes elements of types without nodes.
         _ if !lower.spec(n.x.0).dtype.is_node_dtype() => Ok(permuted_constant(lower, n.x.0, &perm, "permuted")),
         _ => Ok(None),
     }
 }
 
-/// The sizes after a permutation that keeps the order of all axes but those of size 1: a reshape does the same.
+/// The sizes after a permutation that only moves axes of size 1; a reshape does the same.
 fn moves_only_ones(dims: &[Expr], perm: &[usize]) -> Option<Vec<Expr>> {
     let long: Vec<usize> = perm.iter().copied().filter(|&p| dims.get(p).is_some_and(|d| d.as_int() != Some(1))).collect();
     long.windows(2).all(|w| w[0] < w[1]).then(|| perm.iter().map(|&p| dims[p].clone()).collect())
@@ -177,14 +177,14 @@ fn slice(lower: &Lower, n: &Slice) -> Option<Tid> {
     whole.then_some(n.x.0)
 }
 
-/// `x` if `other` is that number in the same type, and broadcasting it leaves the shape alone.
+/// `x` if `other` is the given number in the same type and does not change the shape.
 fn neutral(lower: &Lower, x: In, other: In, number: f64) -> Option<Tid> {
     let (x_spec, other_spec) = (lower.spec(x.0), lower.spec(other.0));
     let fits = other_spec.dtype == x_spec.dtype && other_spec.rank() <= x_spec.rank();
     (fits && lower.graph().scalar(other.0) == Some(number)).then_some(x.0)
 }
 
-/// The product of a stored weight and another constant, which takes no more room than the weight.
+/// The product of a stored weight and another constant, if no larger than the weight.
 fn scaled_constant(lower: &mut Lower, n: &Multiply) -> Option<Tid> {
     let (a, b) = (constant(lower, n.a)?, constant(lower, n.b)?);
     let (weight, other) = if a.shape.len() >= b.shape.len() && a.shape.iter().product::<usize>() >= b.shape.iter().product() {
@@ -202,7 +202,8 @@ fn scaled_constant(lower: &mut Lower, n: &Multiply) -> Option<Tid> {
     Some(lower.constant(Constant { name, dtype, shape, expr }))
 }
 
-/// A constant with its axes permuted in its expression, for weights whose layout an operator dictates.
+/// A constant with its axes permuted in its expression, for operators that dictate a weight's
+/// layout.
 pub(crate) fn permuted_constant(lower: &mut Lower, t: Tid, perm: &[usize], suffix: &str) -> Option<Tid> {
     let c = constant(lower, In(t))?;
     let shape: Shape = perm.iter().map(|&p| c.shape[p]).collect();

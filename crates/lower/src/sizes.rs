@@ -1,4 +1,4 @@
-//! Sizes computed by nodes: from the axes of tensors, by integer arithmetic.
+//! Sizes computed by nodes: integer arithmetic on the axes of tensors.
 
 mod rounded;
 
@@ -13,7 +13,7 @@ use crate::{
     lower::{NEW, NEW_VALUE},
 };
 
-/// Slope and shift of a size that is a line in `symbol`.
+/// Slope and offset of a size that is linear in `symbol`.
 fn line(size: &Expr, symbol: &Expr) -> Option<(i64, i64)> {
     let (mut slope, mut shift) = (0, 0);
     for (coefficient, factors) in size.terms() {
@@ -30,7 +30,7 @@ impl Lower {
     /// A size as a rank-0 tensor, i64.
     ///
     /// # Errors
-    /// If nodes cannot compute the size.
+    /// Fails if nodes cannot compute the size.
     pub fn size_tensor(&mut self, size: &Expr) -> Result<Tid, Refuse> {
         let value = match self.int(size)? {
             Int::Lit(v) => return self.integers("_size", &[v], DType::I64).and_then(|t| self.reshape(t, &[])),
@@ -39,7 +39,8 @@ impl Lower {
         self.emit(Full { out: NEW, shape: Vec::new(), v: value, scalar_type: DType::I64 })
     }
 
-    /// A slot that holds the size: a literal if it is known, else a value slot that nodes compute from tensor shapes.
+    /// A size as a node operand: a literal if known, else a value slot that nodes compute from
+    /// tensor shapes.
     pub(crate) fn int(&mut self, size: &Expr) -> Result<Int, Refuse> {
         if let Some(v) = size.as_int() {
             return Ok(Int::Lit(v));
@@ -47,20 +48,20 @@ impl Lower {
         self.vid(size).map(Int::Vid)
     }
 
-    /// The value slot of a size that a method returns.
+    /// The value slot of a size returned by a method.
     ///
     /// # Errors
-    /// If nodes cannot compute the size, or if it is known and needs no slot.
+    /// Fails if nodes cannot compute the size, or if it is known and needs no slot.
     pub fn size_slot(&mut self, size: &Expr) -> Result<Vid, Refuse> {
         self.vid(size)
     }
 
-    /// Several sizes.
+    /// [`Lower::int`] of several sizes.
     pub(crate) fn ints(&mut self, sizes: &[Expr]) -> Result<Vec<Int>, Refuse> {
         sizes.iter().map(|e| self.int(e)).collect()
     }
 
-    /// A value slot that holds a size which is not known.
+    /// The value slot of a size that is not known at compile time.
     pub(crate) fn vid(&mut self, size: &Expr) -> Result<Vid, Refuse> {
         if let Some(vid) = self.known_value(size) {
             return Ok(vid);
@@ -90,7 +91,7 @@ impl Lower {
         }
     }
 
-    /// The node that reads a size off an axis of an input, or of another tensor that is no constant.
+    /// The node that reads a size from an axis of an input, or of another non-constant tensor.
     fn axis_of(&self, size: &Expr, inputs: bool) -> Option<SymSize> {
         self.graph().tensors.iter().enumerate().find_map(|(t, info)| {
             let fits = matches!(info.origin, Origin::Input(_)) == inputs
@@ -101,7 +102,7 @@ impl Lower {
         })
     }
 
-    /// The larger or smaller of two sizes: value nodes do not compare, so tensors do it.
+    /// The larger or smaller of two sizes. Value nodes cannot compare, so tensor nodes do.
     fn extreme(&mut self, size: &Expr, a: &Expr, b: &Expr, larger: bool) -> Result<Vid, Refuse> {
         let (a, b) = (In(self.size_tensor(a)?), In(self.size_tensor(b)?));
         let extreme = if larger { self.emit(Maximum { a, b, out: NEW })? } else { self.emit(Minimum { a, b, out: NEW })? };
@@ -110,7 +111,8 @@ impl Lower {
         Ok(vid)
     }
 
-    /// A symbol of which only multiples and shifts are sizes: `n` from an axis of `a n + b` elements.
+    /// Solves for a symbol `n` that occurs only in sizes `a n + b`: reads such an axis and inverts
+    /// the formula.
     fn solved(&mut self, symbol: &Expr) -> Result<Vid, Refuse> {
         let inputs = self.graph().tensors.iter().filter(|info| matches!(info.origin, Origin::Input(_)));
         let found = inputs.flat_map(|info| info.spec.dims.iter()).find_map(|d| Some((d.clone(), line(d, symbol)?)));

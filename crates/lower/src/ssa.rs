@@ -1,4 +1,4 @@
-//! A delegate program before slots: nodes in single-assignment form over virtual slot numbers.
+//! A delegate program before slot allocation: nodes in single-assignment form over virtual slots.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -7,31 +7,31 @@ use flambeau_tensor::{Expr, Symbol};
 
 use crate::Constant;
 
-/// Where a virtual tensor slot gets its value.
+/// Source of a virtual tensor slot's value.
 #[derive(Clone, Debug)]
 pub enum Origin {
     /// Written by a node.
     Node,
     /// A constant.
     Constant(Arc<Constant>),
-    /// The argument of that number among the tensor and integer arguments.
+    /// The argument with this index among the tensor and integer arguments.
     Input(u32),
-    /// The contents that a mutable buffer has when a run begins.
+    /// The contents of a mutable buffer when a run begins.
     Buffer(u32),
 }
 
-/// What is known of a virtual tensor slot.
+/// Spec and origin of a virtual tensor slot.
 #[derive(Clone, Debug)]
 pub struct TensorInfo {
     pub spec: Spec,
     pub origin: Origin,
 }
 
-/// A node and the call that it comes from.
+/// A node and its source call.
 #[derive(Clone, Debug)]
 pub struct SsaNode {
     pub node: Node,
-    /// Number of the call, as the caller counts them; reports and errors lead back through it.
+    /// Number of the call in the caller's numbering, for reports and errors.
     pub call: u32,
 }
 
@@ -42,22 +42,22 @@ pub struct Range {
     pub max: Option<i64>,
 }
 
-/// A program in single-assignment form. Chain 0 is the main chain; slots written in both branches of an `If` are the exception
-/// to single assignment.
+/// A program in single-assignment form. Chain 0 is the main chain. Only slots written in both
+/// branches of an `If` are assigned twice.
 #[derive(Clone, Debug, Default)]
 pub struct SsaGraph {
     pub chains: Vec<Vec<SsaNode>>,
-    /// By virtual tensor slot.
+    /// Tensor slots, by slot number.
     pub tensors: Vec<TensorInfo>,
-    /// By virtual value slot: the integer that it holds.
+    /// Value slots: the integer expression of each, by slot number.
     pub values: Vec<Expr>,
     /// Slots that a run returns, in order.
     pub results: Vec<Slot>,
-    /// Mutable buffers: the slot that holds the contents before a run, and the one that holds them after it.
+    /// Mutable buffers: (slot of the contents before a run, slot of the contents after it).
     pub buffers: Vec<(Tid, Tid)>,
     /// Value slots that are arguments: (argument number, slot).
     pub value_inputs: Vec<(u32, Vid)>,
-    /// Bounds of the symbols that sizes are made of.
+    /// Bounds of the symbols in sizes.
     pub ranges: HashMap<Symbol, Range>,
 }
 
@@ -67,7 +67,7 @@ impl SsaGraph {
         &self.tensors[t.0 as usize].spec
     }
 
-    /// The constant that a slot holds.
+    /// The constant in a slot.
     pub fn constant(&self, t: Tid) -> Option<&Arc<Constant>> {
         match &self.tensors[t.0 as usize].origin {
             Origin::Constant(c) => Some(c),
@@ -75,12 +75,12 @@ impl SsaGraph {
         }
     }
 
-    /// The value of a slot that is a known constant with one element.
+    /// The value of a slot that is a known one-element constant.
     pub fn scalar(&self, t: Tid) -> Option<f64> {
         self.constant(t)?.scalar()
     }
 
-    /// Bounds of an expression, from those of its symbols; an open end is the end of `i64`.
+    /// Bounds of an expression from the bounds of its symbols; an open end is the limit of `i64`.
     pub fn bounds(&self, e: &Expr) -> (i64, i64) {
         e.bounds(&|s| {
             let range = self.ranges.get(s).copied().unwrap_or_default();
@@ -88,7 +88,7 @@ impl SsaGraph {
         })
     }
 
-    /// The smaller of two sizes, without a `min` where the bounds decide.
+    /// The smaller of two sizes, without a `min` if the bounds decide.
     pub fn smaller(&self, a: &Expr, b: &Expr) -> Expr {
         let (low, high) = self.bounds(&(a.clone() - b.clone()));
         match () {
@@ -98,7 +98,7 @@ impl SsaGraph {
         }
     }
 
-    /// The larger of two sizes, without a `max` where the bounds decide.
+    /// The larger of two sizes, without a `max` if the bounds decide.
     pub fn larger(&self, a: &Expr, b: &Expr) -> Expr {
         let (low, high) = self.bounds(&(a.clone() - b.clone()));
         match () {

@@ -1,11 +1,12 @@
-//! Attention from its formula, and keys that model code repeats per query head.
+//! Fuses the attention formula, and removes repeats of keys and values per query head.
 
 use flambeau_ir::{In, Node, Sdpa, Tid};
 
 use super::Rewrite;
 use crate::lower::NEW;
 
-/// `softmax(q @ kᵀ * scale + mask) @ v` over four axes. The mask and the scale are optional; the softmax may compute in f32.
+/// `softmax(q @ kᵀ * scale + mask) @ v` over four axes. The mask and the scale are optional; the
+/// softmax may compute in f32.
 pub(super) fn expanded(m: &mut Rewrite<'_>, root: &Node) -> Option<()> {
     let Node::Addmm(product) = root else { return None };
     let (p, v) = (product.mat1.0, product.mat2.0);
@@ -32,7 +33,7 @@ pub(super) fn expanded(m: &mut Rewrite<'_>, root: &Node) -> Option<()> {
     m.finish(product.out, Sdpa { q: In(q), k: In(k), v: In(v), out: NEW, scale, mask, causal: false })
 }
 
-/// The operand of a multiplication or division by a number, and the factor.
+/// Splits a multiplication or division by a number into the operand and the factor.
 fn scaled(m: &Rewrite<'_>, t: Tid) -> Option<(Tid, f32)> {
     match m.def(t)? {
         Node::Multiply(n) => m.scalar(n.b.0).map(|s| (n.a.0, s as f32)).or_else(|| m.scalar(n.a.0).map(|s| (n.b.0, s as f32))),
@@ -42,7 +43,7 @@ fn scaled(m: &Rewrite<'_>, t: Tid) -> Option<(Tid, f32)> {
     }
 }
 
-/// Keys and values that were repeated once per query head of their group: attention reads the originals.
+/// Attention over keys and values repeated per query head of a group: reads the originals instead.
 pub(super) fn grouped_heads(m: &mut Rewrite<'_>, root: &Node) -> Option<()> {
     let Node::Sdpa(n) = root else { return None };
     let (k, v) = (repeated_heads(m, n.k.0)?, repeated_heads(m, n.v.0)?);
@@ -52,7 +53,7 @@ pub(super) fn grouped_heads(m: &mut Rewrite<'_>, root: &Node) -> Option<()> {
     m.finish(n.out, Sdpa { k: In(k), v: In(v), out: NEW, ..n.clone() })
 }
 
-/// The `[B, H, T, D]` tensor whose heads were each repeated in place to give this one.
+/// The `[B, H, T, D]` tensor whose heads are repeated in place to give `t`.
 fn repeated_heads(m: &Rewrite<'_>, t: Tid) -> Option<Tid> {
     match m.def(t)? {
         Node::Repeat(n) if n.axis == 1 && m.dims(n.x.0).len() == 4 => Some(n.x.0),
@@ -85,7 +86,8 @@ mod tests {
         p.call_args(target, vec![("self".into(), Arg::Tensor(x)), (param.into(), sizes(shape))], F32, shape)
     }
 
-    /// `[1, 2, 8, 4]` repeated to `[1, 6, 8, 4]`, each head in place, or the two heads alternating.
+    /// `[1, 2, 8, 4]` repeated to `[1, 6, 8, 4]`: each head repeated in place, or the two heads
+    /// alternating.
     fn repeated(p: &mut Program, x: Tid, in_place: bool) -> Tid {
         let (one, many) = if in_place { ([1, 2, 1, 8, 4], [1, 2, 3, 8, 4]) } else { ([1, 1, 2, 8, 4], [1, 3, 2, 8, 4]) };
         let x = view(p, "aten.view.default", "size", x, &one);

@@ -1,8 +1,9 @@
-//! Rewrites of an SSA graph: a pattern of nodes replaced by fewer.
+//! Fusions: rewrites that replace a pattern of nodes in an SSA graph by fewer nodes.
 //!
-//! Laws: a fusion never gives more nodes than it takes away, never changes a result beyond the rounding that the fused node's
-//! definition allows, and looks through nothing that another reader still needs computed. Each stands in a file of its own with
-//! its tests. They run in the order of [`FUSIONS`], each over the whole graph; what they leave without a reader is dropped.
+//! A fusion never emits more nodes than it removes. It changes a result only by the rounding that
+//! the fused node's definition allows. It never removes a node that another reader needs. Each
+//! fusion has its own file, with its tests. Fusions run in the order of [`FUSIONS`], each over the
+//! whole graph. Nodes left without a reader are dropped afterwards.
 
 mod attention;
 mod norm;
@@ -18,14 +19,14 @@ pub use rewrite::drop_unread;
 
 use crate::SsaGraph;
 
-/// One rewrite: given a root node, emit what replaces it, or decline.
+/// One fusion: `apply` takes a root node and emits its replacement, or declines.
 #[derive(Clone, Copy, Debug)]
 pub struct Fusion {
     pub name: &'static str,
     apply: fn(&mut Rewrite<'_>, &Node) -> Option<()>,
 }
 
-/// Every fusion, in the order in which they run.
+/// All fusions in the order in which they run.
 pub const FUSIONS: &[Fusion] = &[
     Fusion { name: "quantized_linear", apply: quantized::linear },
     Fusion { name: "quantized_experts", apply: quantized::experts },
@@ -37,7 +38,7 @@ pub const FUSIONS: &[Fusion] = &[
     Fusion { name: "grouped_heads", apply: attention::grouped_heads },
 ];
 
-/// Applies every fusion wherever it fits, then drops nodes that nothing reads.
+/// Applies every fusion wherever it fits, then drops unread nodes.
 pub fn fuse(ssa: &mut SsaGraph) {
     for fusion in FUSIONS {
         rewrite::apply_everywhere(ssa, fusion.apply);

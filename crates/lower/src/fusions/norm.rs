@@ -1,8 +1,8 @@
-//! Root mean square normalisation and the sigmoid-weighted unit, from their formulas.
+//! Fuses the formulas of RMS normalization and SiLU.
 //!
-//! Both nodes compute in f32 and round once. A formula that half precision rounds after every step has other results: over
-//! bf16 values, PyTorch's `x * sigmoid(x)` differs from its `silu(x)` in one of five, by up to a bf16 step. Such formulas are
-//! left as they are.
+//! Both fused nodes compute in f32 and round once. A formula in half precision rounds after every
+//! step and gives other results. Over bf16 values, PyTorch's `x * sigmoid(x)` differs from its
+//! `silu(x)` in one of five, by up to one bf16 step. Such formulas stay unfused.
 
 use flambeau_ir::{In, Multiply, Node, RMSNorm, Silu, Tid, promote};
 use flambeau_tensor::DType;
@@ -10,9 +10,11 @@ use flambeau_tensor::DType;
 use super::Rewrite;
 use crate::lower::NEW;
 
-/// `w * cast(x' * rsqrt(mean(x'^2) + eps))`, where `x'` is f32: `x` or its cast. The outer cast is optional.
+/// `w * cast(x' * rsqrt(mean(x'^2) + eps))`, where `x'` is f32: `x` or its cast. The outer cast is
+/// optional.
 ///
-/// The node rounds the normalized values to the promoted type of `x` and `w` before it multiplies, so the formula must do so too.
+/// The node rounds the normalized values to the promoted type of `x` and `w` before the product,
+/// and the formula must round there too.
 pub(super) fn rms_norm(m: &mut Rewrite<'_>, root: &Node) -> Option<()> {
     let Node::Multiply(outer) = root else { return None };
     for (weight, normed) in [(outer.a.0, outer.b.0), (outer.b.0, outer.a.0)] {
@@ -53,7 +55,7 @@ fn is_square_of(m: &Rewrite<'_>, t: Tid, x: Tid) -> bool {
     }
 }
 
-/// The float operand of a cast to f32, which the node does by itself; other slots as they are.
+/// The float operand of a cast to f32, because the node casts by itself; any other slot unchanged.
 fn widened_from(m: &Rewrite<'_>, t: Tid) -> Tid {
     let x = m.uncast(t);
     if m.dtype(x).is_float() { x } else { t }
@@ -76,12 +78,13 @@ mod tests {
 
     use crate::fusions::testing::Program;
 
-    /// The formula as model code writes it, with a bf16 input computed in f32.
+    /// RMS normalization as model code writes it, with a bf16 input computed in f32.
     fn formula(exponent: f64, cast_back: bool) -> Program {
         formula_in(F32, exponent, if cast_back { BF16 } else { F32 })
     }
 
-    /// The formula over a bf16 input, computed in one type and multiplied by a bf16 weight in another.
+    /// RMS normalization of a bf16 input, computed in `compute` and multiplied by a bf16 weight in
+    /// `dtype`.
     fn formula_in(compute: DType, exponent: f64, dtype: DType) -> Program {
         let mut p = Program::new();
         let x = p.input("x", BF16, &[2, 8]);
@@ -119,7 +122,7 @@ mod tests {
         assert!(!formula_in(BF16, 2.0, BF16).fused().contains(&"RMSNorm"));
     }
 
-    /// `x * sigmoid(x)` of an input of one type, computed in another.
+    /// `x * sigmoid(x)` with the input in `stored`, computed in `compute`.
     fn gated(stored: DType, compute: DType) -> Vec<&'static str> {
         let mut p = Program::new();
         let mut x = p.input("x", stored, &[4]);

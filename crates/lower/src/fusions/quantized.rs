@@ -1,11 +1,11 @@
-//! Packed weights read where they are used instead of unpacked first.
+//! Fuses the dequantization of packed weights into the nodes that read them.
 
 use flambeau_ir::{Add, Dequantize, GatherQmm, In, Index, Node, QuantMode, QuantizedMatmul, Take, Tid};
 
 use super::Rewrite;
 use crate::lower::NEW;
 
-/// The `Dequantize` that produces a slot, seen through a cast to a wider type.
+/// The `Dequantize` that produces a slot, possibly through a cast to a wider type.
 fn dequantized(m: &Rewrite<'_>, t: Tid) -> Option<Dequantize> {
     match m.def(m.uncast(t))? {
         Node::Dequantize(d) if d.global_scale.is_none() => Some(d.clone()),
@@ -13,7 +13,8 @@ fn dequantized(m: &Rewrite<'_>, t: Tid) -> Option<Dequantize> {
     }
 }
 
-/// Whether products take codes of that form: affine groups of 32 and more; smaller ones are for lookups.
+/// Whether matrix products support these codes: affine codes need groups of at least 32. Lookups
+/// support smaller groups too.
 fn multiplies(d: &Dequantize) -> bool {
     d.mode != QuantMode::Affine || d.group_size >= 32
 }
@@ -45,7 +46,8 @@ pub(super) fn linear(m: &mut Rewrite<'_>, root: &Node) -> Option<()> {
     }
 }
 
-/// `x @ dequantize(w[i])ᵀ` for indices `i`, w `[E, N, K * bits / 32]`: only the indexed matrices are read.
+/// `x @ dequantize(w[i])ᵀ` for indices `i`, w `[E, N, K * bits / 32]`: only the indexed matrices
+/// are read.
 pub(super) fn experts(m: &mut Rewrite<'_>, root: &Node) -> Option<()> {
     let Node::GatherMm(n) = root else { return None };
     let Node::Transpose(t) = m.def(n.b.0)? else { return None };
@@ -69,7 +71,7 @@ pub(super) fn experts(m: &mut Rewrite<'_>, root: &Node) -> Option<()> {
     m.finish(n.out, product)
 }
 
-/// Rows of a packed table: look up the packed rows, then unpack only those.
+/// Lookup of rows in a packed table: looks up the packed rows, then unpacks only these.
 pub(super) fn embedding(m: &mut Rewrite<'_>, root: &Node) -> Option<()> {
     let Node::Take(n) = root else { return None };
     let (Index::Tid(_), 0) = (n.index, n.axis) else { return None };
@@ -128,7 +130,7 @@ mod tests {
         assert_eq!(linear(16, false), ["Dequantize", "Transpose", "Addmm"]);
     }
 
-    /// Experts `[4, 32, 64]` in groups, each `[32, 64]` of them transposed or not.
+    /// Experts `[4, 32, 64]` in `group`s; `swapped` transposes each matrix `[32, 64]`.
     fn chosen(group: i64, swapped: bool) -> Vec<&'static str> {
         let mut p = Program::new();
         let words = p.weight("words", U32, &[4, 32, 8]);

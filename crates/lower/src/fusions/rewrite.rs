@@ -1,4 +1,4 @@
-//! Pattern matching on an SSA graph, and replacing what matched.
+//! Pattern matching on an SSA graph, and replacement of the matched nodes.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,12 +11,12 @@ use crate::{
     ssa::SsaNode,
 };
 
-/// An SSA graph under one attempt at a rewrite: reads for the pattern, and a list of nodes for the replacement.
+/// One rewrite attempt on an SSA graph: queries for the pattern, and the nodes of the replacement.
 #[derive(Debug)]
 pub(crate) struct Rewrite<'a> {
     ssa: &'a mut SsaGraph,
     producers: &'a HashMap<Tid, Node>,
-    /// Number of the call that the root comes from.
+    /// Number of the root's call.
     call: u32,
     emitted: Vec<SsaNode>,
     n_unknown: u32,
@@ -61,7 +61,8 @@ impl Rewrite<'_> {
         }
     }
 
-    /// The operand under any number of size-1 axes, reshapes and broadcasts that keep every element and its order.
+    /// The operand under any number of size-1 axes, reshapes and broadcasts that keep every element
+    /// and its order.
     pub(crate) fn unview(&self, t: Tid) -> Tid {
         match self.def(t) {
             Some(Node::ExpandDims(n)) => self.unview(n.x.0),
@@ -81,15 +82,15 @@ impl Rewrite<'_> {
         Tid(self.ssa.tensors.len() as u32 - 1)
     }
 
-    /// Adds a node whose one result is written as [`NEW`].
+    /// Adds a node with one result, written as [`NEW`].
     pub(crate) fn emit(&mut self, node: impl Into<Node>) -> Option<Tid> {
         let out = self.add_slot(Spec::fixed(DType::F32, &[]), Origin::Node);
         self.emit_to(out, node)?;
         Some(out)
     }
 
-    /// Adds the last node of the replacement: its result, written as [`NEW`], is the root's. A cast is added where the root has
-    /// another element type; another shape declines the rewrite.
+    /// Adds the last node of the replacement; its result, written as [`NEW`], becomes the root's.
+    /// Adds a cast if the root has another element type; declines the rewrite if the shapes differ.
     pub(crate) fn finish(&mut self, root: Out, node: impl Into<Node>) -> Option<()> {
         let node = node.into();
         let wanted = self.spec(root.0).clone();
@@ -129,7 +130,7 @@ impl Rewrite<'_> {
     }
 }
 
-/// Tries a rewrite at every node, in order; nodes that it emits are not tried again.
+/// Tries a rewrite at every node in order, except at nodes that the rewrite emits.
 pub(crate) fn apply_everywhere(ssa: &mut SsaGraph, apply: fn(&mut Rewrite<'_>, &Node) -> Option<()>) {
     let producers = producers(ssa);
     for c in 0..ssa.chains.len() {
@@ -166,12 +167,13 @@ fn producers(ssa: &SsaGraph) -> HashMap<Tid, Node> {
     map
 }
 
-/// Drops nodes whose results nothing reads, in every chain that is still run.
+/// Drops nodes without a reader, in every chain that still runs.
 pub fn drop_unread(ssa: &mut SsaGraph) {
     let mut live: HashSet<Slot> = ssa.results.iter().copied().collect();
     live.extend(ssa.buffers.iter().map(|&(_, after)| Slot::Tensor(after)));
     let mut kept = vec![Vec::new(); ssa.chains.len()];
-    // Chains run by others have higher numbers than their runners, and are visited when these turn out live.
+    // A chain that another chain runs has a higher number than its caller, so it is visited once
+    // its caller is known to be live.
     mark_chain(ssa, 0, &mut live, &mut kept);
     for (chain, keep) in ssa.chains.iter_mut().zip(&kept) {
         let mut keep = keep.iter();

@@ -1,4 +1,4 @@
-//! Rotary embedding from model code's cosine and sine arithmetic.
+//! Fuses the cosine and sine arithmetic of model code into rotary embedding.
 
 use flambeau_ir::{In, Int, Node, Reshape, Rope, Tid, Transpose, VidOrTid};
 use flambeau_tensor::{DType, Expr, Shape};
@@ -6,10 +6,11 @@ use flambeau_tensor::{DType, Expr, Shape};
 use super::Rewrite;
 use crate::{ConstExpr, Constant, lower::NEW};
 
-/// `x * cos(a) + rotate_half(x) * sin(a)`, x `[1, H, T, D]`, where `a` is `positions ⊗ frequencies` twice side by side.
+/// `x * cos(a) + rotate_half(x) * sin(a)`, x `[1, H, T, D]`, where `a` is `positions ⊗ frequencies`
+/// concatenated with itself.
 ///
-/// The positions are any integers, not only consecutive ones, so time becomes the node's batch axis: its offset is then one
-/// position per row, `[T, H, 1, D]`, and moving the axes is a view.
+/// Positions need not be consecutive. The time axis therefore becomes the node's batch axis,
+/// `[T, H, 1, D]`, and the node's offset gives one position per row. Moving the axes is a view.
 pub(super) fn rope(m: &mut Rewrite<'_>, root: &Node) -> Option<()> {
     let Node::Add(sum) = root else { return None };
     let (x, angles) =
@@ -38,7 +39,8 @@ pub(super) fn rope(m: &mut Rewrite<'_>, root: &Node) -> Option<()> {
     m.finish(sum.out, Transpose { x: In(rotated), out: NEW, perm: vec![2, 1, 0, 3] })
 }
 
-/// `[1, H, T, D]` as `[T, H, 1, D]`: a reshape where the tensor is the usual transposition of `[1, T, H, D]`.
+/// `[1, H, T, D]` as `[T, H, 1, D]`: a reshape where the tensor is the usual transposition of
+/// `[1, T, H, D]`.
 fn time_to_batch(m: &mut Rewrite<'_>, x: Tid, dims: &[Expr]) -> Option<Tid> {
     let usual = match m.def(x) {
         Some(Node::Transpose(t)) if t.perm == [0, 2, 1, 3] => Some(t.x.0),
@@ -61,7 +63,7 @@ fn rotation(m: &Rewrite<'_>, plain: Tid, rotated: Tid) -> Option<(Tid, Tid)> {
     (cos == sin && rotates_half(m, half, x)).then_some((x, cos))
 }
 
-/// The two operands as (the other one, what `find` makes of one).
+/// Applies `find` to one of two operands; returns the other operand and the result.
 fn pick<T>(a: Tid, b: Tid, find: impl Fn(Tid) -> Option<T>) -> Option<(Tid, T)> {
     find(b).map(|f| (a, f)).or_else(|| find(a).map(|f| (b, f)))
 }
@@ -109,7 +111,7 @@ fn halves(m: &Rewrite<'_>, t: Tid, x: Tid, last: i64) -> Option<(i64, i64)> {
     }
 }
 
-/// Positions `[T]` and constant frequencies of angles `[.., T, D]` that repeat their first half.
+/// The positions `[T]` and constant frequencies of angles `[.., T, D]` whose two halves are equal.
 fn angles_of(m: &Rewrite<'_>, angles: Tid) -> Option<(Tid, Tid)> {
     let Node::Concatenate(join) = m.def(angles)? else { return None };
     let [first, second] = join.tensors[..] else { return None };
@@ -153,7 +155,8 @@ mod tests {
         p.call_args("aten.cat.default", vec![("tensors".into(), tensors), ("dim".into(), Arg::Int(Expr::Int(-1)))], dtype, shape)
     }
 
-    /// Model code's rotary embedding of `[1, 3, s, 8]`; `split` is where it cuts the head in two.
+    /// Rotary embedding of `[1, 3, s, 8]` as model code writes it; the head is cut in two at
+    /// `split`.
     fn rotary(split: i64) -> Vec<&'static str> {
         let mut p = Program::new();
         let (q, positions) = (p.input("q", BF16, &[1, 0, 24]), p.input("positions", I64, &[0]));

@@ -1,4 +1,4 @@
-//! Small programs for fusion tests: calls in, names of the remaining nodes out.
+//! Test support: builds small programs from calls and lists the nodes left after fusion.
 
 use flambeau_ir::{Slot, Spec, Tid};
 use flambeau_tensor::{DType, Expr, Shape, Symbol};
@@ -11,7 +11,7 @@ pub(crate) struct Program {
     n_inputs: u32,
 }
 
-/// Sizes of a test value: 0 stands for the symbol `s`.
+/// Sizes of a test value; 0 means the symbol `s`.
 fn dims(shape: &[i64]) -> Vec<Expr> {
     let size = |&d: &i64| if d == 0 { Expr::symbol(Symbol::new("s")) } else { Expr::Int(d) };
     shape.iter().map(size).collect()

@@ -17,13 +17,13 @@ type Items = Result<Vec<Item>, Refuse>;
 /// Above this, `ln(1 + e^x)` and `x` are the same f32.
 const SOFTPLUS_IS_LINEAR: f64 = 18.0;
 
-/// The argument in the type of the result.
+/// The argument `self` in the result's type.
 pub(super) fn input(cx: &mut Lower, call: &Call) -> Emitted {
     cx.operand(call, "self", call.out(0)?.dtype)
 }
 
 fn hardtanh(cx: &mut Lower, call: &Call) -> Items {
-    // Absent bounds are the operator's own.
+    // Absent bounds take the operator's defaults.
     let mut call = call.clone();
     for (param, default) in [("min_val", -1.0), ("max_val", 1.0)] {
         if call.arg(param).is_none() {
@@ -171,7 +171,7 @@ fn hardshrink(cx: &mut Lower, call: &Call) -> Items {
     one(ops::select(cx, small, zero, x)?)
 }
 
-/// What clipping to the band takes away.
+/// The part of `x` outside `-lambd..lambd`: `x` minus `x` clipped to that range.
 fn softshrink(cx: &mut Lower, call: &Call) -> Items {
     let x = input(cx, call)?;
     let bound = call.float_or("lambd", 0.5)?;
@@ -195,7 +195,7 @@ fn glu(cx: &mut Lower, call: &Call) -> Items {
     one(ops::mul(cx, a, gate)?)
 }
 
-/// One slope for all elements, or one for each entry of axis 1.
+/// One slope for all elements, or one per index of axis 1.
 fn prelu(cx: &mut Lower, call: &Call) -> Items {
     let x = input(cx, call)?;
     let rank = cx.spec(x).rank();
@@ -211,7 +211,7 @@ fn prelu(cx: &mut Lower, call: &Call) -> Items {
     one(ops::select(cx, positive, x, scaled)?)
 }
 
-/// `ln(x / (1 - x))`, with `x` kept `eps` away from both ends.
+/// `ln(x / (1 - x))`, with `x` clipped to `eps..1 - eps`.
 fn logit(cx: &mut Lower, call: &Call) -> Items {
     let mut x = input(cx, call)?;
     if let Some(eps) = call.float_opt("eps")?.filter(|&e| e >= 0.0) {
@@ -219,7 +219,8 @@ fn logit(cx: &mut Lower, call: &Call) -> Items {
         let whole = x;
         x = cx.emit(Clip { x: In(x), out: NEW, a_min: Some(In(low)), a_max: Some(In(high)) })?;
         if eps > 0.5 {
-            // The ends have changed places, and PyTorch looks at the lower one first.
+            // `eps` is above 0.5 here, so the bounds are swapped; PyTorch tests the lower bound
+            // first.
             let below = ops::lt(cx, whole, low)?;
             x = ops::select(cx, below, low, x)?;
         }

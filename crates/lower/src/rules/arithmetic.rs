@@ -14,13 +14,13 @@ use flambeau_ir::{Clip, In, Int, Roll, Tid};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// The two operands in the type of the result.
+/// The operands `self` and `other` in the result's type.
 fn operands(cx: &mut Lower, call: &Call) -> Result<(Tid, Tid), Refuse> {
     let dtype = call.out(0)?.dtype;
     Ok((cx.operand(call, "self", dtype)?, cx.operand(call, "other", dtype)?))
 }
 
-/// A number argument that multiplies; absent means 1.
+/// Multiplies by a number argument; an absent one is 1.
 fn factor(cx: &mut Lower, call: &Call, x: Tid, param: &str) -> Emitted {
     ops::mul_number(cx, x, call.float_or(param, 1.0)?)
 }
@@ -110,14 +110,14 @@ fn nan_to_num(cx: &mut Lower, call: &Call) -> Items {
     one(ops::select(cx, is_nan, nan, finite)?)
 }
 
-/// `value` where `x` is `what`, `y` elsewhere.
+/// `value` where `x` equals `what`, `y` elsewhere.
 fn replace(cx: &mut Lower, x: Tid, y: Tid, what: f64, value: f64) -> Emitted {
     let (what, value) = (ops::number_like(cx, x, what)?, ops::number_like(cx, x, value)?);
     let hit = ops::eq(cx, x, what)?;
     ops::select(cx, hit, value, y)
 }
 
-/// Compares with an infinity; integers are all finite.
+/// Compares with an infinity; for integers the answer is constant.
 fn against_infinity(
     cx: &mut Lower,
     call: &Call,
@@ -176,7 +176,7 @@ fn logaddexp2(cx: &mut Lower, call: &Call) -> Items {
     one(ops::div_number(cx, natural, ln2)?)
 }
 
-/// The larger or smaller of two, a number before NaN.
+/// The larger or smaller of two elements; a number takes precedence over NaN.
 fn number_first(cx: &mut Lower, call: &Call, pick: fn(&mut Lower, Tid, Tid) -> Emitted) -> Items {
     let (a, b) = operands(cx, call)?;
     let picked = pick(cx, a, b)?;
@@ -217,7 +217,7 @@ fn rad2deg(cx: &mut Lower, call: &Call) -> Items {
     one(ops::mul_number(cx, x, 180.0 / std::f64::consts::PI)?)
 }
 
-/// Vector product of three-element axes.
+/// Cross product along an axis of size 3.
 fn cross(cx: &mut Lower, call: &Call) -> Items {
     let (a, b) = operands(cx, call)?;
     let axis = match call.arg("dim") {
@@ -234,8 +234,8 @@ fn cross(cx: &mut Lower, call: &Call) -> Items {
     one(ops::sub(cx, left, right)?)
 }
 
-/// The named bounds, which are tensors or numbers. A number that an integer type cannot hold does
-/// not bound it.
+/// Clips `self` to the named bounds, each a tensor or a number. Omits a numeric bound outside the
+/// range of an integer type.
 pub(super) fn bounded(cx: &mut Lower, call: &Call, params: [&str; 2]) -> Items {
     let dtype = call.out(0)?.dtype;
     let x = cx.operand(call, "self", dtype)?;

@@ -17,7 +17,8 @@ use crate::{
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// Differences of neighbours, `n` times; of booleans, whether they differ. For `n` 0, PyTorch joins nothing either.
+/// The `n`-th difference of neighbours; for booleans, whether neighbours differ. For `n` 0, PyTorch
+/// ignores `prepend` and `append` too.
 fn diff(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
     let x = cx.operand(call, "self", dtype)?;
@@ -43,7 +44,7 @@ fn diff(cx: &mut Lower, call: &Call) -> Items {
     one(x)
 }
 
-/// Tensors with at least `rank` dims, in the type of the result.
+/// The operands in the result's type, each raised to a minimum rank by `raise`.
 fn raised(cx: &mut Lower, call: &Call, raise: fn(&mut Lower, Tid) -> Emitted) -> Result<Vec<Tid>, Refuse> {
     let dtype = call.out(0)?.dtype;
     call.tensors("tensors")?.into_iter().map(|t| cx.cast(t, dtype).and_then(|t| raise(cx, t))).collect()
@@ -72,7 +73,7 @@ fn at_least(cx: &mut Lower, call: &Call, raise: fn(&mut Lower, Tid) -> Emitted) 
     Ok(vec![Item::Tensors(raised.collect::<Result<_, _>>()?)])
 }
 
-/// Matrices along the diagonal of a matrix of zeros.
+/// Places matrices along the diagonal of a matrix of zeros.
 fn block_diag(cx: &mut Lower, call: &Call) -> Items {
     let blocks = raised(cx, call, at_least_2d)?;
     let columns: Vec<Expr> = blocks.iter().map(|&t| cx.spec(t).dims[1].clone()).collect();
@@ -84,7 +85,7 @@ fn block_diag(cx: &mut Lower, call: &Call) -> Items {
     one(ops::concat(cx, &rows, 0)?)
 }
 
-/// All combinations of the vectors' elements, one a row.
+/// The Cartesian product of vectors, one combination per row.
 fn cartesian_prod(cx: &mut Lower, call: &Call) -> Items {
     let vectors = call.tensors("tensors")?;
     if let [only] = vectors[..] {
@@ -101,7 +102,7 @@ fn cartesian_prod(cx: &mut Lower, call: &Call) -> Items {
     one(ops::concat(cx, &columns, 1)?)
 }
 
-/// Every axis rolled by half its size, up or down.
+/// Rolls every axis by half its size, up or down.
 fn shifted(cx: &mut Lower, call: &Call, up: bool) -> Items {
     let x = call.tensor("self")?;
     let rank = cx.spec(x).rank();
@@ -144,7 +145,7 @@ fn column_stack(cx: &mut Lower, call: &Call) -> Items {
     one(ops::concat(cx, &tensors, 1)?)
 }
 
-/// Each vector along its own axis of the common grid; `xy` swaps the first two axes.
+/// Expands each vector along its own axis of a common grid; `xy` swaps the first two axes.
 fn meshgrid(cx: &mut Lower, call: &Call) -> Items {
     let mut axes: Vec<usize> = (0..call.tensors("tensors")?.len()).collect();
     if call.str_or("indexing", "ij")? == "xy" && axes.len() >= 2 {
@@ -162,7 +163,7 @@ fn meshgrid(cx: &mut Lower, call: &Call) -> Items {
     Ok(vec![Item::Tensors(grids)])
 }
 
-/// Quarter turns in the plane of two axes.
+/// Rotates by quarter turns in the plane of two axes.
 fn rot90(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let rank = cx.spec(x).rank();
@@ -197,14 +198,14 @@ fn hsplit(cx: &mut Lower, call: &Call) -> Items {
     split_axis(cx, call, axis)
 }
 
-/// Parts of nearly equal length, or parts that end at given places.
+/// Splits into parts of nearly equal length, or at given indices.
 fn tensor_split(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())?;
     split_axis(cx, call, axis)
 }
 
-/// Parts that a tensor describes: how many there are, or where all but the first begin.
+/// Splits into parts given by a tensor: their number, or the start of each part except the first.
 fn tensor_split_by_tensor(cx: &mut Lower, call: &Call) -> Items {
     let (x, by) = (call.tensor("self")?, call.tensor("tensor_indices_or_sections")?);
     let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())?;
@@ -234,7 +235,7 @@ fn tensor_split_by_tensor(cx: &mut Lower, call: &Call) -> Items {
     Ok(vec![Item::Tensors(made)])
 }
 
-/// The places where parts end that begin at `indices`.
+/// The ends of the parts whose starts, except the first one's, are `indices`.
 fn ends_at(indices: &[i64], size: i64) -> Vec<i64> {
     let place = |&i: &i64| if i < 0 { (i + size).max(0) } else { i.min(size) };
     indices.iter().map(place).chain([size]).collect()
@@ -245,7 +246,7 @@ fn even_ends(n: i64, size: i64) -> Vec<i64> {
     (1..=n).map(|i| i * (size / n) + i.min(size % n)).collect()
 }
 
-/// Splits an axis; one of symbolic size into parts of the lengths that the program records.
+/// Splits an axis. If its size is symbolic, the parts have the lengths that the program records.
 fn split_axis(cx: &mut Lower, call: &Call, axis: usize) -> Items {
     let x = call.tensor("self")?;
     let size = cx.spec(x).dims[axis].clone();
@@ -269,7 +270,7 @@ fn parts(cx: &mut Lower, x: Tid, axis: usize, ends: &[i64]) -> Items {
     Ok(vec![Item::Tensors(parts.collect::<Result<_, _>>()?)])
 }
 
-/// Strides over a tensor whose memory is known to be row-major: an argument or a constant.
+/// Strides over a tensor in row-major memory: an argument or a constant.
 fn as_strided(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     if matches!(cx.graph().tensors[x.0 as usize].origin, Origin::Node) {
@@ -279,7 +280,7 @@ fn as_strided(cx: &mut Lower, call: &Call) -> Items {
     one(ops::as_strided(cx, x, &call.sizes("size")?, &call.sizes("stride")?, offset)?)
 }
 
-/// The same bits as another type of the same size: constants only.
+/// Reinterprets the bits of a constant as another type of the same size.
 fn view_dtype(cx: &mut Lower, call: &Call) -> Items {
     let (x, dtype) = (call.tensor("self")?, call.out(0)?.dtype);
     if cx.spec(x).dtype == dtype {

@@ -14,7 +14,7 @@ use crate::{
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// Scale of the scores: given, or one over the square root of the head size.
+/// Scale of the scores: the argument, or one over the square root of the head size.
 fn scale_of(cx: &Lower, call: &Call, q: Tid) -> Result<f32, Refuse> {
     match call.float_opt("scale")? {
         Some(scale) => Ok(scale as f32),
@@ -25,7 +25,7 @@ fn scale_of(cx: &Lower, call: &Call, q: Tid) -> Result<f32, Refuse> {
     }
 }
 
-/// An additive mask must have the type of the scores; a boolean one is used as it is.
+/// Casts an additive mask to the type of the scores; a boolean mask stays.
 fn mask_of(cx: &mut Lower, call: &Call, param: &str, dtype: DType) -> Result<Option<Tid>, Refuse> {
     match call.tensor_opt(param)? {
         Some(mask) if cx.spec(mask).dtype != DType::Bool => cx.cast(mask, dtype).map(Some),
@@ -67,8 +67,9 @@ fn sdpa(cx: &mut Lower, call: &Call) -> Items {
     })
 }
 
-/// Queries, keys and values with at least four axes, whose batch axes agree: one of a single entry serves every entry of the others, and
-/// of the mask. So does a single head, unless heads are shared by groups.
+/// Queries, keys and values with at least four axes and equal batch axes. A batch axis of size 1 is
+/// expanded to the others and to the mask. A single head is expanded too, unless groups share
+/// heads.
 fn with_batches(cx: &mut Lower, mut tensors: [Tid; 3], mask: Option<Tid>, grouped: bool) -> Result<[Tid; 3], Refuse> {
     let rank = tensors.iter().map(|&t| cx.spec(t).rank()).fold(4, usize::max);
     for t in &mut tensors {
@@ -85,7 +86,7 @@ fn with_batches(cx: &mut Lower, mut tensors: [Tid; 3], mask: Option<Tid>, groupe
         let of_mask =
             mask.map(|m| cx.spec(m).dims.to_vec()).and_then(|dims| Some(dims[(dims.len() + axis).checked_sub(rank)?].clone()));
         let size = wanted.iter().map(|dims| &dims[axis]).chain(&of_mask).find(|d| !unit(d)).cloned();
-        // One head of keys and values serves all queries as it is.
+        // A single head of keys and values serves all query heads without expansion.
         let stays = axis == heads && wanted[1..].iter().all(|dims| unit(&dims[axis]));
         for dims in wanted.iter_mut().take(if stays { 1 } else { 3 }).filter(|dims| unit(&dims[axis])) {
             dims[axis] = size.clone().unwrap_or(Expr::Int(1));
@@ -99,7 +100,7 @@ fn with_batches(cx: &mut Lower, mut tensors: [Tid; 3], mask: Option<Tid>, groupe
     Ok(tensors)
 }
 
-/// The leading axes of more than four joined into one batch.
+/// Joins all axes before the last three into one batch axis.
 fn folded(cx: &mut Lower, tensors: [Tid; 3]) -> Result<[Tid; 3], Refuse> {
     let mut fold = |t: Tid| {
         let dims = cx.spec(t).dims.to_vec();
@@ -109,7 +110,7 @@ fn folded(cx: &mut Lower, tensors: [Tid; 3]) -> Result<[Tid; 3], Refuse> {
     Ok([fold(tensors[0])?, fold(tensors[1])?, fold(tensors[2])?])
 }
 
-/// A mask for batch axes `lead` that are joined into one.
+/// Joins the batch axes `lead` of a mask into one.
 fn folded_mask(cx: &mut Lower, mask: Tid, lead: &[Expr]) -> Result<Tid, Refuse> {
     let own = cx.spec(mask).dims.to_vec();
     let kept = &own[own.len() - 3..];
@@ -117,13 +118,13 @@ fn folded_mask(cx: &mut Lower, mask: Tid, lead: &[Expr]) -> Result<Tid, Refuse> 
     cx.reshape(whole, &[&[super::ops::volume(lead)], kept].concat())
 }
 
-/// Whether there are known to be more queries than keys.
+/// Whether the queries are known to outnumber the keys.
 fn more_queries(cx: &Lower, q: Tid, k: Tid) -> bool {
     let excess = cx.spec(q).dims[2].clone() - cx.spec(k).dims[2].clone();
     cx.graph().bounds(&excess).0 > 0
 }
 
-/// `[queries, keys]`: query `i` sees keys up to `i`.
+/// Causal mask `[queries, keys]`: query `i` sees keys up to `i`.
 fn lower_triangle(cx: &mut Lower, q: Tid, k: Tid) -> Result<Tid, Refuse> {
     let (n_q, n_k) = (cx.spec(q).dims[2].clone(), cx.spec(k).dims[2].clone());
     let (queries, keys) = (super::ops::count(cx, &n_q, DType::I32)?, super::ops::count(cx, &n_k, DType::I32)?);
@@ -131,7 +132,8 @@ fn lower_triangle(cx: &mut Lower, q: Tid, k: Tid) -> Result<Tid, Refuse> {
     super::ops::ge(cx, queries, keys)
 }
 
-/// PyTorch aligns the causal triangle to the first key, MLX to the last: keys beyond the queries are cut off.
+/// Cuts off keys beyond the number of queries. PyTorch aligns the causal triangle to the first key,
+/// MLX to the last.
 fn align_causal(cx: &mut Lower, q: Tid, k: Tid, v: Tid) -> Result<(Tid, Tid), Refuse> {
     let (n_q, n_k) = (cx.spec(q).dims[2].clone(), cx.spec(k).dims[2].clone());
     let excess = n_k.clone() - n_q.clone();
@@ -160,8 +162,8 @@ fn custom_sdpa(cx: &mut Lower, call: &Call) -> Items {
     one(cx.emit(Sdpa { q: In(q), k: In(k), v: In(v), out: NEW, scale, mask: mask.map(In), causal })?)
 }
 
-/// The new contents of the cache. The operator's own result is a dummy; callers bind the cache to what this returns.
-/// The result carries nothing; behind it stands what the cache then holds.
+/// Returns no first result, because the operator's own result is a dummy. The second item is the
+/// cache's new content, to which callers bind the cache.
 fn kv_cache_update(cx: &mut Lower, call: &Call) -> Items {
     let (cache, new) = (call.tensor("cache")?, call.tensor("new_values")?);
     let start = call.size("start_pos")?;
@@ -174,12 +176,13 @@ fn kv_cache_update(cx: &mut Lower, call: &Call) -> Items {
     Ok(vec![Item::None, Item::Tensor(update_axis(cx, cache, new, 2, start, stop)?)])
 }
 
-/// `dst` with `start..stop` of an axis replaced.
+/// `dst` with `start..stop` of an axis replaced by `update`.
 pub(super) fn update_axis(cx: &mut Lower, dst: Tid, update: Tid, axis: i64, start: Int, stop: Int) -> Result<Tid, Refuse> {
     cx.emit(SliceUpdate { dst: In(dst), update: In(update), out: NEW, axis: Int::Lit(axis), start, stop, step: 1 })
 }
 
-/// Writes at `start mod ring_size`; what does not fit before the end wraps to the front. Either part may be empty.
+/// Writes at `start mod ring_size`; the part beyond the end wraps to the front. Either part may be
+/// empty.
 fn ring_update(cx: &mut Lower, cache: Tid, new: Tid, start: &Expr, ring_size: i64) -> Result<Tid, Refuse> {
     let start = cx.int(start)?;
     let at = Int::Vid(cx.emit_value(ModInt { a: start, b: Int::Lit(ring_size), out: NEW_VALUE })?);

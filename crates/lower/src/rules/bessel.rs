@@ -1,4 +1,5 @@
-//! Modified Bessel functions of the first kind, of orders 0 and 1. In f32, within a few units in the last place.
+//! Modified Bessel functions of the first kind of orders 0 and 1, in f32, accurate to a few units
+//! in the last place.
 
 use flambeau_ir::Tid;
 use flambeau_tensor::DType;
@@ -12,7 +13,7 @@ use crate::{Call, Item, Lower, Refuse};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// `i0e(x)` of `x - 1.5`, for `x` between 0 and 3.
+/// Polynomial for `i0e(x)` in `x - 1.5`, for `x` from 0 to 3.
 const I0E_NEAR: [f64; 12] = [
     -5.777_523_6e-7,
     3.465_041_6e-6,
@@ -28,7 +29,7 @@ const I0E_NEAR: [f64; 12] = [
     3.674_336e-1,
 ];
 
-/// `i0e(x)` of `x - 5.5`, for `x` between 3 and 8.
+/// Polynomial for `i0e(x)` in `x - 5.5`, for `x` from 3 to 8.
 const I0E_MIDDLE: [f64; 12] = [
     -4.675_52e-10,
     3.181_844_6e-9,
@@ -44,10 +45,10 @@ const I0E_MIDDLE: [f64; 12] = [
     1.744_832_5e-1,
 ];
 
-/// `i0e(x) √x` of `8 / x - 0.5`, for `x` from 8 on.
+/// Polynomial for `i0e(x) √x` in `8 / x - 0.5`, for `x` from 8 on.
 const I0E_FAR: [f64; 6] = [1.135_238_4e-5, 2.622_463_8e-5, 8.897_725e-5, 5.446_246_4e-4, 6.721_106_4e-3, 4.021_765e-1];
 
-/// `i1e(x) / x` of `x - 1.5`, for `x` between 0 and 3.
+/// Polynomial for `i1e(x) / x` in `x - 1.5`, for `x` from 0 to 3.
 const I1E_NEAR: [f64; 12] = [
     -1.029_356_44e-7,
     6.724_265e-7,
@@ -63,7 +64,7 @@ const I1E_NEAR: [f64; 12] = [
     1.460_262_5e-1,
 ];
 
-/// `i1e(x) / x` of `x - 5.5`, for `x` between 3 and 8.
+/// Polynomial for `i1e(x) / x` in `x - 5.5`, for `x` from 3 to 8.
 const I1E_MIDDLE: [f64; 12] = [
     -1.644_637_2e-10,
     1.262_780_4e-9,
@@ -79,10 +80,10 @@ const I1E_MIDDLE: [f64; 12] = [
     2.867_291e-2,
 ];
 
-/// `i1e(x) √x` of `8 / x - 0.5`, for `x` from 8 on.
+/// Polynomial for `i1e(x) √x` in `8 / x - 0.5`, for `x` from 8 on.
 const I1E_FAR: [f64; 6] = [-1.318_692_4e-5, -3.215_419_6e-5, -1.201_222_04e-4, -8.766_731e-4, -1.949_915_7e-2, 3.893_984_6e-1];
 
-/// The function's polynomials on both sides of 3, and beyond 8.
+/// A function's polynomials below 3, from 3 to 8, and from 8 on.
 struct Pieces<'p> {
     near: &'p [f64],
     middle: &'p [f64],
@@ -93,7 +94,7 @@ const I0E: Pieces = Pieces { near: &I0E_NEAR, middle: &I0E_MIDDLE, far: &I0E_FAR
 const I1E: Pieces = Pieces { near: &I1E_NEAR, middle: &I1E_MIDDLE, far: &I1E_FAR };
 
 impl Pieces<'_> {
-    /// The values for magnitudes below 8 and from 8 on: `(before, beyond)`.
+    /// The polynomials' values for magnitudes below 8 and from 8 on: `(before, beyond)`.
     fn of(&self, cx: &mut Lower, x: Tid) -> Result<(Tid, Tid), Refuse> {
         let (near, middle) = (ops::add_number(cx, x, -1.5)?, ops::add_number(cx, x, -5.5)?);
         let (near, middle) = (polynomial(cx, near, self.near)?, polynomial(cx, middle, self.middle)?);
@@ -117,7 +118,7 @@ fn i0e_of(cx: &mut Lower, magnitude: Tid) -> Emitted {
     ops::select(cx, is_before, before, beyond)
 }
 
-/// `e^-|x| I1(x)`, which has the sign of `x`.
+/// `e^-|x| I1(x)`, with the sign of `x`.
 fn i1e_of(cx: &mut Lower, x: Tid, magnitude: Tid) -> Emitted {
     let (before, beyond) = I1E.of(cx, magnitude)?;
     let before = ops::mul(cx, before, x)?;
@@ -128,7 +129,7 @@ fn i1e_of(cx: &mut Lower, x: Tid, magnitude: Tid) -> Emitted {
     ops::select(cx, is_before, before, beyond)
 }
 
-/// `y e^x`: infinite where the power is, as in PyTorch.
+/// `y e^x`, infinite where the power is, as in PyTorch.
 fn unscaled(cx: &mut Lower, y: Tid, x: Tid) -> Emitted {
     let power = ops::exp(cx, x)?;
     ops::mul(cx, y, power)

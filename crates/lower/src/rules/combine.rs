@@ -8,10 +8,11 @@ use crate::{Call, Item, Lower, Refuse, call::unsupported};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// Results of more elements than this are not made of constants.
+/// Maximum number of result elements that constants may list.
 const MAX_LISTED: usize = 1 << 22;
 
-/// Each tensor is padded to `num_chunks` equal parts of the axis, which are laid flat; parts of one number are joined.
+/// Pads each tensor to `num_chunks` equal chunks along the axis and flattens each chunk. Joins the
+/// chunks of equal index.
 fn chunk_cat(cx: &mut Lower, call: &Call) -> Items {
     let (tensors, chunks) = (call.tensors("tensors")?, call.int("num_chunks")?);
     let Some(&first) = tensors.first() else { return unsupported("chunks of no tensor") };
@@ -32,7 +33,7 @@ fn chunk_cat(cx: &mut Lower, call: &Call) -> Items {
     one(ops::concat(cx, &parts, axis + 1)?)
 }
 
-/// Sequences along a new axis, padded to the longest.
+/// Stacks sequences along a new axis, padded to the longest.
 fn pad_sequence(cx: &mut Lower, call: &Call) -> Items {
     let sequences = call.tensors("sequences")?;
     let lengths: Vec<Expr> = sequences.iter().filter_map(|&t| cx.spec(t).dims.first().cloned()).collect();
@@ -50,7 +51,7 @@ fn pad_sequence(cx: &mut Lower, call: &Call) -> Items {
     one(ops::concat(cx, &padded, batch_axis)?)
 }
 
-/// Every choice of `r` places out of `n`, in lexical order; with `again`, one place may be chosen several times.
+/// All combinations of `r` indices out of `n`, in lexical order; `again` allows repeated indices.
 fn choices(n: i64, r: usize, again: bool) -> Option<Vec<Vec<i64>>> {
     let mut all = vec![Vec::new()];
     for _ in 0..r {
@@ -81,9 +82,9 @@ fn combinations(cx: &mut Lower, call: &Call) -> Items {
     one(ops::take(cx, x, index, 0)?)
 }
 
-/// Powers of each element along a new last axis, from 0 on, or down to 0.
+/// Powers of each element along a new last axis, rising from 0 or falling to 0.
 fn powers(cx: &mut Lower, call: &Call, x: Tid, increasing: bool) -> Items {
-    /// More columns are not made by one product each.
+    /// Maximum number of columns that are computed by one product each.
     const MAX_COLUMNS: i64 = 64;
     let dtype = call.out(0)?.dtype;
     let mut x = cx.cast(x, dtype)?;
@@ -108,7 +109,7 @@ fn powers(cx: &mut Lower, call: &Call, x: Tid, increasing: bool) -> Items {
     one(ops::concat(cx, &columns, axis)?)
 }
 
-/// As [`powers`] of a symbolic or large number of columns.
+/// [`powers`] with a symbolic or large number of columns.
 fn many_powers(cx: &mut Lower, x: Tid, n: &Expr, increasing: bool) -> Items {
     let dtype = cx.spec(x).dtype;
     let mut exponents = ops::count(cx, n, dtype)?;
@@ -129,7 +130,7 @@ fn linalg_vander(cx: &mut Lower, call: &Call) -> Items {
     powers(cx, call, x, true)
 }
 
-/// The norm over every axis but one; over all for -1.
+/// The norm over every axis except one; over all axes for -1.
 fn norm_except_dim(cx: &mut Lower, call: &Call) -> Items {
     let x = cx.operand(call, "v", ops::wide(call.out(0)?.dtype))?;
     let kept = usize::try_from(call.int_or("dim", 0)?).ok();

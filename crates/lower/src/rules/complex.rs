@@ -1,4 +1,5 @@
-//! Complex tensors. Nodes have none: each is a real tensor of real and imaginary parts along a last axis of two.
+//! Complex tensors. Nodes support none, so a pair replaces each: a real tensor with the real and
+//! imaginary parts along a last axis of size 2.
 
 mod moves;
 mod products;
@@ -18,7 +19,7 @@ type Items = Result<Vec<Item>, Refuse>;
 /// A rule for calls with complex operands or results.
 type Rule = fn(&mut Lower, &Call) -> Items;
 
-/// Rules by the operator's name, for all its overloads.
+/// Rules by operator name, for all overloads.
 const RULES: &[(&str, Rule)] = &[
     ("_conj", |cx, call| mapped(cx, call, conjugate)),
     ("_conj_physical", |cx, call| mapped(cx, call, conjugate)),
@@ -155,12 +156,12 @@ fn rule_of(target: &str) -> Option<Rule> {
     RULES.iter().find(|(known, _)| *known == name).map(|(_, rule)| *rule)
 }
 
-/// Whether calls of a target can be expressed in nodes where they take or give complex tensors.
+/// Whether a target has a rule for complex operands or results.
 pub fn has_complex_rule(target: &str) -> bool {
     rule_of(target).is_some()
 }
 
-/// Lowers a call that takes or gives complex tensors.
+/// Lowers a call with complex operands or results.
 pub(crate) fn lower(cx: &mut Lower, call: &Call) -> Items {
     let Some(rule) = rule_of(&call.target) else {
         return unsupported("it has no form for complex numbers; work on real and imaginary parts");
@@ -184,21 +185,21 @@ fn tensors(arg: &Arg) -> Vec<Tid> {
     }
 }
 
-/// Whether a call takes or gives complex tensors.
+/// Whether a call has complex operands or results.
 pub(crate) fn is_complex(cx: &Lower, call: &Call) -> bool {
     let reads = call.args.iter().flat_map(|(_, arg)| tensors(arg)).any(|t| cx.spec(t).dtype.part().is_some());
     reads || call.outputs.iter().any(|out| out.dtype.part().is_some())
 }
 
-/// The element type of the parts that a call computes in.
+/// The element type in which a call computes the parts.
 fn part_type(cx: &Lower, call: &Call) -> Result<DType, Refuse> {
     let out = call.out(0)?.dtype;
     let reads = || call.args.iter().flat_map(|(_, arg)| tensors(arg)).find_map(|t| cx.spec(t).dtype.part());
-    // PyTorch computes with halves in f32.
+    // PyTorch computes complex halves in f32.
     Ok(ops::wide(out.part().or_else(reads).unwrap_or(DType::F32)))
 }
 
-/// An operand with its parts in one type.
+/// An operand whose parts have the call's element type.
 #[derive(Clone, Copy, Debug)]
 enum Operand {
     /// `[.., 2]`.
@@ -222,7 +223,7 @@ impl Operand {
         }
     }
 
-    /// Real and imaginary parts side by side.
+    /// The pair of the operand, with a zero imaginary part if it is real.
     fn pair(self, cx: &mut Lower) -> Result<Tid, Refuse> {
         match self {
             Operand::Complex(pair) => Ok(pair),
@@ -235,7 +236,7 @@ impl Operand {
     }
 }
 
-/// The pair of a tensor, of a real one with zeros.
+/// The pair of a tensor; a real tensor gets a zero imaginary part.
 fn pair_of(cx: &mut Lower, t: Tid, dtype: DType) -> Result<Tid, Refuse> {
     if cx.spec(t).dtype.part().is_some() {
         let pair = cx.pair(t)?;
@@ -245,14 +246,14 @@ fn pair_of(cx: &mut Lower, t: Tid, dtype: DType) -> Result<Tid, Refuse> {
     Operand::Real(t).pair(cx)
 }
 
-/// `re` and `im` of one shape along a new last axis.
+/// Stacks `re` and `im` of one shape along a new last axis.
 fn stack(cx: &mut Lower, re: Tid, im: Tid) -> Result<Tid, Refuse> {
     let rank = cx.spec(re).rank();
     let (re, im) = (cx.unsqueeze(re, rank)?, cx.unsqueeze(im, rank)?);
     ops::concat(cx, &[re, im], rank)
 }
 
-/// Real and imaginary parts apart.
+/// Splits a pair into its real and imaginary parts.
 fn halves(cx: &mut Lower, pair: Tid) -> Result<(Tid, Tid), Refuse> {
     let axis = cx.spec(pair).rank() - 1;
     Ok((ops::take_one(cx, pair, 0, axis)?, ops::take_one(cx, pair, 1, axis)?))
@@ -264,7 +265,7 @@ fn broadcast(cx: &mut Lower, call: &Call, param: &str, dims: &[Expr]) -> Result<
     expand_to(cx, x, dims)
 }
 
-/// The complex result of a call, from its pair.
+/// The complex result of a call, made from its pair.
 fn result(cx: &mut Lower, call: &Call, pair: Result<Tid, Refuse>) -> Items {
     let out = call.out(0)?;
     let dims: Vec<Expr> = out.dims.iter().cloned().chain([Expr::Int(2)]).collect();
@@ -324,7 +325,7 @@ fn real_call(cx: &mut Lower, target: &str, args: &[(&str, Tid)], dims: Vec<Expr>
     }
 }
 
-/// A function of both parts, the imaginary one first if `swapped`.
+/// A real function of both parts; `swapped` passes the imaginary part first.
 fn to_real(cx: &mut Lower, call: &Call, target: &str, swapped: bool) -> Items {
     let pair = first(cx, call)?;
     let (re, im) = halves(cx, pair)?;
@@ -339,14 +340,14 @@ fn half(cx: &mut Lower, call: &Call, index: i64) -> Items {
     one(ops::take_one(cx, pair, index, axis)?)
 }
 
-/// Real and imaginary parts as they lie.
+/// Views a real tensor of pairs as complex.
 fn viewed(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let pair = cx.cast(x, part_type(cx, call)?)?;
     one(cx.complex(pair))
 }
 
-/// The same numbers in another type; of complex ones as real ones, the real parts.
+/// Converts to another type; from complex to real, keeps the real part.
 fn converted(cx: &mut Lower, call: &Call) -> Items {
     let (x, out) = (call.tensor("self")?, call.out(0)?.clone());
     match (cx.spec(x).dtype.part(), out.dtype.part()) {
@@ -449,7 +450,7 @@ fn chosen(cx: &mut Lower, call: &Call, condition: &str, [yes, no]: [&str; 2]) ->
     result(cx, call, made)
 }
 
-/// The second operand, in the place of the first.
+/// Copies the second operand over the first.
 fn copied(cx: &mut Lower, call: &Call) -> Items {
     let source = Operand::of(cx, call, "src")?;
     let made = source.pair(cx);

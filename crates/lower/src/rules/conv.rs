@@ -1,4 +1,5 @@
-//! Convolutions. Nodes want channels last; weights that are constants are permuted while the program is written.
+//! Convolutions. Nodes take channels-last operands; constant weights are permuted while the program
+//! is written.
 
 use flambeau_ir::{Convolution, In, Tid};
 use flambeau_tensor::{Expr, WindowAxis};
@@ -15,10 +16,10 @@ use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW, simplify::
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// Grouped 3-D convolutions become one node a group, up to this many.
+/// Maximum number of groups of a 3-D convolution that become one node each.
 const MAX_GROUP_NODES: usize = 64;
 
-/// How a convolution walks, one entry per spatial axis.
+/// Geometry of a convolution, with one entry per spatial axis.
 struct Walk {
     axes: Vec<WindowAxis>,
     groups: i32,
@@ -35,7 +36,7 @@ fn walk(call: &Call, n: usize, transposed: bool) -> Result<Walk, Refuse> {
     Ok(Walk { axes: (0..n).map(axis).collect(), groups, transposed })
 }
 
-/// A constant is permuted in its expression, anything else by a node.
+/// Permutes a constant in its expression, any other tensor by a node.
 fn permuted(cx: &mut Lower, t: Tid, perm: &[usize]) -> Emitted {
     match permuted_constant(cx, t, perm, "channel_last") {
         Some(t) => Ok(t),
@@ -81,7 +82,7 @@ fn transposed_weight_last(cx: &mut Lower, w: Tid, n: usize, groups: i32) -> Emit
     cx.reshape(moved, &joined)
 }
 
-/// One node over channels-last operands.
+/// One convolution node over channels-last operands.
 fn node(cx: &mut Lower, x: Tid, w: Tid, walk: &Walk, groups: i32) -> Emitted {
     let axes = walk.axes.iter().copied().collect();
     let convolution = Convolution { x: In(x), w: In(w), out: NEW, axes, groups, transposed: walk.transposed };
@@ -91,7 +92,8 @@ fn node(cx: &mut Lower, x: Tid, w: Tid, walk: &Walk, groups: i32) -> Emitted {
     }
 }
 
-/// Nodes over three axes have one group: more are as many convolutions of slices.
+/// Lowers a grouped convolution. Nodes over three axes support one group only, so more groups
+/// become convolutions of slices.
 fn grouped(cx: &mut Lower, x: Tid, w: Tid, walk: &Walk) -> Emitted {
     if !cx.spec(x).dtype.is_float() {
         let (axes, groups, transposed) = (&walk.axes[..], walk.groups.into(), walk.transposed);
@@ -113,8 +115,8 @@ fn grouped(cx: &mut Lower, x: Tid, w: Tid, walk: &Walk) -> Emitted {
     ops::concat(cx, &parts, last)
 }
 
-/// A grouped convolution over three axes as the sum of one over planes for each of the `taps` along the first, planes being entries of
-/// the batch.
+/// A grouped convolution over three axes. It sums `taps` two-axis convolutions, one per kernel
+/// index along the first axis, with planes as batch entries.
 fn by_planes(cx: &mut Lower, x: Tid, w: Tid, walk: &Walk, taps: i64) -> Emitted {
     let dtype = cx.spec(x).dtype;
     let (mut x, w) = (cx.cast(x, ops::wide(dtype))?, cx.cast(w, ops::wide(dtype))?);
@@ -142,7 +144,7 @@ fn by_planes(cx: &mut Lower, x: Tid, w: Tid, walk: &Walk, taps: i64) -> Emitted 
     cx.cast(total, dtype)
 }
 
-/// Zeros that keep the sizes under stride 1: the larger half comes last.
+/// Zero padding that keeps the sizes under stride 1; an odd total puts more at the end.
 fn pad_same(cx: &mut Lower, x: Tid, w: Tid, walk: &mut Walk) -> Emitted {
     if walk.axes.iter().any(|axis| axis.stride != 1) {
         return unsupported("`same` padding with a stride");
@@ -160,10 +162,11 @@ fn pad_same(cx: &mut Lower, x: Tid, w: Tid, walk: &mut Walk) -> Emitted {
     ops::pad(cx, x, &widths, "constant", 0.0)
 }
 
-/// A convolution over `n` axes with or without a batch axis.
+/// A convolution over `n` axes, with or without a batch axis.
 fn convolve(cx: &mut Lower, call: &Call, n: usize, transposed: bool) -> Items {
-    // PyTorch adds the bias before it rounds to halves. Constant weights of other than transposed convolutions stay halves, which files and
-    // GPUs are made for: there the bias comes after, as in MLX's own layers.
+    // PyTorch adds the bias before it rounds to half precision. Except in transposed convolutions,
+    // constant weights stay in half precision, for the sake of file size and GPUs. There the bias
+    // follows the rounding, as in MLX's own layers.
     let is_constant = cx.graph().constant(call.tensor("weight")?).is_some();
     let is_wide = call.arg("bias").is_some() && (transposed || !is_constant);
     let dtype = if is_wide { ops::wide(call.out(0)?.dtype) } else { call.out(0)?.dtype };

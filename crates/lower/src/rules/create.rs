@@ -1,4 +1,4 @@
-//! Tensors made from nothing.
+//! Tensor factories.
 
 use flambeau_ir::{ARange, Float, Full, FullLike, In, Int, Tid};
 use flambeau_tensor::{DType, Expr};
@@ -13,7 +13,7 @@ use crate::{Arg, Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// The fill value of a call: a number, or a symbolic integer through a value slot.
+/// A call's fill value: a number, or a symbolic integer in a value slot.
 fn fill(cx: &mut Lower, call: &Call, param: &str) -> Result<Float, Refuse> {
     match call.arg(param) {
         Some(Arg::Int(e)) if e.as_int().is_none() => cx.vid(e).map(Float::Vid),
@@ -21,10 +21,11 @@ fn fill(cx: &mut Lower, call: &Call, param: &str) -> Result<Float, Refuse> {
     }
 }
 
-/// Elements of types that graphs lack are constants, of at most this many elements.
+/// Maximum number of elements of a constant in a type without nodes.
 const MAX_FOREIGN: usize = 1 << 16;
 
-/// A filled tensor of a type that graphs lack, as a constant; `None` if it is another one, or not known.
+/// A filled constant of a type without nodes; `None` for other types, unknown sizes or unknown
+/// values.
 fn foreign(cx: &mut Lower, dtype: DType, v: &Float, dims: &[Expr]) -> Result<Option<Tid>, Refuse> {
     let sizes: Option<Vec<usize>> = dims.iter().map(|d| d.as_int().and_then(|n| usize::try_from(n).ok())).collect();
     match (v, sizes) {
@@ -85,7 +86,7 @@ fn ones_like(cx: &mut Lower, call: &Call) -> Items {
     like(cx, call, Float::Lit(1.0))
 }
 
-/// A bound of a range: an integer, or a float that is one.
+/// A bound of a range: an integer, or a float with an integer value.
 fn whole(call: &Call, param: &str, default: i64) -> Result<Expr, Refuse> {
     match call.arg(param) {
         None => Ok(Expr::Int(default)),
@@ -106,7 +107,7 @@ fn arange(cx: &mut Lower, call: &Call) -> Items {
     one(cx.emit(ARange { out: NEW, start, stop, step, scalar_type: Some(dtype) })?)
 }
 
-/// Points from `start` to `end`, which takes part.
+/// Points from `start` to `end` inclusive.
 fn closed_range(cx: &mut Lower, call: &Call) -> Items {
     let (start, end, step) = (call.float_or("start", 0.0)?, call.float_or("end", 0.0)?, call.float_or("step", 1.0)?);
     let n = ((end - start) / step).floor() as i64 + 1;
@@ -117,11 +118,12 @@ fn closed_range(cx: &mut Lower, call: &Call) -> Items {
     listed(cx, call, &format!("_range_{start}_{end}_{step}"), &values)
 }
 
-/// Known fractional bounds: the elements are a constant.
+/// A range with fractional bounds known at compile time: the elements are a constant.
 fn fractional_range(cx: &mut Lower, call: &Call, dtype: DType) -> Items {
     let (start, stop, step) = (call.float_or("start", 0.0)?, call.float_or("end", 0.0)?, call.float_or("step", 1.0)?);
     let n = ((stop - start) / step).ceil().max(0.0) as usize;
-    // Integers step by whole numbers from a whole start; only their count looks at the fractions.
+    // Integer ranges start at the truncated start and step by the truncated step; only their length
+    // depends on the fractions.
     let at = |i: usize| if dtype.is_float() { start + i as f64 * step } else { start.trunc() + i as f64 * step.trunc() };
     let values: Vec<f64> = (0..n).map(at).collect();
     listed(cx, call, &format!("_arange_{start}_{stop}_{step}"), &values)
@@ -140,12 +142,12 @@ fn eye(cx: &mut Lower, call: &Call) -> Items {
     one(cx.cast(diagonal, call.out(0)?.dtype)?)
 }
 
-/// Uninitialized memory, as zeros.
+/// Uninitialized memory, here zeros.
 fn empty(cx: &mut Lower, call: &Call) -> Items {
     full_of(cx, call, Float::Lit(0.0), &call.out(0)?.dims)
 }
 
-/// The tensor's shape filled with a number or a rank-0 tensor.
+/// Fills the tensor's shape with a number or a rank-0 tensor.
 fn fill_all(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     match call.arg("value") {
@@ -161,7 +163,7 @@ fn fill_all(cx: &mut Lower, call: &Call) -> Items {
     }
 }
 
-/// A constant of known elements, cut to whole numbers for integers.
+/// A constant of known elements, truncated for integer types.
 fn listed(cx: &mut Lower, call: &Call, name: &str, values: &[f64]) -> Items {
     let dtype = call.out(0)?.dtype;
     if dtype.is_float() {
@@ -171,7 +173,7 @@ fn listed(cx: &mut Lower, call: &Call, name: &str, values: &[f64]) -> Items {
     one(cx.integers(name, &whole, dtype)?)
 }
 
-/// Points of a line, counted from the nearer end.
+/// Evenly spaced points between two ends; each is computed from the nearer end.
 fn line(call: &Call) -> Result<Vec<f64>, Refuse> {
     let (mut start, mut end) = (call.float_or("start", 0.0)?, call.float_or("end", 0.0)?);
     if !call.out(0)?.dtype.is_float() {
@@ -183,14 +185,14 @@ fn line(call: &Call) -> Result<Vec<f64>, Refuse> {
     Ok(if steps == 1 { vec![start] } else { (0..steps).map(point).collect() })
 }
 
-/// An end of a line as a number in the type of the line's points, f32.
+/// An end of a line as a rank-0 tensor: cast to the type of the points, then to f32.
 fn line_end(cx: &mut Lower, call: &Call, param: &str) -> Emitted {
     let end = cx.operand(call, param, call.out(0)?.dtype)?;
     let end = cx.reshape(end, &[])?;
     cx.cast(end, DType::F32)
 }
 
-/// As [`line`] between ends that are tensors of one element, f32.
+/// [`line`] between ends that are tensors of one element, in f32.
 fn line_between(cx: &mut Lower, call: &Call) -> Emitted {
     let (start, end) = (line_end(cx, call, "start")?, line_end(cx, call, "end")?);
     let steps = call.int("steps")?;
@@ -239,7 +241,7 @@ fn logspace(cx: &mut Lower, call: &Call) -> Items {
     listed(cx, call, "_logspace", &points)
 }
 
-/// Rows and columns of a triangle's elements, `[2, n]`.
+/// Row and column indices of a triangle's elements, `[2, n]`.
 fn triangle_indices(cx: &mut Lower, call: &Call, inside: fn(i64, i64) -> bool) -> Items {
     let (rows, columns, offset) = (call.int("row")?, call.int("col")?, call.int_or("offset", 0)?);
     if rows.saturating_mul(columns) > 1 << 24 {

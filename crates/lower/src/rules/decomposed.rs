@@ -1,4 +1,5 @@
-//! Quantization of PyTorch's export flow (PT2E): codes and numbers by one scale for a tensor, a channel, a row or a group.
+//! Quantization operators of PyTorch's export flow (PT2E): scales per tensor, channel, row or
+//! group.
 
 use flambeau_ir::Tid;
 use flambeau_tensor::{DType, Expr, normalize_axis};
@@ -18,13 +19,14 @@ fn range(call: &Call) -> Result<(i64, i64), Refuse> {
     Ok((call.int("quant_min")?, call.int("quant_max")?))
 }
 
-/// A scale or zero point for the whole tensor, a number or a tensor of one element, of rank 0.
+/// A scale or zero point of the whole tensor as a rank-0 tensor; the argument is a number or a
+/// one-element tensor.
 fn of_whole(cx: &mut Lower, call: &Call, param: &str, dtype: DType) -> Emitted {
     let t = cx.operand(call, param, dtype)?;
     cx.reshape(t, &[])
 }
 
-/// Parameters `[n]` along an axis, as they broadcast over a tensor of that rank.
+/// Parameters `[n]` along an axis, shaped to broadcast over a tensor of rank `rank`.
 fn of_channels(cx: &mut Lower, call: &Call, param: &str, dtype: DType, (axis, rank): (usize, usize)) -> Emitted {
     let t = cx.operand(call, param, dtype)?;
     ops::along(cx, t, axis, rank)
@@ -67,7 +69,7 @@ fn quantize_per_channel(cx: &mut Lower, call: &Call) -> Items {
     one(codes(cx, x, scale, Some(zero_point), range(call)?)?)
 }
 
-/// One scale for each element of an axis: packed as a weight is, if it is one.
+/// Dequantizes with one scale per index of an axis; a constant weight is packed.
 fn dequantize_per_channel(cx: &mut Lower, call: &Call) -> Items {
     let (axis, rank) = channel_axis(cx, call)?;
     let dims = cx.spec(call.tensor("input")?).dims.to_vec();
@@ -75,7 +77,7 @@ fn dequantize_per_channel(cx: &mut Lower, call: &Call) -> Items {
     by_blocks(cx, &blocked(call, block, &[("scales", "scale"), ("zero_points", "zero_point")])?)
 }
 
-/// One scale for each group of the last axis.
+/// Dequantizes with one scale per group of the last axis.
 fn dequantize_per_channel_group(cx: &mut Lower, call: &Call) -> Items {
     let rank = cx.spec(call.tensor("input")?).rank();
     let mut block = vec![Expr::Int(1); rank];
@@ -85,7 +87,7 @@ fn dequantize_per_channel_group(cx: &mut Lower, call: &Call) -> Items {
     by_blocks(cx, &blocked(call, block, &[("scales", "scale"), ("zero_points", "zero_point")])?)
 }
 
-/// The call as one with blocks, its parameters renamed.
+/// The call in the form with block sizes, its parameters renamed.
 fn blocked(call: &Call, block: Vec<Expr>, names: &[(&str, &str)]) -> Result<Call, Refuse> {
     let renamed = |name: &str| names.iter().find(|(old, _)| *old == name).map_or(name, |(_, new)| new).to_owned();
     let mut args: Vec<(String, Arg)> = call.args.iter().map(|(name, arg)| (renamed(name), arg.clone())).collect();
@@ -95,7 +97,7 @@ fn blocked(call: &Call, block: Vec<Expr>, names: &[(&str, &str)]) -> Result<Call
     Ok(Call { args, ..call.clone() })
 }
 
-/// One scale and zero point for each row of the last axis.
+/// Quantizes with one scale and zero point per row of the last axis.
 fn quantize_per_token(cx: &mut Lower, call: &Call) -> Items {
     let x = cx.operand(call, "input", DType::F32)?;
     let (scale, zero_point) = of_rows(cx, call)?;
@@ -125,7 +127,7 @@ fn dequantize_per_token(cx: &mut Lower, call: &Call) -> Items {
     numbers(cx, call, scale, Some(zero_point))
 }
 
-/// Scale and zero point `[1]` of a whole tensor.
+/// Scale and zero point `[1]` of a whole tensor, from its range.
 fn of_range(cx: &mut Lower, call: &Call, mapping: Mapping) -> Items {
     let x = call.tensor("input")?;
     let axes: Vec<usize> = (0..cx.spec(x).rank()).collect();
@@ -140,7 +142,7 @@ fn of_range(cx: &mut Lower, call: &Call, mapping: Mapping) -> Items {
     Ok(vec![Item::Tensor(cx.reshape(scale, &one)?), Item::Tensor(cx.reshape(zero_point, &one)?)])
 }
 
-/// Symmetric scales of rows, whose zero point is 0.
+/// Symmetric scales of rows; the zero points are 0.
 fn choose_qparams_per_token(cx: &mut Lower, call: &Call) -> Items {
     let x = cx.operand(call, "input", DType::F32)?;
     let last = cx.spec(x).rank().saturating_sub(1);
@@ -152,7 +154,8 @@ fn choose_qparams_per_token(cx: &mut Lower, call: &Call) -> Items {
     Ok(vec![Item::Tensor(scale), Item::Tensor(zero_point)])
 }
 
-/// Scales and zero points of rows; the zero point is counted from the end of the range that it fits better.
+/// Scales and zero points of rows. The zero point is computed from the end of the range with the
+/// smaller error.
 fn choose_qparams_per_token_asymmetric(cx: &mut Lower, call: &Call) -> Items {
     let x = cx.operand(call, "input", DType::F32)?;
     if call.dtype_opt("dtype")? != Some(DType::I8) {

@@ -16,7 +16,8 @@ type Items = Result<Vec<Item>, Refuse>;
 /// Lanes of a SIMD group, which share one row of the state.
 const LANES: i64 = 32;
 
-/// One SIMD group per row of the state: each lane keeps `Dk / 32` elements and the dot products are sums over lanes.
+/// Metal source of the rule with one SIMD group per row of the state. Each lane keeps `Dk / 32`
+/// elements; dot products are sums over lanes.
 const GATED_DELTA_SOURCE: &str = "
     constexpr int N = Dk / 32;
     const uint lane = thread_position_in_threadgroup.x;
@@ -57,8 +58,8 @@ const GATED_DELTA_SOURCE: &str = "
     }
 ";
 
-/// Operands of the rule: q, k `[B, T, Hk, Dk]`, v `[B, T, Hv, Dv]`, g `[B, T, Hv]` or `[B, T, Hv, Dk]`, beta `[B, T, Hv]`, state
-/// `[B, Hv, Dv, Dk]`.
+/// Operands of the rule: q, k `[B, T, Hk, Dk]`; v `[B, T, Hv, Dv]`; g `[B, T, Hv]` or
+/// `[B, T, Hv, Dk]`; beta `[B, T, Hv]`; state `[B, Hv, Dv, Dk]`.
 struct Delta {
     operands: [Tid; 5],
     state: Tid,
@@ -89,7 +90,7 @@ fn read(cx: &mut Lower, call: &Call) -> Result<Delta, Refuse> {
     Ok(Delta { operands: [q, k?, v, g?, beta?], state, batch, steps, key_heads, heads, dk, dv })
 }
 
-/// The result, then the new state for callers to bind the state to.
+/// Returns the result and the new state, to which callers bind the state.
 fn gated_delta_rule(cx: &mut Lower, call: &Call) -> Items {
     let delta = read(cx, call)?;
     let whole = cx.spec(delta.operands[3]).rank() == 3;
@@ -148,7 +149,7 @@ fn delta_scan(cx: &mut Lower, d: &Delta) -> Result<(Tid, Tid), Refuse> {
     let (last, outputs) = scan(cx, &[q, k, v, g, beta], 1, &[d.state], |cx, slices, state| {
         let &[q, k, v, g, beta] = slices else { return unsupported("five slices") };
         let mut g = cx.unsqueeze(g, 2)?;
-        // A decay of the whole head is one of all elements of its keys.
+        // A decay per head applies to all elements of the head's keys.
         if cx.spec(g).rank() == 3 {
             g = cx.unsqueeze(g, 3)?;
         }
@@ -170,7 +171,8 @@ fn delta_scan(cx: &mut Lower, d: &Delta) -> Result<(Tid, Tid), Refuse> {
     Ok((outputs[0], last[0]))
 }
 
-/// Length of the last axis, which stays; squared in f32, where halves do not overflow.
+/// Length along the last axis, which stays with size 1. Squares are computed in f32, because halves
+/// overflow.
 fn tq_norm(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("x")?;
     let x = cx.cast(x, DType::F32)?;
@@ -190,7 +192,8 @@ fn paired(cx: &mut Lower, x: Tid) -> Emitted {
     cx.reshape(x, &dims)
 }
 
-/// Codes `[.., D / 2]` u8, the first of two in the high half: each how many boundaries lie below the value.
+/// Codes `[.., D / 2]` u8, the first of each two in the high half. A code is the number of
+/// boundaries below the value.
 fn tq4_compress(cx: &mut Lower, call: &Call) -> Items {
     let (values, boundaries) = (call.tensor("values")?, call.tensor("boundaries")?);
     let (values, boundaries) = (cx.cast(values, DType::F32)?, cx.cast(boundaries, DType::F32)?);
@@ -205,7 +208,8 @@ fn tq4_compress(cx: &mut Lower, call: &Call) -> Items {
     one(cx.cast(bytes, DType::U8)?)
 }
 
-/// Centroids of the codes `[.., D / 2]`, times the norms `[.., 1]`. A table turns a byte into its two codes.
+/// Centroids of the codes `[.., D / 2]` times the norms `[.., 1]`. A table splits a byte into its
+/// two codes.
 fn tq_dequant(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
     let packed = call.tensor("packed")?;

@@ -1,4 +1,4 @@
-//! Diagonals: taken out, put in, and summed.
+//! Diagonals: extraction, insertion and sums.
 
 use flambeau_ir::Tid;
 use flambeau_tensor::{DType, Expr};
@@ -12,7 +12,7 @@ use crate::{Call, Item, Lower, Refuse, call::unsupported};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// The diagonal of two axes as the last axis of the result: elements `(i, i + offset)`.
+/// Extracts the diagonal of two axes, elements `(i, i + offset)`, as the last axis of the result.
 pub(super) fn diagonal_of(cx: &mut Lower, x: Tid, offset: i64, a: usize, b: usize) -> Emitted {
     let dims = cx.spec(x).dims.to_vec();
     if a == b || a >= dims.len() || b >= dims.len() {
@@ -41,7 +41,7 @@ pub(super) fn diagonal_of(cx: &mut Lower, x: Tid, offset: i64, a: usize, b: usiz
     ops::take(cx, flat, places, lead.len())
 }
 
-/// Where a diagonal begins, and how many elements it has.
+/// Start and length of a diagonal.
 struct Diagonal {
     first_row: i64,
     first_column: i64,
@@ -58,7 +58,7 @@ impl Diagonal {
     }
 }
 
-/// A vector on a diagonal of a matrix of zeros, for each vector along the last axis.
+/// Places each vector along the last axis on a diagonal of a matrix of zeros.
 fn embedded(cx: &mut Lower, x: Tid, offset: i64) -> Emitted {
     let rank = cx.spec(x).rank();
     let n = cx.spec(x).dims.last().cloned().unwrap_or(Expr::Int(1));
@@ -70,7 +70,7 @@ fn embedded(cx: &mut Lower, x: Tid, offset: i64) -> Emitted {
         }
         widths
     };
-    // Row `i` of the result takes its element from place `i` of the vector padded to the matrix's size.
+    // Row `i` of the result takes element `i` of the vector padded to the matrix's size.
     let padded = if offset >= 0 { widths(0, offset) } else { widths(-offset, 0) };
     let padded = ops::pad(cx, x, &padded, "constant", 0.0)?;
     let column = cx.unsqueeze(padded, rank)?;
@@ -89,7 +89,7 @@ fn diagonal(cx: &mut Lower, call: &Call) -> Items {
     one(diagonal_of(cx, x, call.int_or("offset", 0)?, a, b)?)
 }
 
-/// `x` with its diagonal replaced; the counterpart of `diagonal`.
+/// `x` with its diagonal replaced: the inverse of `diagonal`.
 fn diagonal_scatter(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let rank = cx.spec(x).rank();
@@ -98,7 +98,7 @@ fn diagonal_scatter(cx: &mut Lower, call: &Call) -> Items {
     one(with_diagonal(cx, x, src, call.int_or("offset", 0)?, a, b)?)
 }
 
-/// `src` `[.., n]` in place of the elements `(i, i + offset)` of two axes.
+/// Replaces the elements `(i, i + offset)` of two axes by `src` `[.., n]`.
 fn with_diagonal(cx: &mut Lower, x: Tid, src: Tid, offset: i64, a: usize, b: usize) -> Emitted {
     let dims = cx.spec(x).dims.to_vec();
     let (rows, columns) = (dims[a].clone(), dims[b].clone());
@@ -106,7 +106,7 @@ fn with_diagonal(cx: &mut Lower, x: Tid, src: Tid, offset: i64, a: usize, b: usi
     if n == Expr::Int(0) {
         return Ok(x);
     }
-    // Row `i` finds its element at place `i` of the diagonal shifted down to its first row.
+    // Row `i` takes element `i` of the diagonal, which is shifted down to its first row.
     let last = cx.spec(src).rank() - 1;
     let mut widths = vec![(Expr::Int(0), Expr::Int(0)); last + 1];
     widths[last] = (Expr::Int(first_row), rows.clone() - Expr::Int(first_row) - n);
@@ -124,7 +124,7 @@ fn with_diagonal(cx: &mut Lower, x: Tid, src: Tid, offset: i64, a: usize, b: usi
     cx.permute(put, &back)
 }
 
-/// One value on the whole diagonal of a matrix; `wrap` would go on below a square.
+/// Fills the whole diagonal of a matrix with one value; refuses `wrap`.
 fn fill_diagonal(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let dims = cx.spec(x).dims.to_vec();

@@ -18,7 +18,7 @@ fn operands(cx: &mut Lower, call: &Call, dtype: DType) -> Result<(Tid, Tid), Ref
     Ok((cx.operand(call, "self", dtype)?, cx.operand(call, "other", dtype)?))
 }
 
-/// Whether one of two numbers is below zero and the other is not.
+/// Whether exactly one of two numbers is negative.
 fn signs_differ(cx: &mut Lower, a: Tid, b: Tid) -> Emitted {
     let zero = ops::number_like(cx, a, 0.0)?;
     match cx.graph().scalar(b) {
@@ -31,7 +31,7 @@ fn signs_differ(cx: &mut Lower, a: Tid, b: Tid) -> Emitted {
     }
 }
 
-/// Whether the rest is not zero and the signs of `a` and `b` differ.
+/// Whether the remainder is not zero and the signs of `a` and `b` differ.
 fn leaves_other_sign(cx: &mut Lower, rest: Tid, a: Tid, b: Tid) -> Emitted {
     let zero = ops::number_like(cx, rest, 0.0)?;
     let (rest, differ) = (ops::ne(cx, rest, zero)?, signs_differ(cx, a, b)?);
@@ -62,8 +62,8 @@ fn fmod(cx: &mut Lower, call: &Call) -> Items {
     one(rest(cx, a, b)?)
 }
 
-/// The largest integer that is not above the exact quotient. It is computed from the exact
-/// remainder, because the quotient of floats may be rounded up to an integer.
+/// The largest integer not above the exact quotient. Computed from the exact remainder, because a
+/// float quotient may round up to an integer.
 fn floor_quotient(cx: &mut Lower, a: Tid, b: Tid) -> Emitted {
     if !cx.spec(a).dtype.is_float() {
         return ops::floor_div(cx, a, b);
@@ -75,7 +75,7 @@ fn floor_quotient(cx: &mut Lower, a: Tid, b: Tid) -> Emitted {
     let below = ops::add_number(cx, whole, -1.0)?;
     let whole = ops::select(cx, other, below, whole)?;
     let rounded = cx.emit(Round { x: In(whole), out: NEW, decimals: 0 })?;
-    // Zero has the sign of the quotient, and division by zero has no rest.
+    // A zero takes the sign of the quotient; division by zero leaves no remainder.
     let quotient = ops::div(cx, a, b)?;
     let signed = ops::mul(cx, quotient, zero)?;
     let vanishes = ops::eq(cx, whole, zero)?;
@@ -87,8 +87,8 @@ fn floor_quotient(cx: &mut Lower, a: Tid, b: Tid) -> Emitted {
     ops::select(cx, by_zero, quotient, result)
 }
 
-/// The quotient of integers toward zero: the floor quotient, plus one where signs differ and a
-/// remainder exists.
+/// The integer quotient rounded toward zero: the floor quotient, plus one where a remainder exists
+/// and the signs differ.
 fn trunc_quotient(cx: &mut Lower, a: Tid, b: Tid) -> Emitted {
     let whole = ops::floor_div(cx, a, b)?;
     let dtype = cx.spec(a).dtype;
@@ -108,7 +108,7 @@ fn floor_divide(cx: &mut Lower, call: &Call) -> Items {
 }
 
 fn div_mode(cx: &mut Lower, call: &Call) -> Items {
-    // PyTorch rounds the quotient of two tensors of halves before it cuts it, and only that one.
+    // PyTorch rounds the quotient to half precision before truncation only if `other` has dims.
     let number = call.tensor("other").map_or(true, |t| cx.spec(t).rank() == 0);
     let cuts = call.str_or("rounding_mode", "")? == "trunc";
     let dtype = if cuts && !number { call.out(0)?.dtype } else { ops::wide(call.out(0)?.dtype) };
@@ -125,12 +125,12 @@ fn div_mode(cx: &mut Lower, call: &Call) -> Items {
     }
 }
 
-/// Number of bits of a type without its sign.
+/// Number of bits of a type without its sign bit.
 fn magnitude_bits(dtype: DType) -> i64 {
     8 * dtype.size() as i64 - i64::from(!matches!(dtype, DType::U8 | DType::U32))
 }
 
-/// `x 2^n`, which wraps; 0 where `n` is negative or no less than the width.
+/// `x 2^n`, which wraps; 0 where `n` is negative or at least the width.
 fn left_shift(cx: &mut Lower, call: &Call) -> Items {
     let (x, dtype) = (input(cx, call)?, call.out(0)?.dtype);
     let scale = match call.arg("other") {
@@ -147,7 +147,7 @@ fn left_shift(cx: &mut Lower, call: &Call) -> Items {
     one(ops::mul(cx, x, scale)?)
 }
 
-/// `x / 2^n` toward minus infinity; 0 or -1 where `n` is negative or no less than the width.
+/// `x / 2^n` toward minus infinity; 0 or -1 where `n` is negative or at least the width.
 fn right_shift(cx: &mut Lower, call: &Call) -> Items {
     let (x, dtype) = (input(cx, call)?, call.out(0)?.dtype);
     let bits = magnitude_bits(dtype);

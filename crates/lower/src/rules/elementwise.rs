@@ -10,7 +10,7 @@ use crate::{Arg, Call, Item, Lower, Operand, Refuse, lower::NEW, result_type};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// The rule of a node `x → out` that computes in the type of the result.
+/// Rule of a node `x → out`, computed in the result's type.
 macro_rules! unary {
     ($node:ident) => {
         |cx, call| {
@@ -21,7 +21,7 @@ macro_rules! unary {
     };
 }
 
-/// The rule of a node `a, b → out` that computes in the type of the result.
+/// Rule of a node `a, b → out`, computed in the result's type.
 macro_rules! binary {
     ($node:ident) => {
         |cx, call| {
@@ -32,7 +32,7 @@ macro_rules! binary {
     };
 }
 
-/// The rule of a node `a, b → bool` that compares in the promoted type of the operands.
+/// Rule of a node `a, b → bool` that compares in the promoted type of the operands.
 macro_rules! comparison {
     ($node:ident) => {
         |cx, call| {
@@ -43,7 +43,7 @@ macro_rules! comparison {
     };
 }
 
-/// The rule of a node that sees its operands as truth values, whatever their types.
+/// Rule of a node that reads operands of any type as truth values.
 macro_rules! logical {
     ($node:ident) => {
         |cx, call| {
@@ -69,7 +69,7 @@ pub(super) fn promoted(cx: &Lower, call: &Call, params: &[&str]) -> Result<DType
     Ok(result_type(&operands))
 }
 
-/// `b * alpha` for the operators that scale their second operand.
+/// `b * alpha`, for the operators that scale their second operand.
 fn scaled(cx: &mut Lower, call: &Call, b: Tid, dtype: DType) -> Result<Tid, Refuse> {
     let alpha = call.float_or("alpha", 1.0)?;
     if alpha == 1.0 {
@@ -118,7 +118,7 @@ fn pow(cx: &mut Lower, call: &Call) -> Items {
     one(inverse_powers(cx, a, b, power)?)
 }
 
-/// Negative powers of integers are zero but for those of 1 and -1.
+/// Negative powers of integers: zero unless the base is 1 or -1.
 fn inverse_powers(cx: &mut Lower, a: Tid, b: Tid, power: Tid) -> Result<Tid, Refuse> {
     let [zero, unit, two] = [0.0, 1.0, 2.0].map(|v| ops::number_like(cx, a, v));
     let (zero, unit) = (zero?, unit?);

@@ -1,4 +1,5 @@
-//! 8-bit floats that are made while a program runs. Graphs have no such type: the numbers are kept in a wider one.
+//! Conversion to 8-bit floats at run time. Nodes have no such type, so the values stay in a wider
+//! one.
 
 use flambeau_ir::Tid;
 use flambeau_tensor::DType;
@@ -9,7 +10,8 @@ use super::{
 };
 use crate::{Lower, call::unsupported};
 
-/// Of an 8-bit float type: bits of mantissa, exponents of the smallest and largest normal numbers, the largest number.
+/// Parameters of an 8-bit float type: mantissa bits, exponents of the smallest and largest normal
+/// numbers, largest number.
 fn format(dtype: DType) -> Option<(i32, i32, i32, f64)> {
     match dtype {
         DType::F8E4M3 => Some((3, -6, 8, 448.0)),
@@ -19,11 +21,12 @@ fn format(dtype: DType) -> Option<(i32, i32, i32, f64)> {
 }
 
 impl Lower {
-    /// The numbers of an 8-bit float type that are nearest to `x`, ties to even, in f16, which has all of them. What is too large
-    /// becomes the largest number in E4M3 and infinite in E5M2.
+    /// Rounds `x` to the nearest number of an 8-bit float type, ties to even. The result is f16,
+    /// which represents all these numbers. Overflow gives the largest number in E4M3 and infinity
+    /// in E5M2.
     ///
     /// # Errors
-    /// For other types.
+    /// Fails for other types.
     pub fn to_float8(&mut self, x: Tid, dtype: DType) -> Emitted {
         let Some((mantissa, low, high, largest)) = format(dtype) else {
             return unsupported(format!("rounding to {dtype}"));

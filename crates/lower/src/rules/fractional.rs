@@ -1,4 +1,4 @@
-//! Maxima of windows whose places random samples choose.
+//! Fractional max pooling: maxima of windows at random places.
 
 use flambeau_ir::Tid;
 use flambeau_tensor::{DType, Expr};
@@ -14,8 +14,8 @@ use crate::{Call, Item, Lower, Refuse, call::unsupported};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// Where the windows of an axis begin, `[N, C, out]` i64: steps of equal length, shifted by each channel's sample. The last window ends
-/// with the axis.
+/// Start of each window of an axis, `[N, C, out]` i64. Windows are evenly spaced and shifted by
+/// each channel's sample; the last one ends with the axis.
 fn starts(cx: &mut Lower, sample: Tid, size: i64, out: i64, kernel: i64) -> Emitted {
     let step = if out > 1 { (size - kernel) as f64 / (out - 1) as f64 } else { 0.0 };
     let sample = cx.unsqueeze(sample, 2)?;
@@ -45,7 +45,7 @@ fn fractional_max_pool(cx: &mut Lower, call: &Call, n: usize) -> Items {
     let of = |param: &str| per_axis(call, param, n)?.ok_or_else(|| Refuse::Missing(param.to_owned()));
     let (kernel, out) = (of("kernel_size")?, of("output_size")?);
     let samples = cx.operand(call, "random_samples", DType::F32)?;
-    // Samples are listed from the last axis to the first in 2-d, and from the first in 3-d.
+    // In 2-D, samples run from the last axis to the first; in 3-D, from the first axis on.
     let mut index: Option<Tid> = None;
     for a in 0..n {
         let sample = ops::take_one(cx, samples, if n == 2 { n - 1 - a } else { a } as i64, 2)?;

@@ -1,4 +1,5 @@
-//! The gamma function's logarithm and its derivative. In f32, within a few units in the last place.
+//! The logarithm of the gamma function and its derivative, in f32, accurate to a few units in the
+//! last place.
 
 use std::f64::consts::PI;
 
@@ -14,7 +15,7 @@ use crate::{Call, Item, Lower, Refuse, call::unsupported};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// `ln Γ(1 + t) / t` for `t` between -0.5 and 0.5.
+/// Polynomial for `ln Γ(1 + t) / t`, for `t` from -0.5 to 0.5.
 const LGAMMA_1: [f64; 14] = [
     1.662_927_9e-1,
     -1.776_828_8e-1,
@@ -32,7 +33,7 @@ const LGAMMA_1: [f64; 14] = [
     -5.772_157e-1,
 ];
 
-/// `ln Γ(2.25 + t) / (0.25 + t)` for `t` between -0.75 and 0.75.
+/// Polynomial for `ln Γ(2.25 + t) / (0.25 + t)`, for `t` from -0.75 to 0.75.
 const LGAMMA_2: [f64; 11] = [
     -1.799_251_4e-5,
     4.463_262_3e-5,
@@ -47,7 +48,7 @@ const LGAMMA_2: [f64; 11] = [
     4.994_868_6e-1,
 ];
 
-/// `ln Γ(5.5 + t)` for `t` between -2.5 and 2.5.
+/// Polynomial for `ln Γ(5.5 + t)`, for `t` from -2.5 to 2.5.
 const LGAMMA_5: [f64; 12] = [
     -1.344_614_6e-9,
     8.339_128e-9,
@@ -63,10 +64,10 @@ const LGAMMA_5: [f64; 12] = [
     3.957_814,
 ];
 
-/// Stirling's series of `ln Γ(x)` in `1 / x²`, behind its factor `1 / x`.
+/// Stirling's series of `ln Γ(x)` in `1 / x²`, without its factor `1 / x`.
 const STIRLING: [f64; 4] = [-1.0 / 1680.0, 1.0 / 1260.0, -1.0 / 360.0, 1.0 / 12.0];
 
-/// The series of `ln x - 1 / 2x - ψ(x)` in `1 / x²`, behind its factor `1 / x²`.
+/// The series of `ln x - 1 / 2x - ψ(x)` in `1 / x²`, without its factor `1 / x²`.
 const DIGAMMA: [f64; 4] = [-1.0 / 240.0, 1.0 / 252.0, -1.0 / 120.0, 1.0 / 12.0];
 
 /// `number < limit ? a : b`.
@@ -103,13 +104,13 @@ fn log_gamma_right(cx: &mut Lower, x: Tid) -> Emitted {
     below(cx, x, 1.5, near_1, value)
 }
 
-/// The fraction of `x` above the next lower whole number.
+/// The fractional part of `x`, above the next lower whole number.
 fn fraction(cx: &mut Lower, x: Tid) -> Emitted {
     let whole = ops::floor(cx, x)?;
     ops::sub(cx, x, whole)
 }
 
-/// `ln |Γ(x)|`: infinite at whole numbers up to 0, and at both ends.
+/// `ln |Γ(x)|`: infinite at whole numbers up to 0 and at ±infinity.
 fn log_gamma(cx: &mut Lower, x: Tid) -> Emitted {
     let (mirrored, next) = (ops::number_minus(cx, 1.0, x)?, ops::add_number(cx, x, 1.0)?);
     let own = below(cx, x, 0.5, next, x)?;
@@ -140,9 +141,9 @@ fn lgamma(cx: &mut Lower, call: &Call) -> Items {
     one(log_gamma(cx, x)?)
 }
 
-/// `ln Γ` of `p` dimensions: a constant, and `ln Γ(x - j / 2)` for `j` up to `p`.
+/// `ln Γ` of `p` dimensions: a constant plus the sum of `ln Γ(x - j / 2)` for `j` below `p`.
 fn multivariate(cx: &mut Lower, call: &Call) -> Items {
-    /// More dimensions make more nodes than a model has.
+    /// Maximum number of dimensions; more would make too many nodes.
     const MAX_DIMENSIONS: i64 = 64;
     let p = call.int("p")?;
     if !(1..=MAX_DIMENSIONS).contains(&p) {
@@ -158,7 +159,8 @@ fn multivariate(cx: &mut Lower, call: &Call) -> Items {
     one(ops::add_number(cx, total, PI.ln() * (p * (p - 1)) as f64 / 4.0)?)
 }
 
-/// The derivative of `ln Γ` for `x >= 0`: a series from 6 on, and the recurrence from `x + 6` below.
+/// The derivative of `ln Γ` for `x >= 0`: a series from 6 on; below 6, the recurrence down from
+/// `x + 6`.
 fn digamma_right(cx: &mut Lower, x: Tid) -> Emitted {
     let mut lost = ops::reciprocal(cx, x)?;
     for k in 1..6 {
@@ -180,7 +182,7 @@ fn digamma_right(cx: &mut Lower, x: Tid) -> Emitted {
     ops::sub(cx, value, lost)
 }
 
-/// `ψ(x)`: NaN at negative whole numbers, infinite at 0 with the sign opposite to its own.
+/// `ψ(x)`: NaN at negative whole numbers; at 0 infinite, with the sign opposite to the zero's.
 fn digamma(cx: &mut Lower, call: &Call) -> Items {
     let x = cx.operand(call, "self", DType::F32)?;
     let mirrored = ops::number_minus(cx, 1.0, x)?;
@@ -206,7 +208,7 @@ fn digamma(cx: &mut Lower, call: &Call) -> Items {
     one(ops::select(cx, is_zero, pole, value)?)
 }
 
-/// Derivatives of the digamma function: of order 0 it is that itself.
+/// Derivatives of the digamma function; order 0 is the function itself.
 fn polygamma(cx: &mut Lower, call: &Call) -> Items {
     match call.int("n")? {
         0 => digamma(cx, call),

@@ -1,10 +1,10 @@
-//! How windows walk over an axis: what convolutions, pooling and patches share.
+//! Geometry of sliding windows on an axis, shared by convolutions, pooling and patches.
 
 use flambeau_tensor::{Expr, WindowAxis};
 
 use crate::{Call, Refuse, call::unsupported};
 
-/// An argument with one entry per axis, or one for all; `None` if it is absent or empty.
+/// An argument with one entry per axis or one entry for all axes; `None` if absent or empty.
 pub(super) fn per_axis(call: &Call, param: &str, n: usize) -> Result<Option<Vec<i64>>, Refuse> {
     let list = call.ints_opt(param)?.filter(|l| !l.is_empty());
     list.map(|l| match l.len() {
@@ -15,7 +15,7 @@ pub(super) fn per_axis(call: &Call, param: &str, n: usize) -> Result<Option<Vec<
     .transpose()
 }
 
-/// An argument with one entry per axis, all `default` if it is absent or empty.
+/// An argument with one entry per axis; all entries are `default` if it is absent or empty.
 pub(super) fn per_axis_or(call: &Call, param: &str, default: i64, n: usize) -> Result<Vec<i64>, Refuse> {
     Ok(per_axis(call, param, n)?.unwrap_or_else(|| vec![default; n]))
 }
@@ -28,8 +28,8 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// The windows over `n` axes that a call describes by `kernel_size`, `stride` (by default the kernel's), `padding` and
-    /// `dilation`.
+    /// The windows over `n` axes, from a call's `kernel_size`, `stride` (default: the kernel size),
+    /// `padding` and `dilation`.
     pub(super) fn of_call(call: &Call, n: usize) -> Result<Vec<Windows>, Refuse> {
         let kernel = per_axis(call, "kernel_size", n)?.ok_or_else(|| Refuse::Missing("kernel_size".into()))?;
         let stride = per_axis(call, "stride", n)?.unwrap_or_else(|| kernel.clone());
@@ -48,27 +48,28 @@ impl Windows {
         (0..n).map(axis).collect()
     }
 
-    /// Windows that lie side by side.
+    /// Adjacent windows: the stride equals the kernel size.
     pub(super) fn tiling(kernel: i64) -> Windows {
         Windows { kernel, walk: WindowAxis { stride: kernel, ..WindowAxis::default() } }
     }
 
-    /// Whether windows lie side by side.
+    /// Whether the windows are adjacent.
     pub(super) fn tile(&self) -> bool {
         *self == Windows::tiling(self.kernel)
     }
 
-    /// Elements from a window's first to its last.
+    /// Number of elements from a window's first to its last.
     pub(super) fn span(&self) -> i64 {
         self.walk.span(self.kernel)
     }
 
-    /// Number of windows that fit an axis of that size.
+    /// Number of windows that fit an axis of this size.
     pub(super) fn count(&self, size: &Expr) -> Expr {
         self.walk.windows(size, &Expr::Int(self.kernel))
     }
 
-    /// Number of windows of which the last may reach beyond the padded axis, but not start there.
+    /// Number of windows, rounded up: the last one may end beyond the padded axis, but starts
+    /// before the right padding.
     pub(super) fn count_up(&self, size: i64) -> i64 {
         let WindowAxis { stride, padding, .. } = self.walk;
         let room = size + 2 * padding - self.span();
@@ -76,7 +77,7 @@ impl Windows {
         if (n - 1) * stride >= size + padding { n - 1 } else { n }
     }
 
-    /// Where tap `tap` of window `window` lies in the padded axis.
+    /// Index of tap `tap` of window `window` in the padded axis.
     pub(super) fn place(&self, window: i64, tap: i64) -> i64 {
         window * self.walk.stride + tap * self.walk.dilation
     }

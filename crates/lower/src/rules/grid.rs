@@ -1,4 +1,4 @@
-//! Sampling of images at places that a grid names.
+//! Sampling of images at the coordinates of a grid.
 
 use flambeau_ir::{Clip, In, Round, Tid};
 use flambeau_tensor::{DType, Expr};
@@ -12,7 +12,7 @@ use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// What lies outside of the image.
+/// Value of samples outside the image.
 #[derive(Clone, Copy, PartialEq)]
 enum PaddingMode {
     Zeros,
@@ -27,7 +27,7 @@ enum Mode {
     Cubic,
 }
 
-/// The image as rows of channels, and how to look at it.
+/// An image as rows of channels, with the options of its sampling.
 struct Image {
     /// `[N * D1 * D2 .., C]`
     rows: Tid,
@@ -37,14 +37,14 @@ struct Image {
     align_corners: bool,
 }
 
-/// A place along one axis: its index, and whether it lies inside where that is not certain.
+/// A position along one axis: its index, and a mask of positions inside the image unless all are.
 #[derive(Clone, Copy)]
 struct Place {
     index: Tid,
     inside: Option<Tid>,
 }
 
-/// A place along one axis, and its weight if that is not 1.
+/// A position along one axis and its weight; no weight means 1.
 type Tap = (Place, Option<Tid>);
 
 impl Image {
@@ -65,7 +65,8 @@ impl Image {
         Ok(Image { rows, batch: dims[0].clone(), sizes, padding, align_corners: call.bool_or("align_corners", false)? })
     }
 
-    /// Grid coordinates from -1 to 1 as places in an axis, by PyTorch's steps: on volumes it multiplies by the size before it halves.
+    /// Converts grid coordinates from -1 to 1 to positions on an axis, in PyTorch's order of
+    /// operations. For volumes, PyTorch multiplies by the size before it halves.
     fn place(&self, cx: &mut Lower, grid: Tid, size: &Expr) -> Emitted {
         let shifted = ops::add_number(cx, grid, 1.0)?;
         let dtype = cx.spec(grid).dtype;
@@ -90,7 +91,7 @@ impl Image {
         }
     }
 
-    /// Places outside moved to where they are looked up instead.
+    /// Moves positions outside the image to the position where the padding mode reads.
     fn folded(&self, cx: &mut Lower, at: Tid, size: &Expr) -> Emitted {
         match self.padding {
             PaddingMode::Zeros => Ok(at),
@@ -101,7 +102,8 @@ impl Image {
                 if span == Expr::Int(0) {
                     return ops::mul_number(cx, at, 0.0);
                 }
-                // A symbolic axis of one element has no span either: any other one leads to its only place.
+                // A symbolic axis of size 1 has no span either; any period leads to its only
+                // element.
                 let period = ops::size_number(cx, &span, 2.0, 0.0, cx.spec(at).dtype)?;
                 let period = match span.as_int() {
                     Some(_) => period,
@@ -112,7 +114,7 @@ impl Image {
                 };
                 let shifted = ops::add_number(cx, at, -low)?;
                 let distance = ops::abs(cx, shifted)?;
-                // Within a period of two spans the second one runs backward.
+                // A period is two spans; the second span runs backward.
                 let periods = ops::div(cx, distance, period)?;
                 let whole = ops::trunc(cx, periods)?;
                 let whole = ops::mul(cx, whole, period)?;
@@ -125,7 +127,7 @@ impl Image {
         }
     }
 
-    /// A whole place as an index.
+    /// An integer position as an index.
     fn tap(&self, cx: &mut Lower, at: Tid, size: &Expr) -> Result<Place, Refuse> {
         let within = within(cx, at, size)?;
         let inside = match self.padding {
@@ -135,7 +137,7 @@ impl Image {
         Ok(Place { index: cx.cast(within, DType::I64)?, inside })
     }
 
-    /// The channels at one place on each axis, 0 outside: `[N, .., C]`.
+    /// The channels at one position on each axis, 0 outside: `[N, .., C]`.
     fn look_up(&self, cx: &mut Lower, places: &[Place]) -> Emitted {
         let rank = places.first().map_or(0, |p| cx.spec(p.index).rank());
         let entries = ops::count(cx, &self.batch, DType::I64)?;
@@ -157,7 +159,7 @@ impl Image {
         ops::select(cx, inside, found, zero)
     }
 
-    /// Places and weights along one axis of what a sample blends.
+    /// Positions and weights along one axis of the elements that a sample blends.
     fn taps(&self, cx: &mut Lower, at: Tid, size: &Expr, mode: Mode) -> Result<Vec<Tap>, Refuse> {
         if mode == Mode::Nearest {
             let at = self.folded(cx, at, size)?;
@@ -182,7 +184,7 @@ impl Image {
         Ok(taps)
     }
 
-    /// All combinations of taps, the last axis fastest, each times the product of its weights, summed.
+    /// Sums the products of weights over all combinations of taps; the last axis varies fastest.
     fn blend(&self, cx: &mut Lower, taps: &[Vec<Tap>]) -> Emitted {
         let mut total: Option<Tid> = None;
         for number in 0..taps.iter().map(Vec::len).product::<usize>() {
@@ -199,7 +201,8 @@ impl Image {
         total.ok_or_else(no_grid)
     }
 
-    /// Rows blended first, then the column of their results: as many roundings as PyTorch's cubic sampling has.
+    /// Blends along rows, then along the column of their results: the same number of roundings as
+    /// PyTorch's cubic sampling.
     fn blend_rows(&self, cx: &mut Lower, rows: &[Tap], columns: &[Tap]) -> Emitted {
         let mut total: Option<Tid> = None;
         for &(row, row_weight) in rows {
@@ -214,7 +217,7 @@ impl Image {
     }
 }
 
-/// A place moved to the nearest one in an axis.
+/// Clips a position to the axis.
 fn within(cx: &mut Lower, at: Tid, size: &Expr) -> Emitted {
     let (zero, last) = (ops::number_like(cx, at, 0.0)?, ops::size_number(cx, size, 1.0, -1.0, cx.spec(at).dtype)?);
     cx.emit(Clip { x: In(at), out: NEW, a_min: Some(In(zero)), a_max: Some(In(last)) })
@@ -224,7 +227,7 @@ fn no_grid() -> Refuse {
     Refuse::Missing("grid".to_owned())
 }
 
-/// `sum + found * weight`, the weight one per place of `found` `[N, .., C]`.
+/// `sum + found * weight`, with one weight per position of `found` `[N, .., C]`.
 fn weighted(cx: &mut Lower, sum: Option<Tid>, found: Tid, weight: Option<Tid>) -> Emitted {
     let part = match weight {
         Some(weight) => {
@@ -236,14 +239,15 @@ fn weighted(cx: &mut Lower, sum: Option<Tid>, found: Tid, weight: Option<Tid>) -
     sum.map_or(Ok(part), |sum| ops::add(cx, sum, part))
 }
 
-/// Weight of the tap `step` places from the lower neighbour, `part` being the way to the next one.
+/// Cubic weight of the tap `step` elements from the lower neighbour; `part` is the fraction of the
+/// way to the next element.
 pub(super) fn cubic(cx: &mut Lower, part: Tid, step: i32) -> Emitted {
     const A: f64 = -0.75;
     let distance = match step {
         ..=0 => ops::add_number(cx, part, f64::from(-step))?,
         _ => ops::number_minus(cx, f64::from(step), part)?,
     };
-    // Coefficients from the highest power on.
+    // Coefficients from the highest power down.
     let polynomial = if (0..=1).contains(&step) { [A + 2.0, -(A + 3.0), 0.0, 1.0] } else { [A, -5.0 * A, 8.0 * A, -4.0 * A] };
     let mut value = ops::mul_number(cx, distance, polynomial[0])?;
     for (i, &coefficient) in polynomial[1..].iter().enumerate() {
@@ -255,7 +259,8 @@ pub(super) fn cubic(cx: &mut Lower, part: Tid, step: i32) -> Emitted {
     Ok(value)
 }
 
-/// `input` `[N, C, ..]` at the places of `grid` `[N, .., axes]`, whose last axis counts from the innermost one.
+/// Samples `input` `[N, C, ..]` at the coordinates of `grid` `[N, .., axes]`; the grid's last axis
+/// starts with the innermost axis.
 fn grid_sampler(cx: &mut Lower, call: &Call) -> Items {
     let mode = match call.int_or("interpolation_mode", 0)? {
         0 => Mode::Linear,
@@ -267,7 +272,8 @@ fn grid_sampler(cx: &mut Lower, call: &Call) -> Items {
     if n == 0 || rank != n + 2 {
         return unsupported("a grid that does not fit the image");
     }
-    // PyTorch computes in the type of the operands, halves included: places round as they do there. Cubes of samples are in f32.
+    // PyTorch computes in the operands' type, halves included, so positions round alike. Bicubic
+    // weights on volumes use f32.
     let dtype = call.out(0)?.dtype;
     let dtype = if mode == Mode::Cubic && n > 2 { ops::wide(dtype) } else { dtype };
     let (x, grid) = (cx.operand(call, "input", dtype)?, cx.operand(call, "grid", dtype)?);
@@ -286,7 +292,7 @@ fn grid_sampler(cx: &mut Lower, call: &Call) -> Items {
     one(cx.permute(sampled, &perm)?)
 }
 
-/// Places of a regular grid under `theta` `[N, axes, axes + 1]`.
+/// The coordinates of a regular grid under `theta` `[N, axes, axes + 1]`.
 fn affine_grid(cx: &mut Lower, call: &Call) -> Items {
     let theta = cx.operand(call, "theta", DType::F32)?;
     let sizes = ops::known("size", &call.sizes("size")?)?;

@@ -1,4 +1,4 @@
-//! Histograms: numbers or weights of the elements between edges.
+//! Histograms: counts or weights of the elements between edges.
 
 use flambeau_ir::Tid;
 use flambeau_tensor::{DType, Expr};
@@ -12,7 +12,7 @@ use crate::{Arg, Call, Item, Lower, Refuse, call::unsupported};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// More bins than this are compared with every element in too much memory.
+/// Maximum number of bins; the comparison of every element with more bins takes too much memory.
 const MAX_BINS: i64 = 1 << 16;
 
 fn bin_count(call: &Call) -> Result<i64, Refuse> {
@@ -22,14 +22,15 @@ fn bin_count(call: &Call) -> Result<i64, Refuse> {
     }
 }
 
-/// The elements in one row, in the type of the result, in which PyTorch computes.
+/// The elements in one row, in the result's type, in which PyTorch computes.
 fn flat(cx: &mut Lower, call: &Call, param: &str) -> Emitted {
     let x = cx.operand(call, param, call.out(0)?.dtype)?;
     let numel = cx.spec(x).numel();
     cx.reshape(x, &[numel])
 }
 
-/// The outer edges: those given, or the least and the largest element, `margin` further out where these are equal.
+/// The outer edges: as given if they differ, else the least and largest element. Equal edges are
+/// moved `margin` outward.
 fn outer_edges(cx: &mut Lower, x: Tid, given: Option<(f64, f64)>, margin: f64) -> Result<[Tid; 2], Refuse> {
     let is_empty = cx.spec(x).numel().as_int() == Some(0);
     let own = given.filter(|(low, high)| low != high || is_empty);
@@ -43,7 +44,8 @@ fn outer_edges(cx: &mut Lower, x: Tid, given: Option<(f64, f64)>, margin: f64) -
     Ok([ops::select(cx, equal, below, low)?, ops::select(cx, equal, above, high)?])
 }
 
-/// The weights, or ones, summed in the bin of each element; those that lie in none have an index outside of `0..bins`.
+/// Sums the weights, or ones, in the bin of each element. Elements outside the edges add 0 to bin
+/// 0.
 fn summed(cx: &mut Lower, bin: Tid, inside: Tid, weight: Option<Tid>, bins: i64) -> Emitted {
     let zeros = ops::full(cx, 0.0, &[Expr::Int(bins)], DType::F32)?;
     let ones = cx.cast(inside, DType::F32)?;
@@ -60,7 +62,7 @@ fn summed(cx: &mut Lower, bin: Tid, inside: Tid, weight: Option<Tid>, bins: i64)
     ops::scatter_add(cx, zeros, bin, updates, 0)
 }
 
-/// Whether elements lie between the outer edges. NaN does not.
+/// Whether elements are between the outer edges; NaN is not.
 fn inside(cx: &mut Lower, x: Tid, low: Tid, high: Tid) -> Emitted {
     let (from, to) = (ops::ge(cx, x, low)?, ops::le(cx, x, high)?);
     ops::logical_and(cx, from, to)
@@ -82,7 +84,7 @@ fn histc(cx: &mut Lower, call: &Call) -> Items {
     one(summed(cx, bin, inside, None, bins)?)
 }
 
-/// The edges of bins of equal width, counted from the nearer end.
+/// The edges of bins of equal width, each computed from the nearer end.
 fn even_edges(cx: &mut Lower, low: Tid, high: Tid, bins: i64) -> Emitted {
     let n = bins + 1;
     let lower: Vec<f32> = (0..n).map(|i| i as f32).collect();
@@ -101,7 +103,7 @@ fn even_edges(cx: &mut Lower, low: Tid, high: Tid, bins: i64) -> Emitted {
     ops::select(cx, nearer, from, to)
 }
 
-/// The two bounds that a call lists, if it does.
+/// The range argument as two bounds, if given.
 fn listed_range(call: &Call) -> Result<Option<(f64, f64)>, Refuse> {
     match call.arg("range") {
         None => Ok(None),
@@ -110,7 +112,7 @@ fn listed_range(call: &Call) -> Result<Option<(f64, f64)>, Refuse> {
     }
 }
 
-/// The histogram and its edges. The last bin holds its upper edge.
+/// The histogram and its edges. The last bin includes its upper edge.
 fn histogram(cx: &mut Lower, call: &Call) -> Items {
     let x = flat(cx, call, "self")?;
     let edges = match call.arg("bins") {

@@ -20,7 +20,7 @@ fn index_select(cx: &mut Lower, call: &Call) -> Items {
     one(cx.emit(Take { x: In(x), out: NEW, index: Index::Tid(index), axis })?)
 }
 
-/// `x[.., index[..], ..]`: other axes of `x` are cut to the extents of the index.
+/// `x[.., index[..], ..]`, with the other axes of `x` cut to the extents of the index.
 fn gather(cx: &mut Lower, call: &Call) -> Items {
     let (mut x, index) = (call.tensor("self")?, call.tensor("index")?);
     let rank = cx.spec(x).rank();
@@ -62,7 +62,7 @@ fn slice_scatter(cx: &mut Lower, call: &Call) -> Items {
     })?)
 }
 
-/// Writes one slice of an axis; the counterpart of `select`.
+/// Writes one slice of an axis: the inverse of `select`.
 fn select_scatter(cx: &mut Lower, call: &Call) -> Items {
     let (x, src) = (call.tensor("self")?, call.tensor("src")?);
     let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())?;
@@ -77,7 +77,8 @@ fn select_scatter(cx: &mut Lower, call: &Call) -> Items {
     one(super::attention::update_axis(cx, x, src, axis as i64, start, stop)?)
 }
 
-/// `x[.., index, ..]` with one index tensor; several are a gather of single elements.
+/// `x[.., index, ..]` with one index tensor; several index tensors become a gather of single
+/// elements.
 pub(super) fn index(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let indices = call.tensors_opt("indices")?;
@@ -107,7 +108,8 @@ fn gather_elements(cx: &mut Lower, call: &Call, x: Tid, given: &[(usize, Tid)]) 
         axes: axes.iter().map(|&a| a as i32).collect(),
         slice_sizes: sizes.iter().map(|&s| s as i32).collect(),
     })?;
-    // The gathered shape is the indices' common shape, then every axis of x, the indexed ones with size 1.
+    // The gathered shape is the indices' common shape, then every axis of x, with size 1 for
+    // indexed axes.
     let n_index = cx.spec(gathered).rank() - spec.rank();
     let common = cx.spec(gathered).dims[..n_index].to_vec();
     let kept: Vec<usize> = (0..spec.rank()).filter(|a| !axes.contains(a)).collect();
@@ -129,7 +131,7 @@ fn gather_elements(cx: &mut Lower, call: &Call, x: Tid, given: &[(usize, Tid)]) 
     one(if cx.spec(out).rank() == dims.len() { out } else { expand_to(cx, out, &dims)? })
 }
 
-/// Elements of the flattened tensor.
+/// Elements of the flattened tensor by index.
 fn take(cx: &mut Lower, call: &Call) -> Items {
     let (x, index) = (call.tensor("self")?, call.tensor("index")?);
     let numel = cx.spec(x).numel();
@@ -160,7 +162,7 @@ fn one_hot(cx: &mut Lower, call: &Call) -> Items {
     one(ops::eq(cx, x, classes)?)
 }
 
-/// The length of all bags, if offsets are known to be that far apart.
+/// The length of every bag, if the offsets are known to be evenly spaced.
 fn bag_length(cx: &Lower, offsets: Tid) -> Option<i64> {
     match cx.producer(offsets) {
         Some(flambeau_ir::Node::ARange(r)) if r.start == flambeau_ir::Int::Lit(0) => match r.step {
@@ -171,7 +173,7 @@ fn bag_length(cx: &Lower, offsets: Tid) -> Option<i64> {
     }
 }
 
-/// The row that does not count, if there is one. Only the public operator counts it from the end.
+/// The excluded row, if any. Only the public operator accepts a negative row, counted from the end.
 fn padding_of(cx: &Lower, call: &Call) -> Result<Option<i64>, Refuse> {
     let Some(_) = call.arg("padding_idx") else { return Ok(None) };
     let row = call.int("padding_idx")?;
@@ -199,7 +201,7 @@ fn embedding_bag(cx: &mut Lower, call: &Call) -> Items {
     let indices = cx.reshape(indices, &[bags.clone(), Expr::Int(length)])?;
     let mut rows = ops::take(cx, weight, indices, 0)?;
     if call.arg("per_sample_weights").is_some() {
-        // Products of halves are added up before they are rounded.
+        // Halves are summed in f32 and rounded once.
         rows = cx.cast(rows, ops::wide(cx.spec(rows).dtype))?;
         let weights = cx.operand(call, "per_sample_weights", cx.spec(rows).dtype)?;
         let weights = cx.reshape(weights, &[bags, Expr::Int(length), Expr::Int(1)])?;
@@ -213,7 +215,8 @@ fn embedding_bag(cx: &mut Lower, call: &Call) -> Items {
     Ok(vec![Item::Tensor(bag), Item::None, Item::None, Item::None])
 }
 
-/// `[B, L]`: whether bag `b` holds the `l`-th looked-up row; with `open` the last one holds all that are left.
+/// `[B, L]`: whether bag `b` holds the `l`-th looked-up row. With `open`, the last bag holds all
+/// remaining rows.
 fn bag_members(cx: &mut Lower, call: &Call, indices: Tid, offsets: Tid, open: bool) -> Result<Tid, Refuse> {
     let offsets = cx.cast(offsets, DType::I64)?;
     let (count, given) = (cx.spec(indices).numel(), cx.spec(offsets).dims[0].clone());
@@ -240,7 +243,7 @@ fn bag_members(cx: &mut Lower, call: &Call, indices: Tid, offsets: Tid, open: bo
     ops::logical_and(cx, members, counts)
 }
 
-/// Bags that begin at offsets which only a run knows.
+/// Bags with offsets known only at run time.
 fn uneven_bags(cx: &mut Lower, call: &Call) -> Items {
     let (weight, indices, offsets) = (call.tensor("weight")?, call.tensor("indices")?, call.tensor("offsets")?);
     let count = cx.spec(indices).numel();
@@ -256,7 +259,8 @@ fn uneven_bags(cx: &mut Lower, call: &Call) -> Items {
     let members = bag_members(cx, call, indices, offsets, false)?;
     let mode = call.int_or("mode", 0)?;
     let weights = cx.cast(members, dtype)?;
-    // PyTorch divides by what is left for the last bag, even where a last offset says that it ends before.
+    // PyTorch divides the last bag by the count of all remaining rows, even if a last offset ends
+    // it earlier.
     let counted = if mode == 1 { bag_members(cx, call, indices, offsets, true)? } else { members };
     let counted = cx.cast(counted, dtype)?;
     let lengths = ops::sum(cx, counted, &[1], true)?;
@@ -277,7 +281,7 @@ fn uneven_bags(cx: &mut Lower, call: &Call) -> Items {
     Ok(vec![Item::Tensor(bag), Item::None, Item::None, Item::None])
 }
 
-/// The places of the first `size` elements that are not zero, `[size, rank]`, and a number behind the last of them.
+/// The indices of the first `size` nonzero elements, `[size, rank]`, followed by a fill value.
 fn nonzero_static(cx: &mut Lower, call: &Call) -> Items {
     let (x, size) = (call.tensor("self")?, call.size("size")?);
     let (dims, numel) = (cx.spec(x).dims.to_vec(), cx.spec(x).numel());
@@ -287,7 +291,7 @@ fn nonzero_static(cx: &mut Lower, call: &Call) -> Items {
     let flat = cx.reshape(x, &[numel])?;
     let zero = ops::number_like(cx, flat, 0.0)?;
     let is_zero = ops::eq(cx, flat, zero)?;
-    // Sorting keeps equal elements in their order: the places of those that are not zero come first.
+    // The sort is stable: the indices of nonzero elements come first, in order.
     let keys = cx.cast(is_zero, DType::I32)?;
     let order = ops::argsort(cx, keys, 0)?;
     let order = cx.cast(order, DType::I64)?;

@@ -1,5 +1,5 @@
-//! Exact convolutions of integers: one product for each place of the kernel, added up. Convolution
-//! nodes take only floats.
+//! Exact convolutions of integers: one product per kernel element, summed. Convolution nodes take
+//! only floats.
 
 use flambeau_ir::Tid;
 use flambeau_tensor::{Expr, WindowAxis};
@@ -10,10 +10,10 @@ use super::{
 };
 use crate::{Lower, Refuse, call::unsupported};
 
-/// Largest number of kernel places, each of which becomes a product.
+/// Maximum number of kernel elements; each becomes a product.
 const MAX_PLACES: usize = 256;
 
-/// Operands and how the convolution walks over their spatial axes.
+/// Operands and geometry of an integer convolution.
 pub(super) struct IntegerConvolution<'w> {
     /// `[N, S.., C]`
     pub(super) x: Tid,
@@ -25,7 +25,7 @@ pub(super) struct IntegerConvolution<'w> {
 }
 
 impl IntegerConvolution<'_> {
-    /// The result `[N, S.., O]`.
+    /// Emits the convolution; the result is `[N, S.., O]`.
     pub(super) fn emit(&self, cx: &mut Lower) -> Emitted {
         let kernel = ops::known("kernel size", &cx.spec(self.weight).dims[1..=self.axes.len()])?;
         let mut places = vec![Vec::new()];
@@ -44,8 +44,8 @@ impl IntegerConvolution<'_> {
         total.ok_or_else(|| Refuse::Unsupported("a convolution with an empty kernel".to_owned()))
     }
 
-    /// The input with zeros around it, of a transposed convolution also between its elements, and
-    /// the sizes of the result.
+    /// Returns the input padded with zeros, and the sizes of the result. A transposed convolution
+    /// also gets zeros between elements.
     fn spread(&self, cx: &mut Lower, kernel: &[i64]) -> Result<(Tid, Vec<i64>), Refuse> {
         let mut x = self.x;
         let sizes = ops::known("sizes of a convolution of integers", &cx.spec(x).dims[1..=self.axes.len()])?;
@@ -60,7 +60,7 @@ impl IntegerConvolution<'_> {
             }
             let length = (size - 1) * walk.stride + reach + 1 - 2 * walk.padding + walk.output_padding;
             x = self.with_gaps(cx, x, axis, size, walk.stride)?;
-            // The windows of the transposed convolution begin `reach - padding` before the first
+            // The windows of a transposed convolution begin `reach - padding` before the first
             // element.
             let (before, behind) = (reach - walk.padding, length + walk.padding - 1 - (size - 1) * walk.stride);
             x = padded(cx, x, axis, before.max(0), behind.max(0))?;
@@ -73,7 +73,7 @@ impl IntegerConvolution<'_> {
         Ok((x, out))
     }
 
-    /// `stride - 1` zeros between the elements of an axis.
+    /// Inserts `stride - 1` zeros between the elements of an axis.
     fn with_gaps(&self, cx: &mut Lower, x: Tid, axis: usize, size: i64, stride: i64) -> Emitted {
         if stride == 1 {
             return Ok(x);
@@ -86,7 +86,7 @@ impl IntegerConvolution<'_> {
         slice_axis(cx, joined, axis, &Expr::Int(0), &Expr::Int((size - 1) * stride + 1), 1)
     }
 
-    /// The product for one place of the kernel, summed over the channels of each group.
+    /// The product for one kernel element, summed over the channels of each group.
     fn product(&self, cx: &mut Lower, x: Tid, place: &[i64], kernel: &[i64], out: &[i64]) -> Emitted {
         let (mut part, mut weight) = (x, self.weight);
         for (i, walk) in self.axes.iter().enumerate() {
@@ -94,7 +94,7 @@ impl IntegerConvolution<'_> {
             let start = place[i] * walk.dilation;
             let end = start + (out[i] - 1) * stride + 1;
             part = slice_axis(cx, part, i + 1, &Expr::Int(start), &Expr::Int(end), stride as i32)?;
-            // A transposed convolution runs through its kernel from the end.
+            // A transposed convolution reads its kernel in reverse.
             let at = if self.transposed { kernel[i] - 1 - place[i] } else { place[i] };
             weight = ops::take_one(cx, weight, at, 1)?;
         }
@@ -111,7 +111,7 @@ impl IntegerConvolution<'_> {
     }
 }
 
-/// Zeros in front of an axis and behind it.
+/// Pads an axis with zeros at both ends.
 fn padded(cx: &mut Lower, x: Tid, axis: usize, before: i64, behind: i64) -> Emitted {
     let mut widths = vec![(Expr::Int(0), Expr::Int(0)); cx.spec(x).rank()];
     widths[axis] = (Expr::Int(before), Expr::Int(behind));

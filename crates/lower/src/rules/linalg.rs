@@ -8,10 +8,10 @@ use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// Integers are multiplied pair by pair; more pairs than this would take memory out of proportion.
+/// Maximum number of elementwise products of an integer matrix product, to bound its memory.
 const MAX_PAIRS: i64 = 1 << 24;
 
-/// `a @ b` with neither bias nor scaling.
+/// `a @ b` without bias or scaling.
 pub(super) fn product(cx: &mut Lower, a: Tid, b: Tid) -> Result<Tid, Refuse> {
     if !cx.spec(a).dtype.is_float() {
         return integer_product(cx, a, b);
@@ -19,7 +19,7 @@ pub(super) fn product(cx: &mut Lower, a: Tid, b: Tid) -> Result<Tid, Refuse> {
     cx.emit(Addmm { mat1: In(a), mat2: In(b), out: NEW, bias: None, alpha: 1.0, beta: 1.0 })
 }
 
-/// The product node is for floats: integers are multiplied and summed, which is exact.
+/// Multiplies and sums integers, which is exact. The matrix product node takes only floats.
 fn integer_product(cx: &mut Lower, a: Tid, b: Tid) -> Result<Tid, Refuse> {
     let (dtype, n, m) = (cx.spec(a).dtype, cx.spec(a).rank(), cx.spec(b).rank());
     // [.., M, K, 1] by [.., 1, K, N]; a vector lacks its own axis.
@@ -34,14 +34,14 @@ fn integer_product(cx: &mut Lower, a: Tid, b: Tid) -> Result<Tid, Refuse> {
     cx.cast(total, dtype)
 }
 
-/// Products of integers of 8 bits as 32-bit integers. Floats sum up to 512 of them without rounding.
+/// Products of 8-bit integers as 32-bit integers. A float sum of up to 512 of them is exact.
 fn int_mm(cx: &mut Lower, call: &Call) -> Items {
     const EXACT: i64 = 512;
     let (a, b) = (call.tensor("self")?, call.tensor("mat2")?);
     let inner = cx.spec(a).dims.last().and_then(Expr::as_int);
     let Some(inner) = inner else { return unsupported("a product of integers over an axis of unknown size") };
     let mut widened = |t: Tid| {
-        // Weights keep their bytes in the file.
+        // Weights stay bytes in the file.
         ops::first(&cx.emit_all(Node::AsType(AsType { x: In(t), out: NEW, scalar_type: DType::F32 }))?)
     };
     let (a, b) = (widened(a)?, widened(b)?);
@@ -59,7 +59,7 @@ fn int_mm(cx: &mut Lower, call: &Call) -> Items {
     total.map_or_else(|| unsupported("a product over an axis of no elements"), one)
 }
 
-/// `x @ wᵀ + bias`, w `[N, K]`; the transposition is a view that engines see through.
+/// `x @ wᵀ + bias`, w `[N, K]`; engines recognize the transposition as a view.
 pub(super) fn linear_of(cx: &mut Lower, x: Tid, w: Tid, bias: Option<Tid>) -> Result<Tid, Refuse> {
     let transposed = if cx.spec(w).rank() == 2 { cx.permute(w, &[1, 0])? } else { w };
     if !cx.spec(x).dtype.is_float() {
@@ -112,7 +112,7 @@ fn addmv(cx: &mut Lower, call: &Call) -> Items {
     one(weighted_sum(cx, call, mv)?)
 }
 
-/// `alpha * product + beta * self`; with a `beta` of zero not even NaN in `self` counts.
+/// `alpha * product + beta * self`; with `beta` 0, `self` is ignored, even NaN.
 fn weighted_sum(cx: &mut Lower, call: &Call, product: Tid) -> Result<Tid, Refuse> {
     let product = ops::mul_number(cx, product, call.float_or("alpha", 1.0)?)?;
     plus_scaled_self(cx, call, product)
@@ -132,14 +132,14 @@ fn plus_scaled_self(cx: &mut Lower, call: &Call, product: Tid) -> Result<Tid, Re
 fn addr(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
     let (a, b) = (cx.operand(call, "vec1", dtype)?, cx.operand(call, "vec2", dtype)?);
-    // In this order, each product rounded, as PyTorch computes it.
+    // PyTorch's order of operations, with each product rounded.
     let a = ops::mul_number(cx, a, call.float_or("alpha", 1.0)?)?;
     let a = cx.unsqueeze(a, 1)?;
     let product = ops::mul(cx, a, b)?;
     one(plus_scaled_self(cx, call, product)?)
 }
 
-/// Up to this many products `addbmm` adds one after the other, each sum rounded as PyTorch rounds it.
+/// Maximum number of products that `addbmm` adds one by one, with each sum rounded as in PyTorch.
 const MAX_ADDED: i64 = 32;
 
 fn addbmm(cx: &mut Lower, call: &Call) -> Items {

@@ -1,4 +1,4 @@
-//! Losses, which some models return along with their results.
+//! Losses, which some models return with their results.
 
 use flambeau_ir::{Exp, In, Log1p, Tid};
 use flambeau_tensor::{DType, Expr};
@@ -14,7 +14,7 @@ use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// The mean, the sum, or the elements themselves.
+/// Reduces the elements to their mean or sum, or returns them unreduced.
 pub(super) fn reduced(cx: &mut Lower, call: &Call, elements: Tid) -> Emitted {
     match call.int_or("reduction", 1)? {
         0 => Ok(elements),
@@ -43,7 +43,8 @@ fn l1(cx: &mut Lower, call: &Call) -> Items {
     one(reduced(cx, call, apart)?)
 }
 
-/// A parabola up to `bound`, a line beyond; `scale` divides the parabola and is what the line is shifted by.
+/// A parabola up to `bound`, a line beyond. `huber` multiplies both by `bound`, as PyTorch's Huber
+/// loss does.
 fn rounded_l1(cx: &mut Lower, call: &Call, bound: f64, huber: bool) -> Items {
     let (x, target) = pair(cx, call)?;
     let apart = ops::sub(cx, x, target)?;
@@ -69,7 +70,7 @@ fn huber(cx: &mut Lower, call: &Call) -> Items {
     rounded_l1(cx, call, call.float_or("delta", 1.0)?, true)
 }
 
-/// `target (ln(target) - x)`, or `e^target (target - x)` where the target is a logarithm itself.
+/// `target (ln(target) - x)`, or `e^target (target - x)` for a target given as a logarithm.
 fn kl_div(cx: &mut Lower, call: &Call) -> Items {
     let (x, target) = pair(cx, call)?;
     if call.bool_or("log_target", false)? {
@@ -108,7 +109,7 @@ fn weighted(cx: &mut Lower, call: &Call, elements: Tid) -> Emitted {
     }
 }
 
-/// `-(y ln(x) + (1 - y) ln(1 - x))`, the logarithms not below -100.
+/// `-(y ln(x) + (1 - y) ln(1 - x))`, with logarithms clipped at -100.
 fn binary_cross_entropy(cx: &mut Lower, call: &Call) -> Items {
     let (x, target) = pair(cx, call)?;
     let floor = ops::number_like(cx, x, -100.0)?;
@@ -142,7 +143,7 @@ fn binary_cross_entropy_with_logits(cx: &mut Lower, call: &Call) -> Items {
     one(reduced(cx, call, elements)?)
 }
 
-/// What a class costs: its weight at each target, 0 where the target is ignored.
+/// The target's class at each entry, and the weight of this class, 0 for an ignored target.
 fn class_weights(cx: &mut Lower, call: &Call, target: Tid, dtype: DType) -> Result<(Tid, Tid), Refuse> {
     let ignored = ops::number_like(cx, target, call.int_or("ignore_index", -100)? as f64)?;
     let counts = ops::ne(cx, target, ignored)?;
@@ -160,7 +161,7 @@ fn class_weights(cx: &mut Lower, call: &Call, target: Tid, dtype: DType) -> Resu
     Ok((class, weight))
 }
 
-/// Means of classes are by weight.
+/// Reduces elements; the mean divides by the sum of the weights.
 fn weighted_mean(cx: &mut Lower, call: &Call, elements: Tid, weights: Tid) -> Emitted {
     if call.int_or("reduction", 1)? != 1 {
         return reduced(cx, call, elements);
@@ -169,7 +170,8 @@ fn weighted_mean(cx: &mut Lower, call: &Call, elements: Tid, weights: Tid) -> Em
     ops::div(cx, total, weight)
 }
 
-/// `-weight[target] x[target]` over the axis of classes, which is the first for one entry and else the second.
+/// `-weight[target] x[target]` over the class axis: the first axis for a single entry, else the
+/// second.
 fn nll_of(cx: &mut Lower, call: &Call, x: Tid, target: Tid) -> Result<(Tid, Tid), Refuse> {
     let axis = usize::from(cx.spec(x).rank() > 1);
     let (class, weights) = class_weights(cx, call, target, cx.spec(x).dtype)?;
@@ -202,7 +204,7 @@ fn cross_entropy(cx: &mut Lower, call: &Call) -> Items {
 /// The cross-entropy of logits `x` with the call's targets.
 pub(super) fn cross_entropy_of(cx: &mut Lower, call: &Call, x: Tid) -> Emitted {
     let axis = usize::from(cx.spec(x).rank() > 1);
-    // The difference of halves would lose what makes small logarithms.
+    // The logarithm cancels digits, so halves are computed in f32.
     let (dtype, wide) = (cx.spec(x).dtype, cx.cast(x, ops::wide(cx.spec(x).dtype))?);
     let logs = ops::log_softmax(cx, wide, axis)?;
     let logs = cx.cast(logs, dtype)?;
@@ -244,7 +246,7 @@ fn class_costs(cx: &mut Lower, call: &Call, logs: Tid, axis: usize) -> Emitted {
     ops::mul(cx, logs, weight)
 }
 
-/// Targets that are probabilities of every class; the mean counts entries.
+/// Targets given as class probabilities; the mean divides by the number of entries.
 fn soft_targets(cx: &mut Lower, call: &Call, logs: Tid, target: Tid, axis: usize, smoothing: f64) -> Emitted {
     let mut target = cx.cast(target, cx.spec(logs).dtype)?;
     if smoothing > 0.0 {
@@ -260,7 +262,7 @@ fn soft_targets(cx: &mut Lower, call: &Call, logs: Tid, target: Tid, axis: usize
     reduced(cx, call, elements)
 }
 
-/// Stirling's approximation of `ln(target!)`, 0 up to 1.
+/// Stirling's approximation of `ln(target!)`; 0 for targets up to 1.
 fn stirling(cx: &mut Lower, target: Tid) -> Emitted {
     let (zero, unit) = (ops::number_like(cx, target, 0.0)?, ops::number_like(cx, target, 1.0)?);
     let log = ops::log(cx, target)?;
@@ -274,7 +276,7 @@ fn stirling(cx: &mut Lower, target: Tid) -> Emitted {
     ops::select(cx, counts, term, zero)
 }
 
-/// `e^x - target x` or `x - target ln(x + eps)`, with Stirling's term on demand.
+/// `e^x - target x` or `x - target ln(x + eps)`, plus Stirling's term on request.
 fn poisson_nll(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
     let (x, target) = (cx.operand(call, "input", dtype)?, cx.operand(call, "target", dtype)?);
@@ -293,7 +295,8 @@ fn poisson_nll(cx: &mut Lower, call: &Call) -> Items {
     one(reduced(cx, call, elements)?)
 }
 
-/// `max(0, margin - target (a - b))`, the product in the type of the operands: integers wrap around before the margin is added.
+/// `max(0, margin - target (a - b))`. The product has the operands' type, so integers wrap before
+/// the margin is added.
 fn margin_ranking(cx: &mut Lower, call: &Call) -> Items {
     let params = ["input1", "input2", "target"];
     let dtype = promoted(cx, call, &params)?;

@@ -1,4 +1,5 @@
-//! Losses that compare distances, scores and classes with a margin, and the loss of a linear layer with its cross-entropy.
+//! Losses with a margin over distances, scores and classes, and the fused loss of a linear layer
+//! and cross-entropy.
 
 use flambeau_ir::Tid;
 use flambeau_tensor::{DType, Expr};
@@ -17,7 +18,7 @@ use crate::{Arg, Call, Item, Lower, Refuse, call::unsupported};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// The number that PyTorch adds to squared lengths before a division.
+/// PyTorch's addend to squared lengths before a division.
 const COSINE_EPS: f64 = 1e-12;
 
 /// An operand in the type in which PyTorch computes the result.
@@ -25,19 +26,19 @@ fn wide_operand(cx: &mut Lower, call: &Call, param: &str) -> Emitted {
     cx.operand(call, param, ops::wide(call.out(0)?.dtype))
 }
 
-/// `max(0, x)`; NaN stays.
+/// `max(0, x)`; NaN stays NaN.
 fn positive_part(cx: &mut Lower, x: Tid) -> Emitted {
     let zero = ops::number_like(cx, x, 0.0)?;
     ops::maximum(cx, x, zero)
 }
 
-/// Labels of a type that has -1.
+/// The labels in a type that can hold -1.
 fn labels_of(cx: &mut Lower, call: &Call) -> Emitted {
     let labels = call.tensor("target")?;
     if cx.spec(labels).dtype == DType::Bool { cx.cast(labels, DType::I32) } else { Ok(labels) }
 }
 
-/// `x` where `labels` are `label`, 0 elsewhere.
+/// `x` where the labels equal `label`, 0 elsewhere.
 fn where_label(cx: &mut Lower, labels: Tid, label: f64, x: Tid) -> Emitted {
     let (label, zero) = (ops::number_like(cx, labels, label)?, ops::number_like(cx, x, 0.0)?);
     let hit = ops::eq(cx, labels, label)?;
@@ -83,7 +84,7 @@ fn hinge_embedding(cx: &mut Lower, call: &Call) -> Items {
     one(reduced(cx, call, elements)?)
 }
 
-/// Scores `[N, C]` of one or several entries, and whether there was an axis of entries.
+/// Scores `[N, C]`, and whether the call has a batch axis.
 fn scores(cx: &mut Lower, call: &Call) -> Result<(Tid, bool), Refuse> {
     let x = wide_operand(cx, call, "self")?;
     match cx.spec(x).rank() {
@@ -96,7 +97,7 @@ fn scores(cx: &mut Lower, call: &Call) -> Result<(Tid, bool), Refuse> {
     }
 }
 
-/// `x / C` for `[N]` losses of `C` classes, reduced.
+/// Losses `[N]` divided by the number of classes, reduced.
 fn over_classes(cx: &mut Lower, call: &Call, losses: Tid, classes: &Expr, entries: bool) -> Emitted {
     let classes = cx.size_tensor(classes)?;
     let classes = cx.cast(classes, cx.spec(losses).dtype)?;
@@ -105,7 +106,8 @@ fn over_classes(cx: &mut Lower, call: &Call, losses: Tid, classes: &Expr, entrie
     if entries { Ok(loss) } else { cx.reshape(loss, &call.out(0)?.dims.clone()) }
 }
 
-/// `max(0, margin - x[target] + x[j])^p`, weighted by the target's class, summed over the other classes `j`.
+/// `max(0, margin - x[target] + x[j])^p`, weighted by the target's class and summed over the other
+/// classes `j`.
 fn multi_margin(cx: &mut Lower, call: &Call) -> Items {
     let (x, entries) = scores(cx, call)?;
     let classes = cx.spec(x).dims[1].clone();
@@ -133,7 +135,8 @@ fn multi_margin(cx: &mut Lower, call: &Call) -> Items {
     one(over_classes(cx, call, losses, &classes, entries)?)
 }
 
-/// `max(0, 1 - (x[j] - x[k]))` of each listed class `j` and each class `k` that is not listed. A list ends at the first negative class.
+/// Sums `max(0, 1 - (x[j] - x[k]))` over listed classes `j` and unlisted classes `k`. A list ends
+/// at its first negative class.
 fn multilabel_margin(cx: &mut Lower, call: &Call) -> Items {
     let (x, entries) = scores(cx, call)?;
     let (dims, dtype) = (cx.spec(x).dims.to_vec(), cx.spec(x).dtype);
@@ -172,7 +175,8 @@ fn multilabel_margin(cx: &mut Lower, call: &Call) -> Items {
     Ok(items)
 }
 
-/// `max(0, margin + |anchor - positive| - |anchor - negative|)`; with `swap`, the positive's distance to the negative if that is less.
+/// `max(0, margin + |anchor - positive| - |anchor - negative|)`. With `swap`, the distance from
+/// positive to negative replaces the last term if smaller.
 fn triplet_margin(cx: &mut Lower, call: &Call) -> Items {
     let params = ["anchor", "positive", "negative"];
     let dtype = promoted(cx, call, &params)?;
@@ -191,8 +195,8 @@ fn triplet_margin(cx: &mut Lower, call: &Call) -> Items {
     one(reduced(cx, call, elements)?)
 }
 
-/// The cross-entropy of a linear layer's results, which PyTorch computes in chunks of rows. Gradients, which follow the loss, are for
-/// training.
+/// The cross-entropy of a linear layer's results; PyTorch computes it in chunks of rows. The
+/// gradients that follow the loss are for training only.
 fn linear_cross_entropy(cx: &mut Lower, call: &Call) -> Items {
     if (1..call.outputs.len()).any(|i| call.is_used(i)) {
         return unsupported("the gradients of a loss are used; export the program under `torch.no_grad()`");

@@ -1,8 +1,12 @@
 //! The rule table: one row per PyTorch operator, in files by family.
 //!
-//! A row names the operator and the rule. The operator's schema names its parameters; one without a schema ends the build. Rules obey
-//! four laws: they look at metadata only; they emit nodes whose result equals PyTorch's for every input that the metadata
-//! admits, or refuse; they never emit a node that a simpler one could replace; and they leave storage layout to engines.
+//! A row names the operator and its rule. The operator's schema names its parameters; an operator
+//! without a schema fails the build. Every rule
+//! - reads metadata only;
+//! - emits nodes whose result equals PyTorch's for every input that the metadata admits, or refuses
+//!   the call;
+//! - never emits a node that a simpler node could replace;
+//! - leaves storage layout to the engines.
 
 mod activation;
 mod arithmetic;
@@ -67,7 +71,7 @@ use crate::{Call, Item, Lower, Refuse};
 /// Emits nodes for a call and returns its results.
 pub type Rule = fn(&mut Lower, &Call) -> Result<Vec<Item>, Refuse>;
 
-/// One operator.
+/// The rule of one operator.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleRow {
     /// Target without the `torch.ops.` prefix.
@@ -76,7 +80,7 @@ pub struct RuleRow {
     pub rule: Rule,
 }
 
-/// Shorthand for a row.
+/// Builds a row.
 const fn row(target: &'static str, rule: Rule) -> RuleRow {
     RuleRow { target, operator: Operator::named(target), rule }
 }
@@ -131,7 +135,7 @@ const FAMILIES: &[&[RuleRow]] = &[
     window::ROWS,
 ];
 
-/// Every row, family by family.
+/// All rows, family by family.
 pub fn rule_rows() -> impl Iterator<Item = &'static RuleRow> {
     FAMILIES.iter().flat_map(|rows| rows.iter())
 }
@@ -142,7 +146,7 @@ pub fn rule_for(target: &str) -> Option<&'static RuleRow> {
     BY_TARGET.get(target).copied()
 }
 
-/// Runs a rule that needs an axis on tensors of rank 0 as if they had one axis of one element.
+/// Runs a rule that needs an axis; rank-0 tensors are passed as vectors of one element.
 fn lifted(cx: &mut Lower, call: &Call, tensors: &[&str], rule: Rule) -> Result<Vec<Item>, Refuse> {
     let flat = |cx: &Lower, t| cx.spec(t).rank() == 0;
     let named: Vec<_> = tensors.iter().filter_map(|p| Some((*p, call.tensor_opt(p).ok().flatten()?))).collect();
@@ -166,7 +170,7 @@ fn lifted(cx: &mut Lower, call: &Call, tensors: &[&str], rule: Rule) -> Result<V
     Ok(items)
 }
 
-/// One tensor result.
+/// Wraps one tensor as a rule's results.
 fn one(t: flambeau_ir::Tid) -> Result<Vec<Item>, Refuse> {
     Ok(vec![Item::Tensor(t)])
 }

@@ -1,4 +1,4 @@
-//! Mixtures of experts: rows sorted by expert, gathered products, and the way back.
+//! Mixtures of experts: rows sorted by expert, gathered products, and restoration of the order.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::{
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// Whether rows are known to be sorted; zero means no.
+/// Whether the rows are sorted, as an integer; zero means no.
 fn sortedness(cx: &mut Lower, flag: Tid) -> Result<Int, Refuse> {
     if let Some(known) = cx.flag(flag) {
         return Ok(known);
@@ -36,7 +36,8 @@ fn sortedness(cx: &mut Lower, flag: Tid) -> Result<Int, Refuse> {
     Ok(Int::Vid(cx.emit_value(ItemInt { x: In(flag), out: NEW_VALUE })?))
 }
 
-/// Runs `then` or `other` by a condition: inline if it is known, else as two chains that write the same slots.
+/// Runs `then` or `other` by a condition: inline if it is known, else as two chains that write the
+/// same slots.
 fn either(
     cx: &mut Lower,
     cond: Int,
@@ -61,7 +62,8 @@ fn either(
     Ok(slots)
 }
 
-/// Rows of `x` `[N, D]` for each of `top_k` experts: (rows `[N K, 1, D]`, experts `[N K]`, sorted?, way back `[N K]`).
+/// Rows of `x` `[N, D]` for each of `top_k` experts. Returns rows `[N K, 1, D]`, experts `[N K]`, a
+/// sorted flag, and the inverse permutation `[N K]`.
 fn gather_inputs(cx: &mut Lower, call: &Call) -> Items {
     let (x, experts) = (call.tensor("x")?, call.tensor("expert_indices")?);
     let (top_k, cutoff) = (call.int("top_k")?, call.int("sort_cutoff")?);
@@ -108,7 +110,7 @@ fn gather_inputs(cx: &mut Lower, call: &Call) -> Items {
     Ok(made.into_iter().map(Item::Tensor).collect())
 }
 
-/// `down` `[N K, 1, H]` as `[N, K, H]` in the order before the sort.
+/// `down` `[N K, 1, H]` as `[N, K, H]`, in the order before the sort.
 fn scatter_outputs(cx: &mut Lower, call: &Call) -> Items {
     let (down, flag, back) = (call.tensor("down")?, call.tensor("sort_experts")?, call.tensor("inv_order")?);
     let rank = cx.spec(down).rank();
@@ -132,7 +134,7 @@ fn scatter_outputs(cx: &mut Lower, call: &Call) -> Items {
     one(made[0])
 }
 
-/// The flag as the two fields of a gathered product.
+/// The sorted flag as the two fields of a gathered product.
 fn sorted_fields(cx: &mut Lower, call: &Call) -> Result<(bool, Option<Int>), Refuse> {
     match call.tensor_opt("sorted_indices")? {
         None => Ok((false, None)),
@@ -143,7 +145,7 @@ fn sorted_fields(cx: &mut Lower, call: &Call) -> Result<(bool, Option<Int>), Ref
     }
 }
 
-/// Refuses left indices: PyTorch's operator ignores them, the node would not.
+/// Refuses left indices: PyTorch's operator ignores them, the node would apply them.
 fn refuse_lhs(call: &Call) -> Result<(), Refuse> {
     if call.arg("lhs_indices").is_some() {
         return unsupported("`lhs_indices` have no meaning in PyTorch's operator");
@@ -168,7 +170,7 @@ fn gather_mm(cx: &mut Lower, call: &Call) -> Items {
     })?)
 }
 
-/// Signed codes, one in a byte or two with the lower half first, as packed words.
+/// Packs signed codes, stored one per byte or two per byte with the lower half first, into words.
 fn packed_codes(cx: &mut Lower, codes: &Arc<Constant>, bits: u8) -> Emitted {
     let mut shape = codes.shape.clone();
     let Some(last) = shape.last_mut() else { return unsupported("codes without an axis") };
@@ -185,7 +187,8 @@ fn packed_codes(cx: &mut Lower, codes: &Arc<Constant>, bits: u8) -> Emitted {
     Ok(cx.constant(Constant { name, dtype: DType::U32, shape, expr }))
 }
 
-/// `x @ (codes * scales + biases)`, as PyTorch's operator defines it: codes are signed, and biases are added.
+/// `x @ (codes * scales + biases)` as PyTorch's operator defines it: codes are signed, and biases
+/// are added.
 fn gather_qmm(cx: &mut Lower, call: &Call) -> Items {
     refuse_lhs(call)?;
     if call.str_or("mode", "affine")? != "affine" {

@@ -1,4 +1,4 @@
-//! Normalisation layers and softmax.
+//! Normalization layers and softmax.
 
 use flambeau_ir::{In, LayerNorm, RMSNorm, Softmax, Tid};
 use flambeau_tensor::{DType, Expr};
@@ -8,7 +8,7 @@ use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// `x` with its last `n` axes joined, and the sizes to come back to.
+/// Joins the last `n` axes of `x`; also returns the original sizes.
 fn join_last(cx: &mut Lower, x: Tid, n: usize) -> Result<(Tid, Vec<Expr>), Refuse> {
     let dims = cx.spec(x).dims.to_vec();
     let lead =
@@ -32,7 +32,7 @@ fn layer_norm_parts(cx: &mut Lower, call: &Call) -> Result<Tid, Refuse> {
     cx.reshape(y, &dims)
 }
 
-/// Mean and reciprocal deviation over the last `n` axes, which stay with size 1, in f32.
+/// Mean and reciprocal deviation over the last `n` axes, which keep size 1, in f32.
 fn layer_statistics(cx: &mut Lower, call: &Call, eps: f64) -> Result<[Tid; 2], Refuse> {
     let x = call.tensor("input")?;
     let (n, rank) = (call.sizes("normalized_shape")?.len(), cx.spec(x).rank());
@@ -57,7 +57,7 @@ fn native_layer_norm(cx: &mut Lower, call: &Call) -> Items {
     Ok(items)
 }
 
-/// PyTorch's epsilon where none is given: the spacing of the element type at 1.
+/// PyTorch's default epsilon: the spacing of the element type at 1.
 fn machine_epsilon(dtype: DType) -> f32 {
     match dtype {
         DType::F16 => f32::powi(2.0, -10),
@@ -71,7 +71,7 @@ fn rms_norm(cx: &mut Lower, call: &Call) -> Items {
     let n = call.sizes("normalized_shape")?.len();
     let dtype = cx.spec(x).dtype;
     let eps = call.float_opt("eps")?.map_or(machine_epsilon(dtype), |e| e as f32);
-    // A wider weight multiplies before the result is rounded, and so in the node.
+    // A wider weight multiplies before the result is rounded; the node does the same.
     let weight = call.tensor_opt("weight")?;
     let weight = weight.map(|w| if ops::wide(dtype) == cx.spec(w).dtype { Ok(w) } else { cx.cast(w, dtype) }).transpose()?;
     let (flat, dims) = join_last(cx, x, n)?;
@@ -80,7 +80,7 @@ fn rms_norm(cx: &mut Lower, call: &Call) -> Items {
     one(cx.reshape(y, &dims)?)
 }
 
-/// Softmax in the type of the result, along an axis moved last where MLX treats the last one better.
+/// Softmax in the result's type.
 fn softmax(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let x = cx.cast(x, call.out(0)?.dtype)?;
@@ -94,7 +94,7 @@ fn softmax(cx: &mut Lower, call: &Call) -> Items {
 fn log_softmax(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let axis = cx.axis(call, "dim", -1, cx.spec(x).rank())?;
-    // The difference of halves would lose what makes small logarithms.
+    // The logarithm cancels digits, so halves are computed in f32.
     let x = cx.cast(x, ops::wide(call.out(0)?.dtype))?;
     if cx.spec(x).numel().as_int() == Some(0) {
         return one(x);
@@ -111,7 +111,7 @@ fn fused_rms_norm(cx: &mut Lower, call: &Call) -> Items {
     Ok(items)
 }
 
-/// Softmax of which rows that are minus infinity throughout are 0.
+/// Softmax that gives 0 for rows of minus infinity only.
 fn safe_softmax(cx: &mut Lower, call: &Call) -> Items {
     let x = cx.operand(call, "self", call.out(0)?.dtype)?;
     if cx.spec(x).rank() == 0 {

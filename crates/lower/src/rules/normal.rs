@@ -1,4 +1,5 @@
-//! The complements of the error function, and the normal distribution. In f32, within a few units in the last place.
+//! The complementary error functions and the normal distribution, in f32, accurate to a few units
+//! in the last place.
 
 use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
 
@@ -15,7 +16,7 @@ use crate::{Call, Item, Lower, Refuse, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// `(1 + 2x) erfcx(x)` of `(x - 4) / (x + 4)`, for `x >= 0`.
+/// Polynomial for `(1 + 2x) erfcx(x)` in `(x - 4) / (x + 4)`, for `x >= 0`.
 const ERFCX: [f64; 12] = [
     -2.462_805_4e-4,
     -3.659_084_3e-4,
@@ -31,7 +32,7 @@ const ERFCX: [f64; 12] = [
     1.232_995,
 ];
 
-/// `y` with `erfc(y) = 2p`, of `√(-ln(4p (1 - p))) - 3.35` between -1.15 and 1.15.
+/// Polynomial for `y` with `erfc(y) = 2p`, in `√(-ln(4p (1 - p))) - 3.35` from -1.15 to 1.15.
 const NDTRI_NEAR: [f64; 9] = [
     -1.068_387_4e-5,
     1.865_149e-5,
@@ -44,7 +45,7 @@ const NDTRI_NEAR: [f64; 9] = [
     3.184_440_4,
 ];
 
-/// The same of `√(-ln(4p (1 - p))) - 7.45` between -2.95 and 2.95.
+/// The same in `√(-ln(4p (1 - p))) - 7.45` from -2.95 to 2.95.
 const NDTRI_FAR: [f64; 9] = [
     7.211_72e-9,
     -4.846_804e-8,
@@ -61,7 +62,7 @@ fn wide_input(cx: &mut Lower, call: &Call) -> Emitted {
     cx.operand(call, "self", DType::F32)
 }
 
-/// `e^(sign x²)` for `x >= 0`. The square is the sum of an exact part and a small rest.
+/// `e^(sign x²)` for `x >= 0`. The square is split into an exact part and a small remainder.
 fn exp_square(cx: &mut Lower, x: Tid, sign: f64) -> Emitted {
     let scaled = ops::mul_number(cx, x, 16.0)?;
     let whole = ops::trunc(cx, scaled)?;
@@ -76,7 +77,7 @@ fn exp_square(cx: &mut Lower, x: Tid, sign: f64) -> Emitted {
 
 /// `e^(x²) erfc(x)` for `x >= 0`.
 fn scaled_tail(cx: &mut Lower, x: Tid) -> Emitted {
-    /// The fraction of numbers from here on is 1 in f32.
+    /// From here on, the fraction rounds to 1 in f32.
     const LARGE: f64 = 1e30;
     let large = ops::number_like(cx, x, LARGE)?;
     let bounded = ops::minimum(cx, x, large)?;
@@ -88,9 +89,9 @@ fn scaled_tail(cx: &mut Lower, x: Tid) -> Emitted {
     ops::div(cx, value, divisor)
 }
 
-/// `1 - erf(x)`, without what the difference loses of large `x`.
+/// `1 - erf(x)`, without the cancellation of the difference at large `x`.
 pub(super) fn erfc_of(cx: &mut Lower, x: Tid) -> Emitted {
-    /// From here on, f32 has no number as small as the result.
+    /// From here on, the result underflows f32.
     const VANISHED: f64 = 11.0;
     let magnitude = ops::abs(cx, x)?;
     let end = ops::number_like(cx, x, VANISHED)?;
@@ -110,7 +111,7 @@ pub(super) fn erfc_of(cx: &mut Lower, x: Tid) -> Emitted {
 fn erfcx_of(cx: &mut Lower, x: Tid) -> Emitted {
     let magnitude = ops::abs(cx, x)?;
     let tail = scaled_tail(cx, magnitude)?;
-    // Beyond, the square's power is infinite.
+    // Beyond 10, the power of the square is infinite.
     let end = ops::number_like(cx, x, 10.0)?;
     let bounded = ops::minimum(cx, magnitude, end)?;
     let power = exp_square(cx, bounded, 1.0)?;
@@ -131,7 +132,7 @@ fn erfcx(cx: &mut Lower, call: &Call) -> Items {
     one(erfcx_of(cx, x)?)
 }
 
-/// The normal distribution's integral.
+/// The cumulative distribution function of the normal distribution.
 fn ndtr(cx: &mut Lower, call: &Call) -> Items {
     let x = wide_input(cx, call)?;
     let scaled = ops::mul_number(cx, x, -FRAC_1_SQRT_2)?;
@@ -139,7 +140,7 @@ fn ndtr(cx: &mut Lower, call: &Call) -> Items {
     one(ops::mul_number(cx, tail, 0.5)?)
 }
 
-/// The logarithm of the normal distribution's integral.
+/// The logarithm of the normal distribution's cumulative distribution function.
 fn log_ndtr(cx: &mut Lower, call: &Call) -> Items {
     let x = wide_input(cx, call)?;
     let scaled = ops::mul_number(cx, x, FRAC_1_SQRT_2)?;
@@ -158,7 +159,8 @@ fn log_ndtr(cx: &mut Lower, call: &Call) -> Items {
     one(ops::select(cx, is_lower, lower, upper)?)
 }
 
-/// Where the normal distribution's integral is `p`: infinite at 0 and 1, NaN outside.
+/// The inverse of the normal distribution's cumulative distribution function: infinite at 0 and 1,
+/// NaN outside.
 fn ndtri(cx: &mut Lower, call: &Call) -> Items {
     let p = wide_input(cx, call)?;
     let twice = ops::mul_number(cx, p, 2.0)?;

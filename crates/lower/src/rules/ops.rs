@@ -1,4 +1,4 @@
-//! Shorthand for nodes that rules are made of: operands in, result out.
+//! Shorthand for emitting nodes: operands in, result out.
 
 use flambeau_ir::{
     ARange, Abs, Add, All, Any, Argmax, Argsort, AsStrided, AsType, Ceil, Clip, Concatenate, Cos, Cumsum, Divide, Equal, Exp,
@@ -61,9 +61,10 @@ macro_rules! along_axis {
 
 along_axis! { argsort => Argsort, sort => Sort }
 
-/// Quotient of integers toward minus infinity.
+/// The integer quotient rounded toward minus infinity.
 ///
-/// Other runtimes compute it through floats, so a cast to the same type follows that this one could do without.
+/// A cast to the same type follows, for other runtimes that compute the quotient in floats. This
+/// runtime does not need it.
 pub(super) fn floor_div(cx: &mut Lower, a: Tid, b: Tid) -> Emitted {
     let quotient = cx.emit(FloorDivide { a: In(a), b: In(b), out: NEW })?;
     let scalar_type = cx.spec(quotient).dtype;
@@ -80,7 +81,7 @@ pub(super) fn first(slots: &[Slot]) -> Emitted {
     }
 }
 
-/// The operand `self` and the axis `dim`; without `dim`, its elements in one row and axis 0.
+/// The operand `self` and the axis `dim`. Without `dim`, the elements in one row and axis 0.
 pub(super) fn axis_or_flat(cx: &mut Lower, call: &Call) -> Result<(Tid, usize), Refuse> {
     let x = call.tensor("self")?;
     if call.arg("dim").is_some() {
@@ -91,7 +92,8 @@ pub(super) fn axis_or_flat(cx: &mut Lower, call: &Call) -> Result<(Tid, usize), 
     Ok((cx.reshape(x, &[numel])?, 0))
 }
 
-/// Variance over `axes`: squared distances from the mean, summed and divided by the count less `ddof`.
+/// Variance over `axes`: squared distances from the mean, summed and divided by the count minus
+/// `ddof`.
 pub(super) fn variance(cx: &mut Lower, x: Tid, axes: &[usize], keepdims: bool, ddof: i32) -> Emitted {
     cx.emit(Var { x: In(x), out: NEW, axes: axes.iter().map(|&a| a as i32).collect(), keepdims, ddof })
 }
@@ -165,8 +167,8 @@ pub(super) fn softmax(cx: &mut Lower, x: Tid, axis: usize) -> Emitted {
     cx.emit(Softmax { x: In(x), out: NEW, axis: axis as i32, precise: true })
 }
 
-/// `x - ln Σ eˣ`; NaN beside an infinity, as in PyTorch, which takes the largest element away
-/// first.
+/// `x - ln Σ eˣ`. A row with an infinity gives NaN, as in PyTorch, which subtracts the largest
+/// element first.
 pub(super) fn log_softmax(cx: &mut Lower, x: Tid, axis: usize) -> Emitted {
     let total = cx.emit(LogSumExp { x: In(x), out: NEW, axes: vec![axis as i32], keepdims: true })?;
     let (infinity, nan) = (number_like(cx, total, f64::INFINITY)?, number_like(cx, total, f64::NAN)?);
@@ -175,12 +177,12 @@ pub(super) fn log_softmax(cx: &mut Lower, x: Tid, axis: usize) -> Emitted {
     sub(cx, x, total)
 }
 
-/// The axis replaced by the shape of `index`.
+/// Looks up `index` along an axis; the shape of `index` replaces the axis.
 pub(super) fn take(cx: &mut Lower, x: Tid, index: Tid, axis: usize) -> Emitted {
     cx.emit(Take { x: In(x), out: NEW, index: Index::Tid(index), axis: axis as i32 })
 }
 
-/// One element of the axis, which goes away.
+/// Takes one element of an axis and removes the axis.
 pub(super) fn take_one(cx: &mut Lower, x: Tid, index: i64, axis: usize) -> Emitted {
     cx.emit(Take { x: In(x), out: NEW, index: Index::Lit(index), axis: axis as i32 })
 }
@@ -193,7 +195,7 @@ pub(super) fn scatter_add(cx: &mut Lower, x: Tid, indices: Tid, updates: Tid, ax
     cx.emit(ScatterAdd { x: In(x), indices: In(indices), updates: In(updates), out: NEW, axis: axis as i32 })
 }
 
-/// Every element `value`.
+/// A tensor with every element equal to `value`.
 pub(super) fn full(cx: &mut Lower, value: f64, dims: &[Expr], scalar_type: DType) -> Emitted {
     let shape = cx.ints(dims)?;
     cx.emit(Full { out: NEW, shape, v: Float::Lit(value), scalar_type })
@@ -205,7 +207,7 @@ pub(super) fn count(cx: &mut Lower, n: &Expr, scalar_type: DType) -> Emitted {
     cx.emit(ARange { out: NEW, start: Int::Lit(0), stop, step: Int::Lit(1), scalar_type: Some(scalar_type) })
 }
 
-/// Parts of these lengths along an axis.
+/// Splits an axis into parts of these lengths.
 pub(super) fn split(cx: &mut Lower, x: Tid, lengths: &[Expr], axis: usize) -> Result<Vec<Tid>, Refuse> {
     if lengths.len() == 1 {
         return Ok(vec![x]);
@@ -215,7 +217,7 @@ pub(super) fn split(cx: &mut Lower, x: Tid, lengths: &[Expr], axis: usize) -> Re
     Ok(slots.into_iter().filter_map(|s| if let Slot::Tensor(t) = s { Some(t) } else { None }).collect())
 }
 
-/// Parts of equal length along an axis of a size that is known to be a multiple of `n`.
+/// Splits an axis into `n` equal parts; its size must be a known multiple of `n`.
 pub(super) fn split_evenly(cx: &mut Lower, x: Tid, n: usize, axis: usize) -> Result<Vec<Tid>, Refuse> {
     let size = &cx.spec(x).dims[axis];
     match size.exact_div(&Expr::Int(n as i64)) {
@@ -234,13 +236,13 @@ pub(super) fn pad(cx: &mut Lower, x: Tid, widths: &[(Expr, Expr)], mode: &str, c
     cx.emit(Pad { x: In(x), out: NEW, pad_width, mode: mode.to_owned(), constant_value: constant_value as f32 })
 }
 
-/// A view of the row-major `x`.
+/// A strided view of `x`, whose memory is row-major.
 pub(super) fn as_strided(cx: &mut Lower, x: Tid, dims: &[Expr], strides: &[Expr], offset: u64) -> Emitted {
     let (shape, strides) = (cx.ints(dims)?, cx.ints(strides)?);
     cx.emit(AsStrided { x: In(x), out: NEW, shape, strides, offset })
 }
 
-/// A vector laid along one axis of a tensor of that rank.
+/// Reshapes a vector to broadcast along one axis of a tensor of rank `rank`.
 pub(super) fn along(cx: &mut Lower, vector: Tid, axis: usize, rank: usize) -> Emitted {
     let mut dims = vec![Expr::Int(1); rank];
     if let (Some(dim), Some(n)) = (dims.get_mut(axis), cx.spec(vector).dims.first()) {
@@ -249,21 +251,21 @@ pub(super) fn along(cx: &mut Lower, vector: Tid, axis: usize, rank: usize) -> Em
     cx.reshape(vector, &dims)
 }
 
-/// The axes moved so that `axis` is last.
+/// Moves `axis` last.
 pub(super) fn axis_last(cx: &mut Lower, x: Tid, axis: usize) -> Emitted {
     let mut perm: Vec<usize> = (0..cx.spec(x).rank()).filter(|&a| a != axis).collect();
     perm.push(axis);
     cx.permute(x, &perm)
 }
 
-/// The axes moved so that `axis` is first.
+/// Moves `axis` first.
 pub(super) fn axis_first(cx: &mut Lower, x: Tid, axis: usize) -> Emitted {
     let rest = (0..cx.spec(x).rank()).filter(|&a| a != axis);
     let perm: Vec<usize> = std::iter::once(axis).chain(rest).collect();
     cx.permute(x, &perm)
 }
 
-/// What no element of a type is below.
+/// The lowest value of a type.
 pub(super) fn lowest(dtype: DType) -> f64 {
     match dtype {
         DType::I64 => i64::MIN as f64,
@@ -275,7 +277,7 @@ pub(super) fn lowest(dtype: DType) -> f64 {
     }
 }
 
-/// What no element of a type is above.
+/// The highest value of a type.
 pub(super) fn highest(dtype: DType) -> f64 {
     match dtype {
         DType::I64 => i64::MAX as f64,
@@ -289,12 +291,12 @@ pub(super) fn highest(dtype: DType) -> f64 {
     }
 }
 
-/// The type in which PyTorch computes elements of a type that it stores in 16 bits.
+/// The type in which PyTorch computes: f32 for 16-bit floats, else the type itself.
 pub(super) fn wide(dtype: DType) -> DType {
     if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype }
 }
 
-/// Horner's rule, the highest power first.
+/// Evaluates a polynomial by Horner's rule, with the highest power first.
 pub(super) fn polynomial(cx: &mut Lower, x: Tid, coefficients: &[f64]) -> Emitted {
     let mut y = number_like(cx, x, coefficients.first().copied().unwrap_or(0.0))?;
     for &c in coefficients.iter().skip(1) {
@@ -314,7 +316,7 @@ pub(super) fn total_of(dims: &[Expr]) -> Expr {
     dims.iter().cloned().fold(Expr::Int(0), |n, d| n + d)
 }
 
-/// `size * factor + shift` as a rank-0 tensor: a constant if the size is known.
+/// `size * factor + shift` as a rank-0 tensor; a constant if the size is known.
 pub(super) fn size_number(cx: &mut Lower, size: &Expr, factor: f64, shift: f64, dtype: DType) -> Emitted {
     if let Some(size) = size.as_int() {
         return cx.number(size as f64 * factor + shift, dtype);

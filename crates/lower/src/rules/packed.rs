@@ -1,4 +1,4 @@
-//! Weights that arrive packed: GGUF blocks, 4-bit integers, and small floats with shared scales.
+//! Weights stored packed: GGUF blocks, 4-bit integers, and small floats with shared scales.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::{
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// The same bytes as another type.
+/// Reinterprets a constant's bytes as another type.
 fn reinterpreted(cx: &mut Lower, c: &Arc<Constant>, dtype: DType, suffix: &str) -> Emitted {
     if c.dtype == dtype {
         return Ok(cx.constant(Constant::clone(c)));
@@ -30,10 +30,10 @@ fn reinterpreted(cx: &mut Lower, c: &Arc<Constant>, dtype: DType, suffix: &str) 
     Ok(cx.constant(Constant { name: format!("{}_{suffix}", c.name), dtype, shape, expr: ConstExpr::Reinterpret(c.clone()) }))
 }
 
-/// The block formats that torchao's operator knows.
+/// The block formats of torchao's operator.
 const GGUF: [Block; 5] = [Block::Q4_0, Block::Q8_0, Block::Q4_K, Block::Q5_K, Block::Q6_K];
 
-/// Blocks `[N, bytes]` repacked as codes with a scale and a bias per group, in the output's type.
+/// Repacks blocks `[N, bytes]` as codes with a scale and a bias per group, in the output's type.
 fn dequantize_gguf(cx: &mut Lower, call: &Call) -> Items {
     let blocks = constant(cx, call, "weight")?;
     let name = call.str_or("ggml_type", "")?;
@@ -59,7 +59,8 @@ fn dequantize_gguf(cx: &mut Lower, call: &Call) -> Items {
     one(dequantize(cx, parts, group as i32, bits as i32, dtype)?)
 }
 
-/// `scale * (code - zero_point)`: codes `[N, K / 2]` with the lower half first, scale and zero point `[K / group, N]`.
+/// `scale * (code - zero_point)`, with codes `[N, K / 2]`, lower half first, and scale and zero
+/// point `[K / group, N]`.
 fn dequantize_int4(cx: &mut Lower, call: &Call) -> Items {
     let (codes, scale, zero_point) =
         (constant(cx, call, "qdata")?, constant(cx, call, "scale")?, constant(cx, call, "zero_point")?);
@@ -94,7 +95,7 @@ fn small_floats(cx: &mut Lower, words: Tid, scales: Tid, mode: QuantMode, dtype:
     cx.emit(Dequantize { w, scales, out: NEW, biases: None, group_size, bits, mode, global_scale: None, dtype: Some(dtype) })
 }
 
-/// `e2m1(code) * e4m3(scale) * per_tensor_scale`, one scale for 16 codes.
+/// `e2m1(code) * e4m3(scale) * per_tensor_scale`, with one scale per 16 codes.
 fn dequantize_nvfp4(cx: &mut Lower, call: &Call) -> Items {
     if call.int_or("block_size", 16)? != 16 {
         return unsupported("blocks of other than 16 elements");
@@ -113,7 +114,7 @@ fn dequantize_nvfp4(cx: &mut Lower, call: &Call) -> Items {
     one(ops::mul(cx, weight, global)?)
 }
 
-/// Scales `[N, K / 16]` of codes `[N, K / 2]`, of which the program stores tiles.
+/// Reorders tiled scales into rows `[N, K / 16]` for codes `[N, K / 2]`.
 fn in_rows(scale: &Arc<Constant>, codes: &[usize]) -> Result<Arc<Constant>, Refuse> {
     let [rows, bytes] = *codes else { return unsupported("tiled scales of a weight that is no matrix") };
     let shape = Shape::from_slice(&[rows, bytes / 8]);
@@ -121,7 +122,7 @@ fn in_rows(scale: &Arc<Constant>, codes: &[usize]) -> Result<Arc<Constant>, Refu
     Ok(Arc::new(Constant { name: format!("{}_rows", scale.name), dtype: DType::U8, shape, expr }))
 }
 
-/// `e4m3(code) * 2^(scale - 127)`, one scale for 32 codes.
+/// `e4m3(code) * 2^(scale - 127)`, with one scale per 32 codes.
 fn dequantize_mx(cx: &mut Lower, call: &Call) -> Items {
     let (codes, scale) = (constant(cx, call, "qdata")?, constant(cx, call, "scale")?);
     let block = call.int_or("block_size", 32)?;

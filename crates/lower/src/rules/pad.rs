@@ -26,7 +26,7 @@ fn widths(cx: &Lower, x: Tid, list: &[Expr]) -> Result<Vec<(Expr, Expr)>, Refuse
     Ok(widths)
 }
 
-/// Cuts where a width is negative and leaves the others.
+/// Crops by negative widths and sets these to zero.
 fn crop(cx: &mut Lower, mut x: Tid, widths: &mut [(Expr, Expr)]) -> Emitted {
     for (axis, (lo, hi)) in widths.iter_mut().enumerate() {
         let cut = |w: &Expr| w.as_int().filter(|&w| w < 0).map_or(0, i64::wrapping_neg);
@@ -51,7 +51,8 @@ fn constant(cx: &mut Lower, x: Tid, list: &[Expr], value: f64) -> Items {
     one(ops::pad(cx, x, &widths, "constant", value)?)
 }
 
-/// Repeats the ends. What a negative width cuts off still counts as an end where the other side grows.
+/// Repeats the end elements. Padding at one end may read elements that a negative width crops at
+/// the other.
 fn replicate(cx: &mut Lower, x: Tid, list: &[Expr]) -> Items {
     let mut widths = widths(cx, x, list)?;
     let known = cx.spec(x).dims.iter().all(|d| d.as_int().is_some_and(|n| n > 0));
@@ -62,7 +63,7 @@ fn replicate(cx: &mut Lower, x: Tid, list: &[Expr]) -> Items {
     one(ops::pad(cx, x, &widths, "edge", 0.0)?)
 }
 
-/// The place in an axis of `n` elements that lies at `i` once the axis is continued.
+/// Source index for index `i` of an axis of `n` elements padded at both ends.
 type Continue = fn(i: i64, n: i64) -> i64;
 
 fn mirrored(i: i64, n: i64) -> i64 {
@@ -75,7 +76,7 @@ fn wrapped(i: i64, n: i64) -> i64 {
     i.rem_euclid(n)
 }
 
-/// Parts of an axis of unknown size that continue it before and after: slices as (start, stop, step).
+/// Slices (start, stop, step) that pad an axis of unknown size before and after.
 type Ends = fn(lo: i64, hi: i64) -> [(i64, i64, i32); 2];
 
 fn mirrored_ends(lo: i64, hi: i64) -> [(i64, i64, i32); 2] {
@@ -129,7 +130,7 @@ fn in_mode(cx: &mut Lower, x: Tid, list: &[Expr], mode: &str, value: f64) -> Ite
     }
 }
 
-/// Continues what negative widths leave.
+/// Circular padding of the axis left by negative widths.
 fn circular(cx: &mut Lower, x: Tid, list: &[Expr]) -> Items {
     let mut widths = widths(cx, x, list)?;
     let x = crop(cx, x, &mut widths)?;

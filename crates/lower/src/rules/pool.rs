@@ -1,4 +1,4 @@
-//! Pooling: windows as a strided view, then one reduction over them.
+//! Pooling: a strided view of the windows, then one reduction over them.
 
 mod adaptive;
 
@@ -26,7 +26,8 @@ struct Axis {
 }
 
 impl Axis {
-    /// Elements to add at the end, so that the last window fits: negative if some are never looked at.
+    /// Number of elements to append so that the last window fits; negative if the windows skip
+    /// elements at the end.
     fn extra(&self) -> Expr {
         let w = &self.windows;
         (self.out.clone() - Expr::Int(1)) * Expr::Int(w.walk.stride) + Expr::Int(w.span() - w.walk.padding) - self.size.clone()
@@ -51,7 +52,7 @@ impl Windows {
         for (windows, size) in geometry::Windows::of_call(call, n)?.into_iter().zip(&cx.spec(x).dims[rank - n..]) {
             let out = match (ceil_mode, size.as_int()) {
                 (true, Some(size)) => Expr::Int(windows.count_up(size)),
-                // Which windows begin within the axis is what the exporter decided.
+                // The exporter decided which windows begin inside the axis.
                 (true, None) => recorded(call, rank - n + axes.len())?,
                 (false, _) => windows.count(size),
             };
@@ -60,7 +61,7 @@ impl Windows {
         Ok(Windows { x, axes, ceil_mode })
     }
 
-    /// Sizes before the pooled axes.
+    /// Sizes of the axes before the pooled ones.
     fn lead(&self, cx: &Lower) -> Vec<Expr> {
         let dims = &cx.spec(self.x).dims;
         dims[..dims.len() - self.axes.len()].to_vec()
@@ -70,7 +71,8 @@ impl Windows {
         self.axes.iter().map(|a| a.out.clone()).collect()
     }
 
-    /// The windows and the axes to reduce: `[.., O1, K1, O2, K2 ..]` if they tile, else `[.., O1, O2, .., K1, K2 ..]`.
+    /// The windows and the axes to reduce: `[.., O1, K1, O2, K2 ..]` if windows are adjacent, else
+    /// `[.., O1, O2, .., K1, K2 ..]`.
     fn view(&self, cx: &mut Lower, fill: f64) -> Result<(Tid, Vec<usize>), Refuse> {
         let lead = self.lead(cx);
         let (n, at) = (self.axes.len(), lead.len());
@@ -96,13 +98,14 @@ impl Windows {
         Ok((view, (at + n..at + 2 * n).collect()))
     }
 
-    /// `x` with padding at both ends, and the padded sizes.
+    /// `x` padded at both ends, and the padded sizes.
     fn padded(&self, cx: &mut Lower, fill: f64) -> Result<(Tid, Vec<Expr>), Refuse> {
         let none = (Expr::Int(0), Expr::Int(0));
         let mut widths = vec![none; cx.spec(self.x).rank() - self.axes.len()];
         let mut sizes = Vec::new();
         for axis in &self.axes {
-            // Beyond a symbolic end the stated padding suffices, and less than a stride more where windows are counted upward.
+            // At a symbolic end, the call's padding suffices; counting upward needs at most
+            // `stride - 1` more.
             let walk = axis.windows.walk;
             let most = walk.padding + if self.ceil_mode { walk.stride - 1 } else { 0 };
             let hi = axis.extra().as_int().map_or(most, |e| e.max(0));
@@ -113,7 +116,7 @@ impl Windows {
     }
 }
 
-/// The size that the program records of an axis of the first result.
+/// The recorded size of an axis of the first result.
 fn recorded(call: &Call, axis: usize) -> Result<Expr, Refuse> {
     call.out(0)?.dims.get(axis).cloned().ok_or_else(|| Refuse::Missing(format!("size {axis} of the result")))
 }
@@ -135,7 +138,7 @@ fn max_pool(cx: &mut Lower, call: &Call, n: usize) -> Items {
     Ok(vec![values, indices])
 }
 
-/// Place of each window's largest element in the unpadded plane.
+/// Index of each window's largest element in the unpadded plane.
 fn max_indices(cx: &mut Lower, windows: &Windows) -> Emitted {
     let fill = ops::lowest(cx.spec(windows.x).dtype);
     let (view, axes) = windows.view(cx, fill)?;
@@ -165,7 +168,8 @@ fn max_indices(cx: &mut Lower, windows: &Windows) -> Emitted {
     ops::add(cx, offset, origin)
 }
 
-/// As [`max_indices`] over axes of symbolic size: `best` `[.., O1, O2, ..]` is a place in the kernel, axes in their order.
+/// [`max_indices`] over axes of symbolic size. `best` `[.., O1, O2, ..]` is an index into the
+/// kernel's elements in axis order.
 fn open_indices(cx: &mut Lower, windows: &Windows, best: Tid, kernel: &[i64]) -> Emitted {
     let rank = cx.spec(best).rank();
     let at = rank - kernel.len();
@@ -192,7 +196,7 @@ fn open_indices(cx: &mut Lower, windows: &Windows, best: Tid, kernel: &[i64]) ->
     plane.map_or_else(|| unsupported("a pooling over no axis"), Ok)
 }
 
-/// How many elements each window of an axis divides by, where sizes are symbolic.
+/// Divisor of each window of an axis of symbolic size.
 fn open_counts(cx: &mut Lower, axis: &Axis, include_pad: bool) -> Emitted {
     let (walk, dtype) = (axis.windows.walk, DType::F32);
     let windows = ops::count(cx, &axis.out, dtype)?;
@@ -211,7 +215,7 @@ fn open_counts(cx: &mut Lower, axis: &Axis, include_pad: bool) -> Emitted {
     ops::maximum(cx, count, unit)
 }
 
-/// How many elements each window of an axis divides by.
+/// Divisor of each window of an axis.
 fn window_counts(axis: &Axis, size: i64, out: i64, include_pad: bool) -> Vec<f32> {
     let count = |o: i64| {
         let start = o * axis.windows.walk.stride - axis.windows.walk.padding;

@@ -1,4 +1,4 @@
-//! Products that contract axes other than the last of one matrix with the first of the other.
+//! Tensor contractions over arbitrary axes, and distances between rows.
 
 use flambeau_ir::Tid;
 use flambeau_tensor::{DType, Expr};
@@ -28,7 +28,7 @@ impl Labelled {
         at.and_then(|a| cx.spec(self.t).dims.get(a).cloned()).unwrap_or(Expr::Int(1))
     }
 
-    /// Axes of the labels in their order; labels that the tensor lacks become axes of size 1.
+    /// Permutes the axes to the order of the labels; missing labels become axes of size 1.
     fn arranged(&self, cx: &mut Lower, order: &[u32]) -> Emitted {
         let own: Vec<u32> = order.iter().copied().filter(|l| self.labels.contains(l)).collect();
         let perm: Vec<usize> = own.iter().filter_map(|l| self.labels.iter().position(|k| k == l)).collect();
@@ -47,7 +47,8 @@ impl Labelled {
         Ok(Labelled { t, labels: self.labels.into_iter().filter(|&l| wanted(l)).collect() })
     }
 
-    /// Drops axes of one element that the other operand sums over more: each sum is then of that operand alone.
+    /// Drops a summed axis of size 1 if the other operand has more elements there, so that each sum
+    /// is over that operand alone.
     fn without_units(self, cx: &mut Lower, other: &Labelled, wanted: &dyn Fn(u32) -> bool) -> Result<Labelled, Refuse> {
         let unit = |t: &Labelled, l: u32| t.size(cx, l) == Expr::Int(1);
         let drops = |l: &u32| other.labels.contains(l) && !wanted(*l) && unit(&self, *l) && !unit(other, *l);
@@ -56,7 +57,7 @@ impl Labelled {
         Ok(Labelled { t: cx.reshape(self.t, &dims)?, labels: kept })
     }
 
-    /// Equal labels on several axes stand for their diagonal.
+    /// Replaces axes with equal labels by their diagonal.
     fn without_repeats(mut self, cx: &mut Lower) -> Result<Labelled, Refuse> {
         while let Some((a, b)) = first_repeat(&self.labels) {
             let label = self.labels[a];
@@ -100,10 +101,10 @@ fn contract(cx: &mut Lower, a: Labelled, b: Labelled, wanted: &dyn Fn(u32) -> bo
     Ok(Labelled { t: cx.reshape(xy, &[&lead[..], &m, &n].concat())?, labels })
 }
 
-/// First label of the axes of an ellipsis; letters come before.
+/// First label of an ellipsis's axes; it is above all letters.
 const ELLIPSIS: u32 = 0x11_0000;
 
-/// Labels of one operand's axes, ellipsis axes counted from the right.
+/// Labels of one operand's axes; ellipsis axes count from the right.
 fn labels_of(term: &str, rank: usize) -> Result<Vec<u32>, Refuse> {
     let term: String = term.chars().filter(|c| !c.is_whitespace()).collect();
     let letters = |s: &str| s.chars().map(|c| c as u32).collect::<Vec<_>>();
@@ -119,7 +120,8 @@ fn labels_of(term: &str, rank: usize) -> Result<Vec<u32>, Refuse> {
     }
 }
 
-/// Labels of the result of an equation without an arrow: ellipsis, then those that occur once in order.
+/// Labels of the result of an equation without an arrow: the ellipsis, then the labels that occur
+/// once, in order.
 fn implied_output(all: &[u32]) -> Vec<u32> {
     let mut out: Vec<u32> =
         all.iter().copied().filter(|&l| l >= ELLIPSIS || all.iter().filter(|&&k| k == l).count() == 1).collect();
@@ -182,7 +184,7 @@ fn tensordot(cx: &mut Lower, call: &Call) -> Items {
     one(total.arranged(cx, &output)?)
 }
 
-/// The two named operands in the type of the result.
+/// The two named operands in the result's type.
 fn pair(cx: &mut Lower, call: &Call, a: &str, b: &str) -> Result<(Tid, Tid), Refuse> {
     let dtype = call.out(0)?.dtype;
     Ok((cx.operand(call, a, dtype)?, cx.operand(call, b, dtype)?))
@@ -194,7 +196,7 @@ fn outer(cx: &mut Lower, call: &Call) -> Items {
     one(ops::mul(cx, a, b)?)
 }
 
-/// The sum of products, also of integers.
+/// Dot product, also of integers.
 fn dot(cx: &mut Lower, call: &Call) -> Items {
     let other = if call.arg("tensor").is_some() { "tensor" } else { "other" };
     let (a, b) = pair(cx, call, "self", other)?;
@@ -248,7 +250,7 @@ fn bilinear(cx: &mut Lower, call: &Call) -> Items {
     }
 }
 
-/// `[a0 b, a1 b, ..]` on every axis.
+/// Kronecker product: `[a0 b, a1 b, ..]` on every axis.
 fn kron(cx: &mut Lower, call: &Call) -> Items {
     let (a, b) = pair(cx, call, "self", "other")?;
     let rank = cx.spec(a).rank().max(cx.spec(b).rank());
@@ -270,7 +272,7 @@ fn vecdot(cx: &mut Lower, call: &Call) -> Items {
     one(ops::sum(cx, products, &[axis], false)?)
 }
 
-/// A chain of matrix products, from left to right; either end may be a vector.
+/// A chain of matrix products from left to right; either end may be a vector.
 fn multi_dot(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
     let mut total: Option<Tid> = None;
@@ -308,12 +310,14 @@ fn matrix_power(cx: &mut Lower, call: &Call) -> Items {
     one(total.unwrap_or(square))
 }
 
-/// Both members of each pair of `n` rows, i64, in the order of the first and then the second one.
+/// First and second member of each pair of `n` rows, i64, ordered by the first and then the second
+/// member.
 fn open_pairs(cx: &mut Lower, n: &Expr) -> Result<(Tid, Tid), Refuse> {
     let (whole, exact) = (flambeau_tensor::DType::I64, flambeau_tensor::DType::F32);
     let total = (n.clone() * (n.clone() - Expr::Int(1))).floor_div(&Expr::Int(2));
     let pairs = ops::count(cx, &total, whole)?;
-    // Row `i` begins at pair `i (2n - 1 - i) / 2`. The root is off by less than one, which comparing with whole numbers mends.
+    // Row `i` begins at pair `i (2n - 1 - i) / 2`. The float root is off by less than one; integer
+    // comparisons correct it.
     let width = ops::size_number(cx, n, 2.0, -1.0, whole)?;
     let square = ops::mul(cx, width, width)?;
     let before = ops::mul_number(cx, pairs, 8.0)?;
@@ -380,7 +384,7 @@ fn cdist(cx: &mut Lower, call: &Call) -> Items {
     one(wide_norm(cx, call, apart, last)?)
 }
 
-/// The norm of order `p` along an axis, of halves in f32, where powers do not overflow.
+/// The norm of order `p` along an axis, of halves in f32, because powers of halves overflow.
 fn wide_norm(cx: &mut Lower, call: &Call, x: Tid, axis: usize) -> Emitted {
     let x = cx.cast(x, ops::wide(cx.spec(x).dtype))?;
     norm_of(cx, x, call.float_or("p", 2.0)?, &[axis], false)
@@ -404,21 +408,22 @@ fn length(cx: &mut Lower, apart: Tid, p: f64, eps: f64, keepdims: bool) -> Emitt
     norm_of(cx, apart, p, &[last], keepdims)
 }
 
-/// The distance of order `p` between the rows of two tensors, to whose differences `eps` is added. Differences of integers wrap around.
+/// The distance of order `p` between the rows of two tensors; `eps` is added to the differences.
+/// Differences of integers wrap around.
 pub(super) fn distance(cx: &mut Lower, [a, b]: [Tid; 2], p: f64, eps: f64) -> Emitted {
     let apart = ops::sub(cx, a, b)?;
     let apart = cx.cast(apart, DType::F32)?;
     length(cx, apart, p, eps, false)
 }
 
-/// `sum(a b) / (max(|a|, eps) max(|b|, eps))`; of halves `sum((a / max(|a|, eps)) (b / max(|b|,
-/// eps)))`, where nothing overflows, with lengths, quotients and products rounded as PyTorch rounds
-/// them.
+/// `sum(a b) / (max(|a|, eps) max(|b|, eps))`. Halves use
+/// `sum((a / max(|a|, eps)) (b / max(|b|, eps)))`, which does not overflow. Lengths, quotients and
+/// products round as in PyTorch.
 fn cosine_similarity(cx: &mut Lower, call: &Call) -> Items {
     let (mut a, mut b) = pair(cx, call, "x1", "x2")?;
     let rank = cx.spec(a).rank().max(cx.spec(b).rank());
     let axis = cx.axis(call, "dim", 1, rank)?;
-    // An axis that one operand only broadcasts along counts for its length as often as for the other's.
+    // A broadcast axis counts toward the length as often as in the other operand.
     let sizes = [a, b].map(|t| (axis + cx.spec(t).rank()).checked_sub(rank).map_or(Expr::Int(1), |i| cx.spec(t).dims[i].clone()));
     if sizes[0] != sizes[1] {
         let common = ops::mul(cx, a, b)?;

@@ -1,4 +1,4 @@
-//! Lookups and writes by indices with a mask, or by places in row-major order.
+//! Lookups and writes by masked indices, or by row-major element index.
 
 use flambeau_ir::Tid;
 use flambeau_tensor::DType;
@@ -15,7 +15,7 @@ use crate::{Arg, Call, Item, Lower, Refuse, call::unsupported};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// A write by indices into the elements in row-major order.
+/// Writes by indices into the row-major elements.
 fn put(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
     let (x, source) = (cx.operand(call, "self", dtype)?, cx.operand(call, "source", dtype)?);
@@ -27,7 +27,7 @@ fn put(cx: &mut Lower, call: &Call) -> Items {
     one(cx.reshape(written, &dims)?)
 }
 
-/// A write into the elements that strides describe, each of which is a place in row-major order.
+/// Writes to the elements that strides select, each as a row-major element index.
 fn as_strided_scatter(cx: &mut Lower, call: &Call) -> Items {
     let (size, stride) = (ops::known("size", &call.sizes("size")?)?, ops::known("stride", &call.sizes("stride")?)?);
     let mut places = vec![call.int_or("storage_offset", 0)?];
@@ -42,7 +42,7 @@ fn as_strided_scatter(cx: &mut Lower, call: &Call) -> Items {
     put(cx, &inner)
 }
 
-/// The call with indices beyond an axis moved to its ends.
+/// The call with indices clamped to the axes.
 fn clamped_indices(cx: &mut Lower, call: &Call, x: Tid) -> Result<Call, Refuse> {
     let dims = cx.spec(x).dims.to_vec();
     let mut clamped = call.tensors_opt("indices")?;
@@ -60,7 +60,7 @@ fn clamped_indices(cx: &mut Lower, call: &Call, x: Tid) -> Result<Call, Refuse> 
     Ok(call)
 }
 
-/// Elements by indices, and a number where the mask is false; there, indices may lie outside.
+/// Elements by index, and a number where the mask is false; masked indices may be out of range.
 fn masked_index(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let inner = clamped_indices(cx, call, x)?;
@@ -72,7 +72,7 @@ fn masked_index(cx: &mut Lower, call: &Call) -> Items {
     one(ops::select(cx, mask, found, fill)?)
 }
 
-/// Adds values by indices where the mask is true; elsewhere, indices may lie outside.
+/// Adds values by index where the mask is true; masked indices may be out of range.
 fn masked_index_add(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let mut inner = clamped_indices(cx, call, x)?;
@@ -85,9 +85,9 @@ fn masked_index_add(cx: &mut Lower, call: &Call) -> Items {
     index_put(cx, &inner)
 }
 
-/// Rows that the indices name, shortened to `max_norm` if they are longer.
+/// Scales the indexed rows down to `max_norm` if they are longer.
 fn embedding_renorm(cx: &mut Lower, call: &Call) -> Items {
-    /// The number that PyTorch adds to a length before a division.
+    /// PyTorch's addend to a length before a division.
     const EPS: f64 = 1e-7;
     let (x, indices) = (call.tensor("self")?, call.tensor("indices")?);
     let n = cx.spec(indices).numel();

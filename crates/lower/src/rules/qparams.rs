@@ -1,4 +1,5 @@
-//! Quantization while a program runs: scales and zero points from the range of a tensor, and codes from floats.
+//! Quantization at run time: scales and zero points from the range of a tensor, and codes from
+//! floats.
 
 use flambeau_ir::{In, Round, Tid};
 use flambeau_tensor::{DType, Expr};
@@ -13,33 +14,35 @@ use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// The nearest whole number, ties to even.
+/// Rounds to the nearest whole number, ties to even.
 pub(super) fn rounded(cx: &mut Lower, x: Tid) -> Emitted {
     cx.emit(Round { x: In(x), out: NEW, decimals: 0 })
 }
 
-/// `x` held between two numbers; a bound that is absent holds nothing.
+/// `max(x, low)`.
 pub(super) fn at_least(cx: &mut Lower, x: Tid, low: f64) -> Emitted {
     let low = ops::number_like(cx, x, low)?;
     ops::maximum(cx, x, low)
 }
 
-/// The smallest normal number of a float type, which scales have at least unless a call says more.
+/// The smallest normal number of a float type: the default lower bound of scales.
 fn smallest_normal(dtype: DType) -> f64 {
     if dtype == DType::F16 { 2f64.powi(-14) } else { f64::from(f32::MIN_POSITIVE) }
 }
 
-/// How codes lie around zero.
+/// Mapping of the value range to codes.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Mapping {
-    /// Zero has the code in the middle; the larger of both ends decides.
+    /// Zero has the middle code; the end with the larger magnitude sets the scale.
     Symmetric,
-    /// As before, but each end is divided by its own largest code.
+    /// Zero has the middle code; each end is divided by its own extreme code, and the larger
+    /// quotient is the scale.
     SymmetricWithoutClipping,
     Asymmetric,
 }
 
-/// Scale and zero point, in the type of `low` and `high`, of codes between `range` for values between `low` and `high`.
+/// Scale and zero point that map values from `low` to `high` to the codes in `range`, in the type
+/// of `low` and `high`.
 pub(super) fn parameters(
     cx: &mut Lower,
     (low, high): (Tid, Tid),
@@ -98,7 +101,8 @@ fn choose_qparams_affine(cx: &mut Lower, call: &Call) -> Items {
     Ok(vec![Item::Tensor(shaped(cx, scale, 0)?), Item::Tensor(shaped(cx, zero_point, 1)?)])
 }
 
-/// `clamp(round(x / scale) + zero_point)`, the quotient as a product with the reciprocal. Scale and zero point broadcast.
+/// `clamp(round(x / scale) + zero_point)`, computed as a product with the reciprocal. Scale and
+/// zero point broadcast.
 pub(super) fn codes(cx: &mut Lower, x: Tid, scale: Tid, zero_point: Option<Tid>, range: (i64, i64)) -> Emitted {
     let one = ops::number_like(cx, scale, 1.0)?;
     let inverse = ops::div(cx, one, scale)?;
@@ -132,7 +136,7 @@ fn quantize_affine(cx: &mut Lower, call: &Call) -> Items {
     one(cx.reshape(codes, &dims)?)
 }
 
-/// The scale that makes the largest magnitude of each block the largest number of an 8-bit float type.
+/// The scale that maps each block's largest magnitude to the largest number of an 8-bit float type.
 fn choose_scale_float8(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("tensor")?;
     if call.dtype_opt("scale_dtype")?.unwrap_or(DType::F32) != DType::F32 {

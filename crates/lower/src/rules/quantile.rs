@@ -1,4 +1,4 @@
-//! Quantiles, and places of values in sorted sequences.
+//! Quantiles, and positions of values in sorted sequences.
 
 use flambeau_ir::{In, Round, Tid};
 use flambeau_tensor::{DType, Expr};
@@ -14,7 +14,7 @@ use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// The elements that quantiles are taken of along the last axis.
+/// The elements to take quantiles of, along the last axis.
 fn rows(cx: &mut Lower, call: &Call) -> Emitted {
     let x = cx.operand(call, "self", call.out(0)?.dtype)?;
     let rank = cx.spec(x).rank();
@@ -26,8 +26,8 @@ fn rows(cx: &mut Lower, call: &Call) -> Emitted {
     cx.reshape(x, &[numel])
 }
 
-/// Where in `[.., n]` sorted elements each of `[Q]` shares lies, `[.., Q]`. NaN is sorted last: with `skips_nan` it does not count, else
-/// a row that has one gives NaN.
+/// Fractional index `[.., Q]` of each quantile in `[.., n]` sorted elements. NaN sorts last:
+/// `skips_nan` ignores it, otherwise a row with NaN gives NaN.
 fn ranks(cx: &mut Lower, x: Tid, q: Tid, skips_nan: bool) -> Emitted {
     let axis = cx.spec(x).rank() - 1;
     let n = cx.spec(x).dims[axis].clone();
@@ -48,7 +48,7 @@ fn ranks(cx: &mut Lower, x: Tid, q: Tid, skips_nan: bool) -> Emitted {
     ops::select(cx, any, last, at)
 }
 
-/// The elements at whole places `[.., Q]` of an axis.
+/// The elements at integer indices `[.., Q]` of an axis.
 fn taken(cx: &mut Lower, sorted: Tid, at: Tid) -> Emitted {
     let axis = cx.spec(sorted).rank() - 1;
     let index = cx.cast(at, DType::I32)?;
@@ -57,7 +57,7 @@ fn taken(cx: &mut Lower, sorted: Tid, at: Tid) -> Emitted {
     ops::take_along(cx, sorted, index, axis)
 }
 
-/// Values between the sorted elements on both sides of each rank.
+/// Interpolates between the sorted elements on both sides of each fractional index.
 fn quantile_of(cx: &mut Lower, call: &Call, skips_nan: bool) -> Items {
     let x = rows(cx, call)?;
     let dtype = cx.spec(x).dtype;
@@ -87,13 +87,13 @@ fn quantile_of(cx: &mut Lower, call: &Call, skips_nan: bool) -> Items {
         }
         other => return unsupported(format!("interpolation {other:?}")),
     };
-    // Shares lead in the result.
+    // The quantile axis comes first in the result.
     let value = if several { ops::axis_first(cx, value, last)? } else { value };
     let dims = call.out(0)?.dims.clone();
     one(cx.reshape(value, &dims)?)
 }
 
-/// The point at `part` of the way from `low` to `high`, computed from the nearer one.
+/// The point at the fraction `part` from `low` to `high`, computed from the nearer end.
 fn between(cx: &mut Lower, low: Tid, high: Tid, part: Tid) -> Emitted {
     let way = ops::sub(cx, high, low)?;
     let rest = ops::number_minus(cx, 1.0, part)?;
@@ -112,7 +112,7 @@ fn nanquantile(cx: &mut Lower, call: &Call) -> Items {
     quantile_of(cx, call, true)
 }
 
-/// For each value, how many elements of the sorted sequence lie before its place; NaN comes after everything.
+/// Insertion index of each value in the sorted sequence; NaN comes last.
 pub(super) fn places(cx: &mut Lower, sequence: Tid, values: Tid, right: bool) -> Emitted {
     let values = cx.unsqueeze(values, cx.spec(values).rank())?;
     let n = cx.spec(sequence).rank();

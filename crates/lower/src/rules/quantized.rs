@@ -1,4 +1,5 @@
-//! Quantized weights: packed constants and a `Dequantize` node, which fusions merge into the product that reads it.
+//! Quantized weights: packed constants and a `Dequantize` node, which fusions merge into the
+//! product that reads it.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use crate::{Call, ConstExpr, Constant, Item, Lower, Refuse, call::unsupported, l
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// Group sizes that packed products take, largest first.
+/// Group sizes of packed products, largest first.
 pub(super) const GROUPS: [usize; 4] = [128, 64, 32, 16];
 
 pub(super) fn constant(cx: &Lower, call: &Call, param: &str) -> Result<Arc<Constant>, Refuse> {
@@ -18,12 +19,12 @@ pub(super) fn constant(cx: &Lower, call: &Call, param: &str) -> Result<Arc<Const
     cx.graph().constant(t).cloned().ok_or_else(|| Refuse::Unsupported(format!("`{param}` is not a constant")))
 }
 
-/// Bits of a code range, if it is the full range of a signed integer of that many bits.
+/// Number of bits of a code range, if it is the full range of a signed integer.
 fn bits_of(low: i64, high: i64) -> Option<u8> {
     (2..=8).find(|&b| (low, high) == (-(1 << (b - 1)), (1 << (b - 1)) - 1)).map(|b| b as u8)
 }
 
-/// A constant's elements repeated along the last axis, itself for a factor of one.
+/// Repeats a constant's elements along the last axis; a factor of 1 returns the constant.
 pub(super) fn repeated(c: Arc<Constant>, factor: usize) -> Arc<Constant> {
     if factor == 1 {
         return c;
@@ -42,13 +43,13 @@ struct Affine {
     bits: u8,
 }
 
-/// The range of codes, the whole of their type's by default.
+/// The range of codes; by default the whole range of their type.
 pub(super) fn code_range(call: &Call, codes: DType) -> Result<(i64, i64), Refuse> {
     let whole = if codes == DType::U8 { (0, 255) } else { (-128, 127) };
     Ok((call.int_or("quant_min", whole.0)?, call.int_or("quant_max", whole.1)?))
 }
 
-/// The parts of a weight that can be packed; `None` if it has to be unpacked by arithmetic.
+/// The parts of a weight that can be packed; `None` if arithmetic must dequantize it.
 fn packable(cx: &Lower, call: &Call) -> Result<Option<Affine>, Refuse> {
     let t = call.tensor("input")?;
     let Some(codes) = cx.graph().constant(t).cloned() else { return Ok(None) };
@@ -57,20 +58,20 @@ fn packable(cx: &Lower, call: &Call) -> Result<Option<Affine>, Refuse> {
     let Some(block) = block else { return Ok(None) };
     let params = ["scale", "zero_point"].map(|p| call.tensor_opt(p).map(|t| t.is_none_or(|t| cx.graph().constant(t).is_some())));
     let [scale, zero_point] = params;
-    // Weights leave out the lowest code of 8 bits, so that the range is symmetric.
+    // Symmetric weights do not use the lowest 8-bit code.
     let range = if (low, high) == (-127, 127) { (-128, 127) } else { (low, high) };
     let Some(bits) = bits_of(range.0, range.1).filter(|&b| b != 7) else { return Ok(None) };
     let fits = codes.dtype == DType::I8 && codes.shape.len() >= 2 && block.len() == codes.shape.len() && scale? && zero_point?;
     Ok(fits.then_some(Affine { codes, block, bits }))
 }
 
-/// The one axis along which elements share a scale.
+/// The only axis with more than one element per scale, if there is exactly one.
 fn grouped_axis(block: &[usize]) -> Option<usize> {
     let mut axes = (0..block.len()).filter(|&a| block[a] != 1);
     axes.next().filter(|_| axes.next().is_none())
 }
 
-/// A constant's axes in another order, itself if that changes nothing.
+/// Permutes a constant's axes; returns the constant if nothing changes.
 fn permuted(c: Arc<Constant>, perm: &[usize]) -> Arc<Constant> {
     if perm.iter().enumerate().all(|(i, &p)| i == p) {
         return c;
@@ -79,7 +80,8 @@ fn permuted(c: Arc<Constant>, perm: &[usize]) -> Arc<Constant> {
     Arc::new(Constant { name: format!("{}_last", c.name), dtype: c.dtype, shape, expr: ConstExpr::Permute(c, perm.to_vec()) })
 }
 
-/// `scale * (codes - zero_point)`: packed if the format allows, with the grouped axis last; else by arithmetic.
+/// `scale * (codes - zero_point)`: packed, with the grouped axis last, if the format allows it;
+/// else by arithmetic.
 pub(super) fn by_blocks(cx: &mut Lower, call: &Call) -> Items {
     let Some(affine) = packable(cx, call)? else { return by_arithmetic(cx, call) };
     let Some(axis) = grouped_axis(&affine.block) else { return by_arithmetic(cx, call) };
@@ -122,16 +124,17 @@ pub(super) fn output_dtype(call: &Call, default: DType) -> Result<DType, Refuse>
     Ok(call.dtype_opt("output_dtype")?.unwrap_or(default))
 }
 
-/// How a tensor is cut into blocks that share a scale: each axis in two, the number of blocks and the elements of a block.
+/// Division of a tensor into blocks that share a scale. Each axis becomes two: the number of blocks
+/// and the block size.
 pub(super) struct Blocks {
     /// Sizes `[n0, b0, n1, b1, ..]`.
     pub(super) split: Vec<Expr>,
-    /// Sizes of the parameters beside it: `[n0, 1, n1, 1, ..]`.
+    /// Sizes of the parameters that broadcast over `split`: `[n0, 1, n1, 1, ..]`.
     grid: Vec<Expr>,
 }
 
 impl Blocks {
-    /// Blocks of these sizes, one size for each axis of `x`.
+    /// Divides `x` into blocks with one size per axis.
     pub(super) fn new(cx: &Lower, x: Tid, block: Vec<Expr>) -> Result<Blocks, Refuse> {
         let dims = &cx.spec(x).dims;
         if block.len() != dims.len() || block.iter().any(|b| b.as_int().is_some_and(|b| b < 1)) {
@@ -146,12 +149,12 @@ impl Blocks {
         Ok(Blocks { split, grid })
     }
 
-    /// The axes within blocks, of a tensor of sizes `split`.
+    /// The axes inside blocks, in a tensor of sizes `split`.
     pub(super) fn inner(&self) -> Vec<usize> {
         (1..self.split.len()).step_by(2).collect()
     }
 
-    /// A scale or zero point as it broadcasts over a tensor of sizes `split`.
+    /// A scale or zero point, shaped to broadcast over a tensor of sizes `split`.
     pub(super) fn parameter(&self, cx: &mut Lower, call: &Call, param: &str, dtype: DType) -> Result<Tid, Refuse> {
         let t = cx.operand(call, param, dtype)?;
         cx.reshape(t, &self.grid)
@@ -211,7 +214,7 @@ pub(super) fn dequantize(cx: &mut Lower, parts: Packed, group_size: i32, bits: i
     })
 }
 
-/// A weight that is packed already, as model families store it.
+/// A weight stored in packed form by a model family.
 fn dequantize_packed(cx: &mut Lower, call: &Call) -> Items {
     let mode = call.str_or("mode", "affine")?;
     let Some(mode) = QuantMode::from_name(mode) else { return unsupported(format!("quantization mode {mode:?}")) };

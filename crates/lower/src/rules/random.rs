@@ -1,4 +1,4 @@
-//! Random numbers. They have PyTorch's distributions, not its sequences.
+//! Random numbers with PyTorch's distributions, but not its sequences.
 
 use flambeau_ir::{RandomBits, Tid};
 use flambeau_tensor::{DType, Expr};
@@ -37,7 +37,7 @@ fn randn(cx: &mut Lower, call: &Call) -> Items {
     one(standard_normal(cx, &call.out(0)?.dims.clone())?)
 }
 
-/// Box and Muller's transform of two uniform numbers.
+/// Box-Muller transform of two uniform numbers.
 fn standard_normal(cx: &mut Lower, dims: &[Expr]) -> Emitted {
     let (a, b) = (uniform(cx, dims)?, uniform(cx, dims)?);
     // 1 - u is never 0.
@@ -50,12 +50,12 @@ fn standard_normal(cx: &mut Lower, dims: &[Expr]) -> Emitted {
     ops::mul(cx, radius, cos)
 }
 
-/// A bound or parameter of a distribution, in f32.
+/// A parameter of a distribution, in f32.
 fn parameter(cx: &mut Lower, call: &Call, name: &str, default: f64) -> Emitted {
     if call.arg(name).is_some() { cx.operand(call, name, DType::F32) } else { cx.number(default, DType::F32) }
 }
 
-/// Uniform floats from `from` up to `to`.
+/// Uniform floats from `from` to `to`.
 fn uniform_between(cx: &mut Lower, call: &Call) -> Items {
     let (from, to) = (parameter(cx, call, "from", 0.0)?, parameter(cx, call, "to", 1.0)?);
     let u = uniform(cx, &call.out(0)?.dims.clone())?;
@@ -64,7 +64,7 @@ fn uniform_between(cx: &mut Lower, call: &Call) -> Items {
     one(ops::add(cx, from, way)?)
 }
 
-/// Normal numbers with that mean and deviation.
+/// Normal numbers with the given mean and deviation.
 fn normal(cx: &mut Lower, call: &Call) -> Items {
     let (mean, deviation) = (parameter(cx, call, "mean", 0.0)?, parameter(cx, call, "std", 1.0)?);
     let z = standard_normal(cx, &call.out(0)?.dims.clone())?;
@@ -91,7 +91,7 @@ fn bernoulli(cx: &mut Lower, call: &Call) -> Items {
     one(ops::lt(cx, u, chance)?)
 }
 
-/// Integers from `low` up to `high`.
+/// Integers from `low` to `high`, exclusive.
 fn randint(cx: &mut Lower, call: &Call) -> Items {
     let (low, high) = (call.int_or("low", 0)?, call.int("high")?);
     let span = high.saturating_sub(low);
@@ -109,7 +109,8 @@ fn randperm(cx: &mut Lower, call: &Call) -> Items {
     one(ops::argsort(cx, u, 0)?)
 }
 
-/// The operand with nothing or everything dropped. Training drops random elements.
+/// Dropout in evaluation mode, or with `p` 0 or 1. Training mode drops random elements and is
+/// refused.
 fn dropout(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("input")?;
     match call.float_or("p", 0.5)? {
@@ -123,7 +124,7 @@ fn dropout(cx: &mut Lower, call: &Call) -> Items {
     }
 }
 
-/// Why dropout in training mode is refused, and what to do instead.
+/// Reason for refusing dropout in training mode, and an alternative.
 pub(super) const TRAINING_DROPOUT: &str =
     "dropout in training mode gives random results; call `model.eval()` before the export, or pass `training=False`";
 

@@ -1,4 +1,5 @@
-//! Recurrent layers: the input's share of the gates is one product over all steps, the rest a loop.
+//! Recurrent layers: one product over all steps gives the input's part of the gates; a loop
+//! computes the rest.
 
 use flambeau_ir::{Addmm, In, Stack, Tid};
 use flambeau_tensor::{DType, Expr};
@@ -36,7 +37,7 @@ fn recurrent_product(cx: &mut Lower, h: Tid, transposed: Tid, bias: Option<Tid>)
     cx.emit(Addmm { mat1: In(h), mat2: In(transposed), out: NEW, bias: bias.map(In), alpha: 1.0, beta: 1.0 })
 }
 
-/// What a cell's steps read: the input's share of the gates, with every bias that can be added before the loop.
+/// The input's part of the gates for all steps, plus every bias that can be added before the loop.
 fn input_gates(cx: &mut Lower, cell: Cell, x: Tid, w: &Weights) -> Emitted {
     let gates = linear_of(cx, x, w.input, w.input_bias)?;
     match w.hidden_bias {
@@ -45,7 +46,7 @@ fn input_gates(cx: &mut Lower, cell: Cell, x: Tid, w: &Weights) -> Emitted {
     }
 }
 
-/// One step; `state` is `[h]` or `[h, c]`, and so is the result.
+/// One step of a cell; `state` and the result are `[h]` or `[h, c]`.
 fn step(
     cx: &mut Lower,
     cell: Cell,
@@ -112,7 +113,7 @@ fn transposed(cx: &mut Lower, w: Tid) -> Emitted {
     cx.permute(w, &[1, 0])
 }
 
-/// One layer in one direction: all outputs, and the last state.
+/// One layer in one direction; returns all outputs and the last state.
 fn run(
     cx: &mut Lower,
     cell: Cell,
@@ -152,7 +153,7 @@ fn weights(cx: &mut Lower, call: &Call, dtype: DType, n: usize, biased: bool, pr
     Ok(params.chunks_exact(each).map(one).collect())
 }
 
-/// The initial states: `[layers * directions, batch, size]` each.
+/// The initial states, `[layers * directions, batch, size]` each.
 fn states(cx: &mut Lower, call: &Call, cell: Cell, dtype: DType) -> Result<Vec<Tid>, Refuse> {
     let given = if cell == Cell::Lstm { call.tensors("hx")? } else { vec![call.tensor("hx")?] };
     let given = given.into_iter().map(|t| cx.cast(t, dtype)).collect::<Result<Vec<_>, _>>()?;

@@ -8,7 +8,7 @@ use crate::{Arg, Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// The axes that `dim` names; none given means all.
+/// The axes listed in `dim`; all axes if none is given.
 pub(super) fn axes(cx: &Lower, call: &Call, x: Tid) -> Result<Vec<i32>, Refuse> {
     let rank = cx.spec(x).rank();
     let listed = call.ints_opt("dim")?.unwrap_or_default();
@@ -19,7 +19,7 @@ pub(super) fn axes(cx: &Lower, call: &Call, x: Tid) -> Result<Vec<i32>, Refuse> 
     Ok(if rank == 0 { Vec::new() } else { axes.into_iter().map(|a| a as i32).collect() })
 }
 
-/// Reductions that accumulate in the type of the result.
+/// Reductions that accumulate in the result's type.
 macro_rules! reductions {
     ($($name:ident => $node:ident, $cast:expr;)*) => { $(
         fn $name(cx: &mut Lower, call: &Call) -> Items {
@@ -46,7 +46,7 @@ fn logsumexp(cx: &mut Lower, call: &Call) -> Items {
     let x = cx.cast(x, call.out(0)?.dtype)?;
     let mut axes = axes(cx, call, x)?;
     if axes.is_empty() {
-        // An empty list reduces nothing in the graph, and everything in PyTorch.
+        // An empty list of axes reduces nothing in a node, and everything in PyTorch.
         axes = (0..cx.spec(x).rank() as i32).collect();
     }
     if axes.iter().any(|&a| cx.spec(x).dims[a as usize] == Expr::Int(0)) {
@@ -56,7 +56,7 @@ fn logsumexp(cx: &mut Lower, call: &Call) -> Items {
     one(cx.emit(LogSumExp { x: In(x), out: NEW, axes, keepdims: call.bool_or("keepdim", false)? })?)
 }
 
-/// Divisor correction: `correction`, or `unbiased` in the older form.
+/// The correction of the divisor: `correction`, or `unbiased` in the older overload.
 fn correction(call: &Call) -> Result<f64, Refuse> {
     match call.arg("unbiased") {
         Some(_) => Ok(f64::from(u8::from(call.bool_or("unbiased", true)?))),
@@ -64,12 +64,13 @@ fn correction(call: &Call) -> Result<f64, Refuse> {
     }
 }
 
-/// A correction as nodes take it.
+/// A correction that variance nodes support: a whole number.
 fn whole_correction(correction: f64) -> Option<i32> {
     (correction.fract() == 0.0 && (0.0..1e6).contains(&correction)).then_some(correction as i32)
 }
 
-/// The variance with another divisor than nodes have: the biased one times `n / max(n - correction, 0)`.
+/// The variance with a correction that nodes lack: the biased variance times
+/// `n / max(n - correction, 0)`.
 fn corrected_var(cx: &mut Lower, call: &Call, correction: f64) -> Result<Tid, Refuse> {
     let x = call.tensor("self")?;
     let (axes, keepdims) = (axes(cx, call, x)?, call.bool_or("keepdim", false)?);
@@ -110,7 +111,7 @@ fn std(cx: &mut Lower, call: &Call) -> Items {
     one(cx.emit(Std { x: In(x), out: NEW, axes, keepdims, ddof })?)
 }
 
-/// The operand in the type of the result with 0 for NaN, the places of numbers, and the axes.
+/// The operand in the result's type with 0 for NaN, the mask of numbers, and the axes.
 fn without_nan(cx: &mut Lower, call: &Call) -> Result<(Tid, Tid, Vec<usize>), Refuse> {
     let x = call.tensor("self")?;
     let axes = axes(cx, call, x)?.into_iter().map(|a| a as usize).collect();
@@ -165,7 +166,7 @@ fn aminmax(cx: &mut Lower, call: &Call) -> Items {
     Ok(items)
 }
 
-/// Largest or smallest element along an axis, and the index of the first one.
+/// The largest or smallest element along an axis, and the index of its first occurrence.
 macro_rules! extreme_with_index {
     ($($name:ident => $value:ident, $index:ident;)*) => { $(
         fn $name(cx: &mut Lower, call: &Call) -> Items {
@@ -221,7 +222,7 @@ pub(super) fn norm_of(cx: &mut Lower, x: Tid, p: f64, axes: &[usize], keepdims: 
     }
 }
 
-/// Halves are summed in f32, where their squares do not overflow.
+/// Halves are summed in f32, because their squares overflow.
 fn vector_norm(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let x = cx.cast(x, DType::F32)?;
@@ -230,7 +231,8 @@ fn vector_norm(cx: &mut Lower, call: &Call) -> Items {
     one(norm_of(cx, x, p, &axes, call.bool_or("keepdim", false)?)?)
 }
 
-/// Norms of vectors (one axis in `dim`) or matrices (two axes). Norms by singular values are refused.
+/// Norms of vectors (one axis in `dim`) or matrices (two axes). Norms by singular values are
+/// refused.
 fn linalg_norm(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let (x, rank) = (cx.cast(x, DType::F32)?, cx.spec(x).rank());
@@ -249,7 +251,7 @@ fn linalg_norm(cx: &mut Lower, call: &Call) -> Items {
     one(cx.reshape(made, &dims)?)
 }
 
-/// The largest or smallest sum of magnitudes of a column or a row, with axes of one element.
+/// The largest or smallest sum of magnitudes of a column or row; both axes keep size 1.
 fn matrix_norm(cx: &mut Lower, x: Tid, order: f64, row: usize, column: usize) -> Result<Tid, Refuse> {
     let (added, compared) = match order.abs() {
         1.0 => (row, column),
@@ -261,7 +263,7 @@ fn matrix_norm(cx: &mut Lower, x: Tid, order: f64, row: usize, column: usize) ->
     if order > 0.0 { ops::max(cx, sums, &[compared], true) } else { ops::min(cx, sums, &[compared], true) }
 }
 
-/// The same with the last two axes for matrices, and the Frobenius norm, unless the call says otherwise.
+/// [`linalg_norm`] of matrices; the defaults are the last two axes and the Frobenius norm.
 fn linalg_matrix_norm(cx: &mut Lower, call: &Call) -> Items {
     let mut call = call.clone();
     if call.arg("dim").is_none() {
@@ -270,8 +272,8 @@ fn linalg_matrix_norm(cx: &mut Lower, call: &Call) -> Items {
     linalg_norm(cx, &call)
 }
 
-/// Parts along `dim` whose norm is above `maxnorm` are scaled down to it. As in PyTorch, the norms are of f32, the factors of the
-/// operand's type.
+/// Scales slices along `dim` with a norm above `maxnorm` down to it. As in PyTorch, norms are f32
+/// and factors have the operand's type.
 fn renorm(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let (dtype, rank) = (cx.spec(x).dtype, cx.spec(x).rank());
@@ -296,7 +298,7 @@ fn dist(cx: &mut Lower, call: &Call) -> Items {
     one(norm_of(cx, apart, call.float_or("p", 2.0)?, &[], false)?)
 }
 
-/// Undoes a broadcast: sums over the axes that it made or stretched.
+/// Undoes a broadcast: sums over the axes that it added or expanded.
 fn sum_to_size(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let (dims, target) = (cx.spec(x).dims.to_vec(), call.out(0)?.dims.clone());
@@ -310,7 +312,7 @@ fn sum_to_size(cx: &mut Lower, call: &Call) -> Items {
     one(cx.reshape(sum, &target)?)
 }
 
-/// Index of an extreme; over all elements when no axis is given.
+/// Index of an extreme along an axis, or over all elements without an axis.
 macro_rules! extreme_index {
     ($($name:ident => $node:ident;)*) => { $(
         fn $name(cx: &mut Lower, call: &Call) -> Items {

@@ -1,4 +1,5 @@
-//! Operators that graphs cannot express, or only where an operand is a constant, each with the reason to report.
+//! Operators that nodes cannot express, or only with a constant operand, each with the reason to
+//! report.
 
 use flambeau_tensor::{DType, Tensor, cast};
 
@@ -14,7 +15,7 @@ fn data_dependent(_: &mut Lower, call: &Call) -> Items {
     ))
 }
 
-/// Indices repeated as often as a constant says.
+/// Indices repeated by the counts of a constant.
 fn repeated(cx: &Lower, call: &Call) -> Result<Option<Vec<i64>>, Refuse> {
     let Some(constant) = cx.graph().constant(call.tensor("repeats")?) else { return Ok(None) };
     let ConstExpr::Literal(bytes) = &constant.expr else { return Ok(None) };

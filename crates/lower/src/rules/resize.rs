@@ -1,4 +1,4 @@
-//! Resampling of images and signals: interpolation along each axis in turn.
+//! Resampling of images and signals: interpolation along one axis at a time.
 
 mod open;
 mod taps;
@@ -19,13 +19,13 @@ use crate::{Arg, Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// Up to this many input elements a matrix product interpolates an axis; beyond, neighbours are blended.
+/// Maximum axis size for interpolation by a matrix product; larger axes blend neighbours.
 const MATRIX_UP_TO: i64 = 96;
 
-/// Places before the leading axes: batch and channels.
+/// Number of leading axes: batch and channels.
 const LEAD: usize = 2;
 
-/// `x` with `axis` replaced by its product with a constant matrix `[rows, size]`.
+/// Replaces `axis` of `x` by its product with a constant matrix `[rows, size]`.
 pub(super) fn apply_matrix(cx: &mut Lower, x: Tid, axis: usize, name: &str, matrix: &[f32], rows: usize) -> Emitted {
     let columns = matrix.len() / rows.max(1);
     let rank = cx.spec(x).rank();
@@ -42,7 +42,7 @@ pub(super) fn apply_matrix(cx: &mut Lower, x: Tid, axis: usize, name: &str, matr
     cx.reshape(product, &[lead, &[Expr::Int(rows as i64)], rest].concat())
 }
 
-/// `x` with `axis` replaced by its product with a matrix `[O, S]` that the run computes.
+/// Replaces `axis` of `x` by its product with a matrix `[O, S]` computed at run time.
 pub(super) fn apply_tensor(cx: &mut Lower, x: Tid, axis: usize, matrix: Tid) -> Emitted {
     let (dims, rows) = (cx.spec(x).dims.to_vec(), cx.spec(matrix).dims[0].clone());
     if axis + 1 == dims.len() {
@@ -55,7 +55,7 @@ pub(super) fn apply_tensor(cx: &mut Lower, x: Tid, axis: usize, matrix: Tid) -> 
     cx.reshape(product, &[lead, &[rows], rest].concat())
 }
 
-/// Blends as many neighbours as the taps have.
+/// Blends neighbours, one term per tap.
 fn blend(cx: &mut Lower, x: Tid, axis: usize, taps: &[Tap<f32>]) -> Emitted {
     let rank = cx.spec(x).rank();
     let mut total: Option<Tid> = None;
@@ -75,7 +75,7 @@ fn blend(cx: &mut Lower, x: Tid, axis: usize, taps: &[Tap<f32>]) -> Emitted {
     Ok(total.unwrap_or(x))
 }
 
-/// Sums of the neighbours by weight.
+/// Weighted sums of neighbours, by a matrix product or by blending.
 fn mix(cx: &mut Lower, x: Tid, at: usize, axis: &Axis, kind: Interpolation, taps: &[Tap<f32>]) -> Emitted {
     if axis.size > MATRIX_UP_TO && !matches!(kind, Interpolation::Antialiased { .. }) {
         return blend(cx, x, at, taps);
@@ -97,8 +97,8 @@ fn copy_nearest(cx: &mut Lower, x: Tid, at: usize, axis: &Axis, exact: bool) -> 
     ops::take(cx, x, index, at)
 }
 
-/// Weights as PyTorch keeps them beside images of 16-bit elements: in those elements' type, the lower neighbour's being what
-/// the rounded upper one leaves.
+/// Rounds weights as PyTorch does for images of 16-bit elements: to the elements' type. With linear
+/// interpolation, the lower weight is 1 minus the rounded upper weight.
 fn round_weights(taps: &mut [Tap<f32>], kind: Interpolation, dtype: DType) -> Result<(), Refuse> {
     let round = |values: Vec<f32>| -> Result<Vec<f32>, Refuse> {
         let fail = |e: flambeau_tensor::Error| Refuse::Unsupported(e.to_string());
@@ -120,7 +120,8 @@ fn round_weights(taps: &mut [Tap<f32>], kind: Interpolation, dtype: DType) -> Re
     Ok(())
 }
 
-/// The axis of an f32 image, whose elements `stored` says the type of, resampled to a known size.
+/// Resamples an axis of an f32 image to a known size; `stored` is the image's original element
+/// type.
 fn interpolate(cx: &mut Lower, x: Tid, at: usize, axis: &Axis, kind: Interpolation, stored: DType) -> Emitted {
     match kind {
         Interpolation::Nearest | Interpolation::NearestExact => {
@@ -138,7 +139,7 @@ fn interpolate(cx: &mut Lower, x: Tid, at: usize, axis: &Axis, kind: Interpolati
     if axis.size == axis.out && taps.iter().enumerate().all(same) {
         return Ok(x);
     }
-    // Images bilinearly resampled have f32 weights whatever their type.
+    // Bilinear resampling of images uses f32 weights for every element type.
     let is_plane = cx.spec(x).rank() == LEAD + 2;
     if ops::wide(stored) != stored && !(is_plane && matches!(kind, Interpolation::Linear { .. })) {
         round_weights(&mut taps, kind, stored)?;
@@ -146,10 +147,11 @@ fn interpolate(cx: &mut Lower, x: Tid, at: usize, axis: &Axis, kind: Interpolati
     mix(cx, x, at, axis, kind, &taps)
 }
 
-/// Most binary digits that products of bytes may have after the point for their sums to be exact in f32.
+/// Maximum number of fractional bits for which sums of products of bytes are exact in f32.
 const EXACT_BITS: u32 = 15;
 
-/// Bytes, held as f32, resampled in fixed point: every sum is exact, and is rounded and cut to bytes once.
+/// Resamples bytes, held as f32, in fixed point: each sum is exact and is rounded and clipped to a
+/// byte once.
 fn interpolate_bytes(cx: &mut Lower, x: Tid, at: usize, axis: &Axis, kind: Interpolation) -> Emitted {
     let fixed = axis.fixed(kind);
     let part = |of: fn(i32) -> i32, bits: u32| {
@@ -160,7 +162,8 @@ fn interpolate_bytes(cx: &mut Lower, x: Tid, at: usize, axis: &Axis, kind: Inter
     let sum = if fixed.bits <= EXACT_BITS {
         mix(cx, x, at, axis, kind, &part(|w| w, fixed.bits))?
     } else {
-        // In two halves. What the lower one has beyond whole units of the upper one cannot change how the sum rounds.
+        // Sums high and low weight bits separately. The low part, beyond whole units of the high
+        // part, cannot change the rounding.
         let (high, low) = (part(|w| w >> 8, fixed.bits - 8), part(|w| w & 0xff, 8));
         let (high, low) = (mix(cx, x, at, axis, kind, &high)?, mix(cx, x, at, axis, kind, &low)?);
         let carry = cx.emit(flambeau_ir::Floor { x: In(low), out: NEW })?;
@@ -187,7 +190,8 @@ fn factors(call: &Call, n: usize) -> Result<Vec<Option<f64>>, Refuse> {
     names.iter().map(|name| call.float_opt(name)).collect()
 }
 
-/// A symbolic axis can be resampled where every element is repeated as often.
+/// Resamples a symbolic axis. Nearest modes with a whole factor repeat elements; other cases call
+/// [`resample_symbolic`].
 fn repeat_whole(cx: &mut Lower, x: Tid, at: usize, target: &Expr, factor: Option<f64>, kind: Interpolation) -> Emitted {
     match factor {
         Some(f) if f.fract() == 0.0 && f >= 1.0 && matches!(kind, Interpolation::Nearest | Interpolation::NearestExact) => {
@@ -213,7 +217,7 @@ fn resample(cx: &mut Lower, call: &Call, n: usize, kind: Interpolation) -> Items
     }
     let factors = factors(call, n)?;
     let out = call.out(0)?.dims.clone();
-    // From the last axis on: products with a matrix on the right come cheapest there.
+    // Starts with the last axis, where a product with a matrix on the right is cheapest.
     for i in (0..n).rev() {
         let at = LEAD + i;
         let Some(target) = out.get(at) else { return unsupported("a result of another rank") };

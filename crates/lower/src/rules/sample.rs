@@ -1,4 +1,4 @@
-//! Sampling from logits on the device.
+//! Sampling of tokens from logits on the device.
 
 use flambeau_ir::{Argmax, If, In, InVid, Index, Int, ItemInt, Node, Out, RandomBits, Spec, SubtractInt, Take, Tid};
 use flambeau_tensor::{DType, Expr};
@@ -17,7 +17,7 @@ use crate::{
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// Descending order along an axis.
+/// Sorts an axis in descending order.
 fn descending(cx: &mut Lower, x: Tid, axis: usize) -> Emitted {
     let negative = ops::neg(cx, x)?;
     let sorted = ops::sort(cx, negative, axis)?;
@@ -36,14 +36,14 @@ fn gumbel(cx: &mut Lower, dims: &[Expr], seed: Option<Tid>) -> Emitted {
     ops::neg(cx, outer)
 }
 
-/// `x` with minus infinity where `below` is smaller than `threshold`.
+/// `x` with minus infinity where `below` is less than `threshold`.
 fn cut(cx: &mut Lower, x: Tid, below: Tid, threshold: Tid) -> Emitted {
     let lost = ops::lt(cx, below, threshold)?;
     let lowest = ops::number_like(cx, x, f64::NEG_INFINITY)?;
     ops::select(cx, lost, lowest, x)
 }
 
-/// Keeps the `top_k` largest, ties included.
+/// Keeps the `top_k` largest logits, including ties.
 fn filter_top_k(cx: &mut Lower, x: Tid, top_k: Tid, axis: usize) -> Emitted {
     let size = cx.spec(x).dims[axis].as_int();
     let Some(size) = size else { return unsupported("a vocabulary of unknown size") };
@@ -57,7 +57,7 @@ fn filter_top_k(cx: &mut Lower, x: Tid, top_k: Tid, axis: usize) -> Emitted {
     cut(cx, x, x, smallest)
 }
 
-/// Keeps the most likely ones until their probability, without their own, exceeds `top_p`.
+/// Keeps the most likely tokens: those where the sum of all likelier tokens is at most `top_p`.
 fn filter_top_p(cx: &mut Lower, x: Tid, top_p: Tid, axis: usize) -> Emitted {
     let top_p = cx.cast(top_p, DType::F32)?;
     let probabilities = ops::softmax(cx, x, axis)?;
@@ -71,7 +71,7 @@ fn filter_top_p(cx: &mut Lower, x: Tid, top_p: Tid, axis: usize) -> Emitted {
     cut(cx, x, probabilities, smallest)
 }
 
-/// One token for each row of `logits` `[B, V]`: the likeliest if the temperature is 0, else a random one.
+/// One token for each row of `logits` `[B, V]`: the likeliest at temperature 0, else a random one.
 fn sample(cx: &mut Lower, call: &Call) -> Items {
     let (logits, temperature) = (call.tensor("logits")?, call.tensor("temperature")?);
     let (top_k, top_p, seed) = (call.tensor("top_k")?, call.tensor("top_p")?, call.tensor_opt("seed")?);

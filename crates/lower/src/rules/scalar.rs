@@ -1,4 +1,4 @@
-//! Integers that shapes are made of, and calls that exist only to state facts.
+//! Integer arithmetic on sizes, and calls that only record assumptions.
 
 use flambeau_ir::{In, ItemInt};
 use flambeau_tensor::{Expr, Real, Rounding};
@@ -49,7 +49,7 @@ fn neg(_: &mut Lower, call: &Call) -> Items {
     Ok(vec![Item::Int(Expr::Int(-1) * call.size("a")?)])
 }
 
-/// A small known power, or one of a symbolic exponent.
+/// A known power with a small exponent, or a symbolic power.
 fn power(_: &mut Lower, call: &Call) -> Items {
     let (base, exponent) = (call.size("a")?, call.size("b")?);
     let Some(exponent) = exponent.as_int() else {
@@ -62,7 +62,7 @@ fn power(_: &mut Lower, call: &Call) -> Items {
     Ok(vec![Item::Int((0..exponent).fold(Expr::Int(1), |n, _| n * base.clone()))])
 }
 
-/// Calls that only state what the exporter assumed.
+/// Calls that only record the exporter's assumptions.
 fn nothing(_: &mut Lower, _: &Call) -> Items {
     Ok(Vec::new())
 }
@@ -85,7 +85,7 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.sym_constrain_range.default", nothing),
     row("aten.sym_constrain_range_for_size.default", nothing),
     row("aten.sym_size.int", sym_size),
-    // Truth values of sizes feed assertions only.
+    // Truth values of sizes only feed assertions.
     row("_operator.eq", nothing),
     row("_operator.ge", nothing),
     row("_operator.gt", nothing),

@@ -1,4 +1,4 @@
-//! Running totals: `Cumsum`, and loops over slices where no node does it.
+//! Running totals: `Cumsum`, and loops over slices where no node exists.
 
 use flambeau_ir::{In, InOut, Node, Out, Scan, Spec, Tid};
 use flambeau_tensor::{DType, Expr};
@@ -12,15 +12,15 @@ use crate::{Call, Item, Lower, Origin, Refuse};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// What a loop's body sees and makes.
+/// Results of one step of a loop's body.
 pub(super) struct Step {
-    /// The carried tensors' next values, in their order.
+    /// Next values of the carried tensors, in order.
     pub(super) carry: Vec<Tid>,
-    /// What is collected of this step.
+    /// Values collected from this step.
     pub(super) collect: Vec<Tid>,
 }
 
-/// A loop over the slices of tensors along an axis, of which the body is being lowered.
+/// A loop over the slices of tensors along an axis, with an open body.
 #[derive(Debug)]
 pub struct Loop {
     originals: Vec<Tid>,
@@ -29,15 +29,16 @@ pub struct Loop {
     chain: u32,
     /// One slice of each tensor, without the axis.
     pub sliced: Vec<Tid>,
-    /// What is carried from step to step.
+    /// Tensors carried from step to step.
     pub carried: Vec<Tid>,
 }
 
 impl Loop {
-    /// Begins a loop over `axis` of `originals` that carries tensors from `init` on: what is lowered until [`Loop::end`] is its body.
+    /// Opens a loop over `axis` of `originals`, with carried tensors that start as `init`. Calls
+    /// lowered until [`Loop::end`] form its body.
     ///
     /// # Errors
-    /// If there is no original, or the first has no such axis.
+    /// Fails without originals, or if the first one lacks the axis.
     pub fn begin(cx: &mut Lower, originals: &[Tid], axis: usize, init: &[Tid]) -> Result<Loop, Refuse> {
         let steps = originals.first().and_then(|&t| cx.spec(t).dims.get(axis).cloned());
         let Some(steps) = steps else { return crate::call::unsupported("a loop over an axis that the tensor lacks") };
@@ -50,21 +51,23 @@ impl Loop {
         Ok(Loop { originals: originals.to_vec(), axis, steps, chain, sliced, carried })
     }
 
-    /// Gives up the loop: its body is left empty.
+    /// Abandons the loop; its body stays empty.
     pub fn abandon(self, cx: &mut Lower) {
         cx.close_chain();
     }
 
-    /// Ends the body, which computed the carried tensors' next values and what is collected of a step.
+    /// Closes the body, which computed the next carried values and the values to collect.
     ///
-    /// Returns the slots of the collected tensors: the steps' values stacked along the axis. The last carried values are in
-    /// [`Loop::carried`].
+    /// Returns the slots of the collected tensors: the steps' values stacked along the axis. The
+    /// last carried values are in [`Loop::carried`].
     ///
     /// # Errors
-    /// If a value is not of the body, or the originals have different numbers of slices.
+    /// Fails if the body does not compute a value, or if the originals have different numbers of
+    /// slices.
     pub fn end(&self, cx: &mut Lower, carry: &[Tid], collect: &[Tid]) -> Result<Vec<Tid>, Refuse> {
         let outputs: Vec<Tid> = collect.iter().map(|&t| blank(cx, t)).collect();
-        // A value may be one carried tensor's next and another's present: all are read before any is written.
+        // One value may be a carried tensor's next value and another's current value, so all are
+        // read before any is written.
         let mut next = carry.to_vec();
         for t in next.iter_mut().filter(|t| self.carried.contains(t)) {
             let held = blank(cx, *t);
@@ -94,7 +97,7 @@ impl Loop {
 
 /// Runs `body(slices, carried)` for each index of `axis` of `originals`.
 ///
-/// Returns the last carried values, and for each collected tensor the steps' values stacked along `axis`.
+/// Returns the last carried values, and each collected tensor's values stacked along `axis`.
 pub(super) fn scan(
     cx: &mut Lower,
     originals: &[Tid],
@@ -128,19 +131,19 @@ fn blank(cx: &mut Lower, like: Tid) -> Tid {
     cx.slot(spec, Origin::Node)
 }
 
-/// Puts a value into a slot that other chains read.
+/// Copies a value into a slot that other chains read.
 pub(super) fn copy(cx: &mut Lower, from: Tid, to: Tid) -> Result<(), Refuse> {
     cx.copy(from, to)
 }
 
-/// The operand in the type of the first result, and its axis.
+/// The operand in the first result's type, and its axis.
 fn operand(cx: &mut Lower, call: &Call) -> Result<(Tid, usize), Refuse> {
     let x = cx.operand(call, "self", call.out(0)?.dtype)?;
-    // Rank-0 tensors pass for rank 1 here.
+    // PyTorch accepts axis 0 of a rank-0 tensor here.
     Ok((x, cx.axis(call, "dim", 0, cx.spec(x).rank().max(1))?))
 }
 
-/// `value` in the shape of one slice.
+/// A tensor filled with `value`, with the shape of one slice.
 fn start(cx: &mut Lower, x: Tid, axis: usize, value: f64) -> Emitted {
     let mut spec = cx.spec(x).clone();
     spec.dims.remove(axis);
@@ -176,7 +179,7 @@ fn logcumsumexp(cx: &mut Lower, call: &Call) -> Items {
     running(cx, call, f64::NEG_INFINITY, ops::logaddexp)
 }
 
-/// Running extreme with the index of its last occurrence; NaN beats every number.
+/// Running extreme with the index of its last occurrence; NaN takes precedence over numbers.
 fn running_extreme(cx: &mut Lower, call: &Call, at_least: fn(&mut Lower, Tid, Tid) -> Emitted, from: fn(DType) -> f64) -> Items {
     let (x, axis) = operand(cx, call)?;
     let rank = cx.spec(x).rank();
@@ -188,7 +191,7 @@ fn running_extreme(cx: &mut Lower, call: &Call, at_least: fn(&mut Lower, Tid, Ti
     let positions = ops::along(cx, positions, axis, rank)?;
     let mut dims = cx.spec(x).dims.clone();
     dims.remove(axis);
-    // Nodes fill from f32, which has no largest integer of 64 bits.
+    // Nodes fill from f32, which cannot represent the largest 64-bit integer.
     let best = cx.number(from(cx.spec(x).dtype), cx.spec(x).dtype)?;
     let best = super::shape::expand_to(cx, best, &dims)?;
     let at = ops::full(cx, 0.0, &dims, DType::I64)?;

@@ -1,6 +1,7 @@
 //! Writes by index.
 //!
-//! PyTorch leaves open which of several writes to one place wins. All but the sums choose one here: the last along the axis.
+//! PyTorch leaves open which of several writes to one element wins. Here the last along the axis
+//! wins, except for sums.
 
 use flambeau_ir::{In, IndexCopy, Tid};
 use flambeau_tensor::{DType, Expr};
@@ -16,16 +17,16 @@ use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// Comparing every index with every place is fine up to this many pairs per row.
+/// Maximum number of (index, element) pairs per row that are compared all at once.
 const MAX_PAIRS: i64 = 1 << 17;
 
-/// A scatter's operands, with `x` cut to the extents that the index reaches.
+/// A scatter's operands, with `x` cut to the extents of the index.
 struct Scatter {
     x: Tid,
     /// i64 or smaller, as given.
     index: Tid,
     axis: usize,
-    /// What to write the result back into, innermost last: tensor, axis, extent.
+    /// Tensors to write the result back into, innermost last: tensor, axis, extent.
     outer: Vec<(Tid, usize, Expr)>,
 }
 
@@ -70,7 +71,7 @@ impl Scatter {
         Ok(src)
     }
 
-    /// Puts the result where `x` was cut from.
+    /// Writes the result back to the region that `x` was cut from.
     fn finish(self, cx: &mut Lower, call: &Call, mut result: Tid) -> Items {
         for (whole, axis, extent) in self.outer.into_iter().rev() {
             let stop = cx.int(&extent)?;
@@ -79,7 +80,7 @@ impl Scatter {
         one(cx.reshape(result, &call.out(0)?.dims)?)
     }
 
-    /// How many indices name each place.
+    /// Number of indices that select each element.
     fn counts(&self, cx: &mut Lower) -> Emitted {
         let spec = cx.spec(self.x).clone();
         let zeros = ops::full(cx, 0.0, &spec.dims, DType::F32)?;
@@ -88,20 +89,20 @@ impl Scatter {
         ops::scatter_add(cx, zeros, self.index, ones, self.axis)
     }
 
-    /// Whether any index names each place.
+    /// Whether any index selects each element.
     fn hits(&self, cx: &mut Lower) -> Emitted {
         let counts = self.counts(cx)?;
         let zero = ops::number_like(cx, counts, 0.0)?;
         ops::gt(cx, counts, zero)
     }
 
-    /// Whether only a run knows the number of indices or of places.
+    /// Whether the number of indices or of elements is known only at run time.
     fn is_open(&self, cx: &Lower) -> bool {
         let size = |t: Tid| cx.spec(t).dims[self.axis].as_int();
         size(self.index).is_none() || size(self.x).is_none()
     }
 
-    /// `[.., S, P, ..]`: whether index `s` names place `p` of the axis.
+    /// `[.., S, P, ..]`: whether index `s` selects element `p` of the axis.
     fn pairs(&self, cx: &mut Lower) -> Emitted {
         let (n, places) = (&cx.spec(self.index).dims[self.axis], &cx.spec(self.x).dims[self.axis]);
         match (n.as_int(), places.as_int()) {
@@ -118,7 +119,7 @@ impl Scatter {
     }
 }
 
-/// Negative indices count from the end.
+/// Maps negative indices, which count from the end.
 fn wrapped(cx: &mut Lower, index: Tid, size: &Expr) -> Emitted {
     let dtype = cx.spec(index).dtype;
     let size = match size.as_int() {
@@ -146,7 +147,7 @@ fn scatter_value(cx: &mut Lower, call: &Call) -> Items {
     scatter.finish(cx, call, result)
 }
 
-/// Finds for each place the last index that names it, and takes the source from there.
+/// Each element takes its value from the last index that selects it.
 fn scatter_src(cx: &mut Lower, call: &Call) -> Items {
     let scatter = Scatter::new(cx, call)?;
     let src = scatter.source(cx, call)?;
@@ -154,7 +155,8 @@ fn scatter_src(cx: &mut Lower, call: &Call) -> Items {
     scatter.finish(cx, call, result)
 }
 
-/// A loop over the indices: what each names becomes `combine` of the source's element and what is there.
+/// A loop over the indices: the selected element becomes `combine` of the source and the current
+/// value.
 fn one_by_one(
     cx: &mut Lower,
     scatter: &Scatter,
@@ -209,7 +211,7 @@ fn scatter_reduce(cx: &mut Lower, call: &Call) -> Items {
     scatter.finish(cx, call, reduced)
 }
 
-/// The reduction that the call names.
+/// Applies the call's reduction.
 fn reduced(cx: &mut Lower, call: &Call, scatter: &Scatter, src: Tid) -> Emitted {
     let own = call.bool_or("include_self", true)?;
     let dtype = cx.spec(scatter.x).dtype;
@@ -224,7 +226,7 @@ fn reduced(cx: &mut Lower, call: &Call, scatter: &Scatter, src: Tid) -> Emitted 
     cx.cast(reduced, dtype)
 }
 
-/// Rows of the source reduced into the places that a list of indices names.
+/// Reduces rows of the source into the indexed elements.
 fn index_reduce(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
     let (x, src) = (cx.operand(call, "self", dtype)?, cx.operand(call, "source", dtype)?);
@@ -238,7 +240,7 @@ fn index_reduce(cx: &mut Lower, call: &Call) -> Items {
     scatter.finish(cx, call, reduced)
 }
 
-/// `x` with the places that are written to cleared, unless they take part themselves.
+/// `x` with written elements reset, unless `own` includes them in the reduction.
 fn base(cx: &mut Lower, scatter: &Scatter, own: bool) -> Emitted {
     if own {
         return Ok(scatter.x);
@@ -299,7 +301,7 @@ fn reduce_pairs(
     ops::select(cx, hits, reduced, scatter.x)
 }
 
-/// Elements put back where a pooling over the last `n` axes found them; zeros elsewhere.
+/// Puts elements back at the indices found by a pooling over the last `n` axes; zeros elsewhere.
 fn max_unpool(cx: &mut Lower, call: &Call, n: usize) -> Items {
     let (x, index) = (call.tensor("self")?, call.tensor("indices")?);
     let (dims, out) = (cx.spec(x).dims.to_vec(), call.out(0)?.dims.clone());
@@ -354,7 +356,8 @@ fn index_fill(cx: &mut Lower, call: &Call) -> Items {
     one(copy_at(cx, x, index, update, axis)?)
 }
 
-/// `x[indices] = values`. The dims of indices of separate axes lead in `values`, so these axes are moved to the front first.
+/// `x[indices] = values`. Indices of non-adjacent axes put their dims first in `values`, so these
+/// axes are moved to the front first.
 pub(super) fn index_put(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let dtype = cx.spec(x).dtype;
@@ -380,7 +383,7 @@ pub(super) fn index_put(cx: &mut Lower, call: &Call) -> Items {
     one(cx.permute(put, &back)?)
 }
 
-/// A write by indices of adjacent axes, which are joined into one.
+/// Writes by indices of adjacent axes, joined into one axis.
 pub(super) fn put_at(cx: &mut Lower, x: Tid, given: &[(usize, Tid)], values: Tid, accumulate: bool) -> Emitted {
     let Some(&(first, head)) = given.first() else { return Ok(x) };
     let spec = cx.spec(x).clone();
@@ -399,7 +402,7 @@ pub(super) fn put_at(cx: &mut Lower, x: Tid, given: &[(usize, Tid)], values: Tid
     cx.reshape(result, &spec.dims)
 }
 
-/// Places of several indexed axes in the one that joins them.
+/// Indices of several axes combined into an index of the joined axis.
 fn linear_index(cx: &mut Lower, given: &[(usize, Tid)], sizes: &[Expr]) -> Emitted {
     let mut linear: Option<Tid> = None;
     for (&(_, index), size) in given.iter().zip(sizes) {
@@ -417,7 +420,7 @@ fn linear_index(cx: &mut Lower, given: &[(usize, Tid)], sizes: &[Expr]) -> Emitt
     linear.ok_or_else(|| Refuse::Missing("indices[0]".to_owned()))
 }
 
-/// `x[mask] = values`: one value for all true places, or one after the other.
+/// `x[mask] = values`: one value for all selected elements, or consecutive values.
 fn masked_put(cx: &mut Lower, call: &Call, x: Tid, given: &[(usize, Tid)], values: Tid) -> Items {
     let &[(axis, mask)] = given else { return unsupported("a write by several masks") };
     let dims = cx.spec(x).dims.to_vec();
@@ -429,7 +432,7 @@ fn masked_put(cx: &mut Lower, call: &Call, x: Tid, given: &[(usize, Tid)], value
     while cx.spec(mask).rank() < dims.len() {
         mask = cx.unsqueeze(mask, cx.spec(mask).rank())?;
     }
-    // Without an axis of its own for the true places, every one of them takes the same values.
+    // Values without an axis for the selected elements apply to every one of them.
     let mut values = values;
     if cx.spec(values).rank() > rest && cx.spec(values).dims[0] == Expr::Int(1) {
         let dims = cx.spec(values).dims[1..].to_vec();
@@ -447,7 +450,7 @@ fn masked_put(cx: &mut Lower, call: &Call, x: Tid, given: &[(usize, Tid)], value
     one(ops::select(cx, mask, values, x)?)
 }
 
-/// The `n`-th true place takes the `n`-th element of the source.
+/// The `n`-th selected element takes the `n`-th element of the source.
 fn masked_scatter(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
     let (x, source) = (cx.operand(call, "self", dtype)?, cx.operand(call, "source", dtype)?);

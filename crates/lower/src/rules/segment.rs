@@ -12,7 +12,7 @@ use crate::{Call, Item, Lower, Refuse, call::unsupported};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// Where each of `[.., S]` segments begins and ends: i64.
+/// Start and end of each of the `[.., S]` segments, i64.
 fn bounds(cx: &mut Lower, call: &Call) -> Result<(Tid, Tid), Refuse> {
     if let Some(lengths) = call.tensor_opt("lengths")? {
         let lengths = cx.cast(lengths, DType::I64)?;
@@ -97,7 +97,7 @@ fn segment_reduce(cx: &mut Lower, call: &Call) -> Items {
     one(found)
 }
 
-/// Sums divided by the lengths; of nothing, NaN, or the initial value if there is one.
+/// Sums divided by the lengths. Empty segments give NaN, or the initial value.
 fn mean(cx: &mut Lower, sums: Tid, starts: Tid, ends: Tid, rest: usize, has_initial: bool) -> Emitted {
     let lengths = ops::sub(cx, ends, starts)?;
     let mut lengths = cx.cast(lengths, cx.spec(sums).dtype)?;

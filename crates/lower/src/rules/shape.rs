@@ -11,7 +11,7 @@ use crate::{Arg, Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// Calls whose result is their operand: layout, aliasing and training-only operators.
+/// Operators that return their operand: layout, aliasing and training-only operators.
 fn same(_: &mut Lower, call: &Call) -> Items {
     one(call.tensor("self")?)
 }
@@ -38,7 +38,7 @@ pub(super) fn expand_to(cx: &mut Lower, x: Tid, dims: &[Expr]) -> Result<Tid, Re
     cx.emit(BroadcastTo { x: In(x), out: NEW, shape })
 }
 
-/// The sizes of a reshape with its one -1 resolved.
+/// The sizes of a reshape, with -1 resolved.
 pub(super) fn resolved(cx: &Lower, x: Tid, sizes: &[Expr]) -> Result<Vec<Expr>, Refuse> {
     let rest = sizes.iter().filter(|d| d.as_int() != Some(-1)).fold(Expr::Int(1), |n, d| n * d.clone());
     let numel = cx.spec(x).numel();
@@ -85,7 +85,7 @@ fn unflatten(cx: &mut Lower, call: &Call) -> Items {
     one(cx.reshape(x, &dims)?)
 }
 
-/// The axes that a list names; rank-0 tensors pass for rank 1 here.
+/// The listed axes; a rank-0 tensor counts as rank 1.
 fn axes(call: &Call, param: &str, rank: usize) -> Result<Vec<usize>, Refuse> {
     let one = |&axis: &i64| normalize_axis(axis, rank.max(1)).ok_or(Refuse::Infer(InferError::Axis { axis, rank }));
     call.ints(param)?.iter().map(one).collect()
@@ -153,7 +153,7 @@ fn unsqueeze(cx: &mut Lower, call: &Call) -> Items {
     one(cx.unsqueeze(x, at)?)
 }
 
-/// Drops those of `wanted` that have size 1; PyTorch ignores the others.
+/// Removes the listed axes of size 1; PyTorch ignores the others.
 fn squeeze_axes(cx: &mut Lower, x: Tid, wanted: &[usize]) -> Items {
     let dims = &cx.spec(x).dims;
     let dims: Vec<i32> =
@@ -190,7 +190,7 @@ fn expand_as(cx: &mut Lower, call: &Call) -> Items {
     one(expand_to(cx, call.tensor("self")?, &dims)?)
 }
 
-/// `x[start:stop]` along an axis; absent bounds mean the ends.
+/// `x[start:stop]` along an axis.
 pub(super) fn slice_axis(cx: &mut Lower, x: Tid, axis: usize, start: &Expr, stop: &Expr, step: i32) -> Result<Tid, Refuse> {
     let (start, stop) = (cx.int(start)?, cx.int(stop)?);
     cx.emit(Slice { x: In(x), out: NEW, axis: Int::Lit(axis as i64), start, stop, step })
@@ -219,7 +219,7 @@ fn narrow(cx: &mut Lower, call: &Call) -> Items {
     one(slice_axis(cx, x, axis, &start, &stop, 1)?)
 }
 
-/// A part of an axis whose start is a tensor of one element.
+/// A slice of an axis with its start in a one-element tensor.
 fn narrow_from(cx: &mut Lower, x: Tid, axis: usize, start: Tid, length: &Expr) -> Items {
     let start = cx.cast(start, flambeau_tensor::DType::I64)?;
     let start = cx.reshape(start, &[])?;
@@ -238,7 +238,7 @@ fn select(cx: &mut Lower, call: &Call) -> Items {
     one(cx.emit(Take { x: In(x), out: NEW, index, axis: axis as i32 })?)
 }
 
-/// PyTorch lets an empty rank-1 tensor join anything.
+/// Drops empty rank-1 tensors, which PyTorch lets join anything.
 fn joinable(cx: &Lower, tensors: Vec<Tid>) -> Vec<Tid> {
     let legacy_empty = |t: &Tid| cx.spec(*t).rank() == 1 && cx.spec(*t).dims[0].as_int() == Some(0);
     let kept: Vec<Tid> = tensors.iter().copied().filter(|t| !legacy_empty(t)).collect();
@@ -289,7 +289,7 @@ fn chunk_lengths(total: i64, chunk: i64) -> Vec<Expr> {
     (0..total).step_by(chunk.max(1) as usize).map(|start| Expr::Int(chunk.min(total - start))).collect()
 }
 
-/// Lengths of the parts that the program records.
+/// Lengths of the parts, as recorded by the program.
 pub(super) fn recorded_lengths(call: &Call, axis: usize) -> Option<Vec<Expr>> {
     let lengths = call.outputs.iter().map(|o| o.dims.get(axis).cloned()).collect::<Option<Vec<_>>>()?;
     (!lengths.is_empty()).then_some(lengths)

@@ -14,10 +14,10 @@ use crate::{Call, Item, Lower, Refuse, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// From this size on, selecting the largest elements beats sorting all.
+/// Minimum axis size at which selecting the largest elements is faster than sorting.
 const SELECT_FROM: i64 = 2048;
 
-/// The permutation that sorts, i64. Descending order keeps equal elements in their order too, with NaN first.
+/// The sorting permutation, i64. Descending order is stable too, with NaN first.
 fn order(cx: &mut Lower, x: Tid, axis: usize, descending: bool) -> Emitted {
     if !descending {
         return ops::argsort(cx, x, axis);
@@ -37,7 +37,7 @@ fn order(cx: &mut Lower, x: Tid, axis: usize, descending: bool) -> Emitted {
     ops::sub(cx, last, descending)
 }
 
-/// Rank-0 tensors are their own order.
+/// A rank-0 tensor is sorted already, with index 0.
 fn trivial(cx: &mut Lower, x: Tid) -> Items {
     Ok(vec![Item::Tensor(x), Item::Tensor(cx.number(0.0, DType::I64)?)])
 }
@@ -70,12 +70,12 @@ fn argsort(cx: &mut Lower, call: &Call) -> Items {
     one(order(cx, x, axis, call.bool_or("descending", false)?)?)
 }
 
-/// `x[start:stop:step]` with negative bounds as they stand.
+/// `x[start:stop:step]`, with negative bounds passed through.
 fn raw_slice(cx: &mut Lower, x: Tid, axis: usize, start: i64, stop: i64, step: i32) -> Emitted {
     cx.emit(Slice { x: In(x), out: NEW, axis: Int::Lit(axis as i64), start: Int::Lit(start), stop: Int::Lit(stop), step })
 }
 
-/// The `k` last of an axis, last first; or the `k` first.
+/// The last `k` elements of an axis in reverse, or the first `k`.
 fn extremes(cx: &mut Lower, sorted: Tid, axis: usize, k: &Expr, largest: bool) -> Emitted {
     match k.as_int() {
         Some(k) if largest => raw_slice(cx, sorted, axis, -1, -(k + 1), -1),
@@ -107,7 +107,7 @@ fn topk(cx: &mut Lower, call: &Call) -> Items {
     Ok(vec![values, Item::Tensor(indices)])
 }
 
-/// Partitions first, then sorts the few that were selected.
+/// Partitions the axis, then sorts the selected elements.
 fn select(cx: &mut Lower, call: &Call, x: Tid, axis: usize, k: i64, largest: bool) -> Items {
     let kth = Int::Lit(if largest { -k } else { k - 1 });
     let part =
@@ -129,7 +129,7 @@ fn select(cx: &mut Lower, call: &Call, x: Tid, axis: usize, k: i64, largest: boo
     Ok(vec![values, Item::Tensor(indices)])
 }
 
-/// Results of a selection of one element, `index` `[.., 1, ..]` along the axis.
+/// Results of selecting one element; `index` is `[.., 1, ..]` along the axis.
 fn selected(cx: &mut Lower, call: &Call, x: Tid, axis: usize, index: Tid) -> Items {
     let keep = call.bool_or("keepdim", false)?;
     let shape = |cx: &mut Lower, t: Tid| match keep {
@@ -158,7 +158,7 @@ fn kthvalue(cx: &mut Lower, call: &Call) -> Items {
     selected(cx, call, x, axis, index)
 }
 
-/// The lower of the two middle elements; NaN if there is one.
+/// The lower of the two middle elements; NaN if the row has a NaN.
 fn median_dim(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     if cx.spec(x).rank() == 0 {
@@ -184,7 +184,7 @@ fn median_dim(cx: &mut Lower, call: &Call) -> Items {
     selected(cx, call, x, axis, index)
 }
 
-/// One element of a vector, of rank 0.
+/// One element of a vector, as a rank-0 tensor.
 fn element(cx: &mut Lower, x: Tid, place: &Expr) -> Emitted {
     match place.as_int() {
         Some(place) => ops::take_one(cx, x, place, 0),
@@ -210,7 +210,7 @@ fn median(cx: &mut Lower, call: &Call) -> Items {
     one(ops::select(cx, is_nan, last, middle)?)
 }
 
-/// As `median_dim` among the numbers only: NaN where there are none.
+/// [`median_dim`] of the numbers only; NaN for rows without numbers.
 fn nanmedian_dim(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     if cx.spec(x).rank() == 0 {
@@ -230,7 +230,7 @@ fn nanmedian(cx: &mut Lower, call: &Call) -> Items {
     one(cx.reshape(value, &[])?)
 }
 
-/// The place of the lower middle one of the numbers along an axis, which stays with size 1.
+/// Index of the lower middle number along an axis, which keeps size 1.
 fn middle_number(cx: &mut Lower, x: Tid, axis: usize) -> Emitted {
     let order = ops::argsort(cx, x, axis)?;
     let number = ops::eq(cx, x, x)?;
@@ -243,7 +243,8 @@ fn middle_number(cx: &mut Lower, x: Tid, axis: usize) -> Emitted {
     ops::take_along(cx, order, at, axis)
 }
 
-/// The most frequent element, of several the smallest, and the last of its places.
+/// The most frequent element and the index of its last occurrence; among equally frequent ones, the
+/// smallest.
 fn mode(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     if cx.spec(x).rank() == 0 {
@@ -252,7 +253,7 @@ fn mode(cx: &mut Lower, call: &Call) -> Items {
     let axis = cx.axis(call, "dim", -1, cx.spec(x).rank())?;
     let order = ops::argsort(cx, x, axis)?;
     let sorted = ops::take_along(cx, x, order, axis)?;
-    // Equal elements form runs, which are numbered from 0 on.
+    // Equal elements form runs, numbered from 0.
     let (n, dims) = (cx.spec(x).dims[axis].clone(), cx.spec(x).dims.to_vec());
     let last = n.clone() - Expr::Int(1);
     let before = super::shape::slice_axis(cx, sorted, axis, &Expr::Int(0), &last, 1)?;
@@ -273,7 +274,7 @@ fn mode(cx: &mut Lower, call: &Call) -> Items {
     selected(cx, call, x, axis, index)
 }
 
-/// Whether each element occurs among the others.
+/// Whether each element occurs in the test elements.
 fn isin(cx: &mut Lower, call: &Call) -> Items {
     let params = ["elements", "test_elements"].map(|p| if call.arg(p).is_some() { p } else { &p[..p.len() - 1] });
     let dtype = promoted(cx, call, &params)?;

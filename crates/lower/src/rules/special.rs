@@ -1,4 +1,4 @@
-//! Elementwise functions that models rarely use, integrals by trapezoids, and window functions.
+//! Rare elementwise functions, trapezoidal integrals, and window functions.
 
 use flambeau_ir::{In, Tid};
 use flambeau_tensor::{DType, Expr};
@@ -16,13 +16,13 @@ use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// The two operands in the type of the result.
+/// The two operands in the result's type.
 fn operands(cx: &mut Lower, call: &Call) -> Result<(Tid, Tid), Refuse> {
     let dtype = call.out(0)?.dtype;
     Ok((cx.operand(call, "self", dtype)?, cx.operand(call, "other", dtype)?))
 }
 
-/// Whether each element is below zero, counting minus zero: only its reciprocal tells that one.
+/// Whether each element is negative, including minus zero, which only its reciprocal reveals.
 fn is_negative(cx: &mut Lower, x: Tid) -> Emitted {
     let zero = ops::number_like(cx, x, 0.0)?;
     let below = ops::lt(cx, x, zero)?;
@@ -43,7 +43,7 @@ fn signbit(cx: &mut Lower, call: &Call) -> Items {
     one(is_negative(cx, x)?)
 }
 
-/// The magnitude of one with the sign of the other.
+/// The magnitude of `self` with the sign of `other`.
 fn copysign(cx: &mut Lower, call: &Call) -> Items {
     let (a, b) = operands(cx, call)?;
     let magnitude = ops::abs(cx, a)?;
@@ -83,7 +83,7 @@ fn isclose(cx: &mut Lower, call: &Call) -> Items {
     let allowed = ops::mul_number(cx, scale, rtol)?;
     let allowed = ops::add_number(cx, allowed, atol)?;
     let near = ops::le(cx, apart, allowed)?;
-    // An infinite distance is never near.
+    // An infinite distance never counts as close.
     let infinite = ops::number_like(cx, apart, f64::INFINITY)?;
     let finite = ops::lt(cx, apart, infinite)?;
     let near = ops::logical_and(cx, near, finite)?;
@@ -125,14 +125,15 @@ fn entr(cx: &mut Lower, call: &Call) -> Items {
     one(ops::select(cx, below, lowest, curve)?)
 }
 
-/// Every element of a real tensor is real.
+/// All ones: every element of a real tensor is real.
 fn isreal(cx: &mut Lower, call: &Call) -> Items {
     let dims = cx.spec(call.tensor("self")?).dims.to_vec();
     one(ops::full(cx, 1.0, &dims, DType::Bool)?)
 }
 
-/// The highest power first, in `w = -ln(1 - x²) - 2.5` for `w < 2.5` and in `w = √(-ln(1 - x²)) - 3` above (Giles, "Approximating the
-/// erfinv function", 2010: 7 units in the last place of f32).
+/// Polynomial in `w = -ln(1 - x²) - 2.5` for `w < 2.5`, highest power first; the other branch uses
+/// `w = √(-ln(1 - x²)) - 3` (Giles, "Approximating the erfinv function", 2010: 7 units in the last
+/// place of f32).
 const ERFINV_CENTER: [f64; 9] = [
     2.810_226_36e-8,
     3.432_739_39e-7,
@@ -165,7 +166,7 @@ pub(super) fn erfinv_center(cx: &mut Lower, w: Tid) -> Emitted {
 /// The inverse of the error function: infinite at 1 and -1, NaN beyond them.
 fn erfinv(cx: &mut Lower, call: &Call) -> Items {
     let x = cx.operand(call, "self", DType::F32)?;
-    // Near 1 and -1, the product keeps digits that the square would lose.
+    // Near ±1, the product keeps digits that the square loses.
     let (below, above) = (ops::number_minus(cx, 1.0, x)?, ops::add_number(cx, x, 1.0)?);
     let product = ops::mul(cx, below, above)?;
     let log = ops::log(cx, product)?;
@@ -182,14 +183,15 @@ fn erfinv(cx: &mut Lower, call: &Call) -> Items {
     one(ops::mul(cx, x, slope)?)
 }
 
-/// The entries but the last and the entries but the first of an axis.
+/// The entries of an axis without the last, and without the first.
 fn neighbours(cx: &mut Lower, t: Tid, axis: usize) -> Result<[Tid; 2], Refuse> {
     let n = cx.spec(t).dims[axis].clone();
     let last = n.clone() - Expr::Int(1);
     Ok([slice_axis(cx, t, axis, &Expr::Int(0), &last, 1)?, slice_axis(cx, t, axis, &Expr::Int(1), &n, 1)?])
 }
 
-/// Values, and points where they are given, of an integral. Integers stay integers, whose sums and products wrap around.
+/// Values of an integral, with optional points. Integers stay integers; their sums and products
+/// wrap around.
 struct Curve {
     y: Tid,
     x: Option<Tid>,
@@ -212,7 +214,7 @@ impl Curve {
         Ok(Curve { y, x, axis })
     }
 
-    /// Twice the areas of the trapezoids between neighbours, in the type of the result.
+    /// Twice the areas of the trapezoids between neighbours, in the result's type.
     fn areas(&self, cx: &mut Lower, call: &Call) -> Emitted {
         let [left, right] = neighbours(cx, self.y, self.axis)?;
         let mut areas = ops::add(cx, left, right)?;
@@ -225,7 +227,7 @@ impl Curve {
     }
 }
 
-/// Under points at equal distances the ends count half.
+/// Trapezoidal integral. With equally spaced points, the two ends count half.
 fn trapezoid(cx: &mut Lower, call: &Call) -> Items {
     let (curve, dtype) = (Curve::new(cx, call)?, call.out(0)?.dtype);
     let axis = curve.axis;

@@ -1,4 +1,4 @@
-//! Normalisation by statistics over channels and groups, and weights normalised by their length.
+//! Normalization by statistics over channels and groups, and weight normalization.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{Call, ConstExpr, Constant, Formula, Item, Lower, Refuse, call::unsup
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// `[C]` laid along the channel axis.
+/// A `[C]` parameter shaped to broadcast along the channel axis.
 fn along_channels(cx: &mut Lower, call: &Call, param: &str, x: Tid) -> Result<Option<Tid>, Refuse> {
     if call.arg(param).is_none() {
         return Ok(None);
@@ -23,7 +23,7 @@ fn along_channels(cx: &mut Lower, call: &Call, param: &str, x: Tid) -> Result<Op
     ops::along(cx, vector, 1, cx.spec(x).rank()).map(Some)
 }
 
-/// `x * weight + bias`, each where there is one.
+/// `x * weight + bias`; either may be absent.
 fn affine(cx: &mut Lower, call: &Call, x: Tid) -> Emitted {
     let (weight, bias) = (along_channels(cx, call, "weight", x)?, along_channels(cx, call, "bias", x)?);
     let scaled = weight.map_or(Ok(x), |w| ops::mul(cx, x, w))?;
@@ -42,7 +42,7 @@ fn constant(cx: &Lower, call: &Call, param: &str) -> Result<Option<Arc<Constant>
     Ok(call.tensor_opt(param)?.and_then(|t| cx.graph().constant(t).cloned()))
 }
 
-/// The whole layer as one scale and one shift per channel, made while the program is written.
+/// The whole layer as one scale and one shift per channel, computed while the program is written.
 fn folded(cx: &mut Lower, call: &Call, x: Tid, names: [&str; 2], eps: f64) -> Result<Option<Tid>, Refuse> {
     let (Some(mean), Some(variance)) = (constant(cx, call, names[0])?, constant(cx, call, names[1])?) else { return Ok(None) };
     let (weight, bias) = (constant(cx, call, "weight")?, constant(cx, call, "bias")?);
@@ -82,19 +82,20 @@ fn by_running_statistics(cx: &mut Lower, call: &Call, x: Tid) -> Emitted {
     affine(cx, call, y)
 }
 
-/// Mean and reciprocal deviation `1 / sqrt(variance + eps)` over axes that stay with size 1.
+/// Mean and reciprocal deviation `1 / sqrt(variance + eps)` over axes that keep size 1.
 pub(super) fn moments(cx: &mut Lower, x: Tid, axes: &[usize], eps: f64) -> Result<[Tid; 2], Refuse> {
     let (mean, variance) = (ops::mean(cx, x, axes, true)?, ops::variance(cx, x, axes, true, 0)?);
     let shifted = ops::add_number(cx, variance, eps)?;
     Ok([mean, ops::rsqrt(cx, shifted)?])
 }
 
-/// Everything but the channels.
+/// All axes except the channels.
 fn around_channels(cx: &Lower, x: Tid) -> Vec<usize> {
     (0..cx.spec(x).rank()).filter(|&a| a != 1).collect()
 }
 
-/// The type in which PyTorch keeps a batch's statistics: that of the layer's parameters, or else of its input.
+/// The type in which PyTorch stores a batch's statistics: the type of the layer's parameters, or
+/// else of its input.
 fn kept_type(cx: &Lower, call: &Call) -> Result<DType, Refuse> {
     for param in ["weight", "running_mean"] {
         if let Some(t) = call.tensor_opt(param)? {
@@ -104,7 +105,8 @@ fn kept_type(cx: &Lower, call: &Call) -> Result<DType, Refuse> {
     Ok(cx.spec(call.tensor("input")?).dtype)
 }
 
-/// As [`moments`], rounded to the type that keeps them. In bf16 the sum of squares and the variance are rounded on the way.
+/// [`moments`] rounded to their stored type. In bf16, the sum of squares and the variance are
+/// rounded too.
 fn kept_moments(cx: &mut Lower, call: &Call, x: Tid, axes: &[usize]) -> Result<[Tid; 2], Refuse> {
     let (kept, eps) = (kept_type(cx, call)?, call.float_or("eps", 1e-5)?);
     let round = |cx: &mut Lower, t: Tid, dtype: DType| {
@@ -126,7 +128,7 @@ fn kept_moments(cx: &mut Lower, call: &Call, x: Tid, axes: &[usize]) -> Result<[
     Ok([round(cx, mean, kept)?, round(cx, scale, kept)?])
 }
 
-/// Over everything but the channels.
+/// Normalizes by the input's own statistics over `axes`.
 fn by_own_statistics(cx: &mut Lower, call: &Call, x: Tid, axes: &[usize]) -> Emitted {
     let [mean, scale] = kept_moments(cx, call, x, axes)?;
     let centred = ops::sub(cx, x, mean)?;
@@ -147,7 +149,7 @@ fn batch_input(cx: &mut Lower, call: &Call) -> Emitted {
 fn batch_norm(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("input")?;
     if cx.spec(x).dims[..] == [Expr::Int(0)] {
-        // A batch of no elements leaves running statistics as they are.
+        // An empty batch leaves the running statistics unchanged.
         let kept = ["running_mean", "running_var"].map(|param| call.tensor_opt(param));
         let kept = kept.into_iter().filter_map(Result::transpose).map(|t| t.map(Item::Tensor));
         let is_training = call.bool_or("training", false)?;
@@ -167,7 +169,8 @@ fn batch_norm(cx: &mut Lower, call: &Call) -> Items {
     one(by_running_statistics(cx, call, x)?)
 }
 
-/// The running statistics after a batch: they go the way to those of the batch, the variance of a sample, by the momentum.
+/// The running statistics after a batch: `(1 - momentum) * running + momentum * batch`, with the
+/// sample variance.
 fn running_after(cx: &mut Lower, call: &Call, x: Tid, axes: &[usize]) -> Result<[Tid; 2], Refuse> {
     let momentum = call.float_or("momentum", 0.1)?;
     let own = [ops::mean(cx, x, axes, false)?, ops::variance(cx, x, axes, false, 1)?];
@@ -179,10 +182,10 @@ fn running_after(cx: &mut Lower, call: &Call, x: Tid, axes: &[usize]) -> Result<
     Ok([after("running_mean", own[0])?, after("running_var", own[1])?])
 }
 
-/// As `batch_norm`; the saved statistics are those of the batch in training mode and empty otherwise.
+/// [`batch_norm`] with saved statistics: the batch's in training mode, empty otherwise.
 fn native_batch_norm(cx: &mut Lower, call: &Call) -> Items {
     let mut items = batch_norm(cx, call)?;
-    // New running statistics come behind the saved ones.
+    // New running statistics follow the saved ones.
     let after = items.split_off(1);
     items.resize(3, Item::None);
     items.extend(after);
@@ -205,7 +208,8 @@ fn native_batch_norm(cx: &mut Lower, call: &Call) -> Items {
     Ok(items)
 }
 
-/// As `native_batch_norm` in training mode, with bytes that only a backward pass reads behind the saved statistics.
+/// [`native_batch_norm`] in training mode. Bytes that only a backward pass reads follow the saved
+/// statistics.
 fn batch_norm_with_update(cx: &mut Lower, call: &Call) -> Items {
     let reserved = ops::full(cx, 0.0, &call.out(3)?.dims.clone(), call.out(3)?.dtype)?;
     let mut inner = call.clone();
@@ -216,7 +220,7 @@ fn batch_norm_with_update(cx: &mut Lower, call: &Call) -> Items {
     Ok(items)
 }
 
-/// Statistics over each group of channels of each entry of the batch.
+/// Normalizes by statistics over each group of channels of each batch entry.
 fn grouped(cx: &mut Lower, call: &Call, x: Tid, groups: Expr) -> Emitted {
     let dims = cx.spec(x).dims.to_vec();
     if dims.len() < 2 {
@@ -268,7 +272,7 @@ fn instance_norm(cx: &mut Lower, call: &Call) -> Items {
     one(grouped(cx, call, x, channels)?)
 }
 
-/// `v * g / |v|`, the length taken over every axis but `dim` (over all for -1).
+/// `v * g / |v|`, with the length over every axis except `dim` (over all axes for -1).
 fn weight_norm(cx: &mut Lower, call: &Call) -> Items {
     let v = cx.operand(call, "v", call.out(0)?.dtype)?;
     let g = cx.operand(call, "g", cx.spec(v).dtype)?;

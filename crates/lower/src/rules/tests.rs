@@ -1,11 +1,11 @@
-//! What rules emit: nodes and result shapes, family by family.
+//! Tests of the rules' nodes and result shapes, family by family.
 
 use flambeau_ir::Spec;
 use flambeau_tensor::{DType, Expr, Symbol};
 
 use crate::{Arg, Call, Item, Lower, Origin, OutMeta, Range, Refuse, rule_for};
 
-/// Sizes by words: a number or a symbol's name.
+/// Parses sizes: numbers or symbol names.
 fn dims(text: &str) -> Vec<Expr> {
     text.split_whitespace().map(|w| w.parse().map_or_else(|_| Expr::symbol(Symbol::new(w)), Expr::Int)).collect()
 }
@@ -17,7 +17,8 @@ fn tensor(cx: &mut Lower, text: &str) -> flambeau_ir::Tid {
     cx.slot(spec, Origin::Input(n))
 }
 
-/// An argument by text: `f32 2 3` a tensor, `{f32 2; f32 3}` tensors, `[1 2]` integers, `'x'` a string, else a number.
+/// Parses an argument: `f32 2 3` is a tensor, `{f32 2; f32 3}` tensors, `[1 2]` integers, `'x'` a
+/// string, anything else a number.
 fn argument(cx: &mut Lower, text: &str) -> Arg {
     if let Some(list) = text.strip_prefix('{') {
         let one = |t: &str| if t == "None" { None } else { Some(t.to_owned()) };
@@ -38,7 +39,8 @@ fn argument(cx: &mut Lower, text: &str) -> Arg {
     }
 }
 
-/// Lowers `target` with arguments `name=value, ..`; `outs` are the recorded results, unused ones marked by `-`.
+/// Lowers `target` with arguments `name=value, ..`; `outs` are the recorded results, with `-` for
+/// unused ones.
 fn lower(target: &str, args: &str, outs: &[&str]) -> (Lower, Result<Vec<Item>, Refuse>) {
     let mut cx = Lower::new();
     let args = args.split(", ").filter(|a| !a.is_empty()).map(|a| a.split_once('=').unwrap());
@@ -69,11 +71,12 @@ fn bounds_of_the_program_decide_how_slices_are_cut() {
         sliced.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
     };
     assert_eq!(slice_of(1), "1 4");
-    // Where bounds leave it open, the program's own record of the size holds.
+    // The program's recorded size applies where the bounds leave it open.
     assert_eq!(slice_of(0), "1 4");
 }
 
-/// The nodes emitted, chains after the first in brackets; and that results have the recorded shapes exactly.
+/// Checks the emitted nodes, with chains after the first in brackets, and that results have the
+/// recorded shapes exactly.
 fn check(target: &str, args: &str, outs: &[&str], want: &str) {
     let (cx, result) = lower(target, args, outs);
     let items = result.unwrap_or_else(|e| panic!("{target}({args}): {e}"));

@@ -27,7 +27,7 @@ fn axis_size(cx: &Lower, x: Tid, axis: usize) -> Result<i64, Refuse> {
     size.as_int().ok_or_else(|| Refuse::Dynamic { param: format!("size {axis}"), found: size.to_string() })
 }
 
-/// Windows of an axis, their elements as a new last axis.
+/// Windows of an axis, with their elements as a new last axis.
 fn unfold(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     if cx.spec(x).rank() == 0 {
@@ -83,7 +83,7 @@ fn im2col(cx: &mut Lower, call: &Call) -> Items {
     one(cx.reshape(moved, &call.out(0)?.dims)?)
 }
 
-/// The sum of overlapping patches: the counterpart of `im2col`.
+/// The sum of overlapping patches: the adjoint of `im2col`.
 fn col2im(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let [rows, columns] = patches(call)?;
@@ -155,7 +155,7 @@ fn pixel_unshuffle(cx: &mut Lower, call: &Call) -> Items {
     one(cx.reshape(moved, &[&lead[..], &[c * r.clone() * r, h, w]].concat())?)
 }
 
-/// Channels of each group interleaved.
+/// Interleaves the channels of the groups.
 fn channel_shuffle(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let groups = Expr::Int(call.int("groups")?);

@@ -1,4 +1,5 @@
-//! Sizes that programs compute in floats, such as `trunc(1.7 * s)`: as integer quotients that agree for every size, else by a table.
+//! Sizes that programs compute in floats, such as `trunc(1.7 * s)`. They become integer quotients
+//! that agree for every compared size, or else table lookups.
 
 use flambeau_ir::{
     Add, Divide, FloorDivideInt, In, Index, Int, ItemInt, Multiply, MultiplyInt, Power, Sqrt, SubtractInt, Take, Tid, Vid,
@@ -11,10 +12,10 @@ use crate::{
     lower::{NEW, NEW_VALUE},
 };
 
-/// Sizes up to this one are compared; larger ones follow the same quotient, or are not in the table.
+/// Largest compared size. Larger sizes follow the same quotient, or exceed the table.
 const COMPARED: i64 = 1 << 16;
 
-/// Products of sizes and numerators stay below this.
+/// Upper bound of products of sizes and numerators.
 const LARGEST: i64 = i32::MAX as i64;
 
 /// `floor(n * size / d)`, or the quotient rounded upward.
@@ -24,7 +25,8 @@ struct Quotient {
     d: i64,
 }
 
-/// The simplest fraction above `low` (or equal to it) and below `high`, each a pair of numerator and denominator.
+/// The simplest fraction between `low` and `high`, given as (numerator, denominator). It may equal
+/// `low` if `has_low`, else `high`.
 fn simplest(low: (i64, i64), high: (i64, i64), has_low: bool) -> Option<Quotient> {
     let (mut left, mut right) = ((0i64, 1i64), (1i64, 0i64));
     let product = |a: i64, b: i64| i128::from(a) * i128::from(b);
@@ -55,7 +57,8 @@ fn quotient(first: i64, values: &[i64], upward: bool) -> Option<Quotient> {
             }
             return None;
         }
-        // Downward, `value <= size * n / d < value + 1`; upward, `value - 1 < size * n / d <= value`.
+        // Downward, `value <= size * n / d < value + 1`; upward,
+        // `value - 1 < size * n / d <= value`.
         let (from, to) = if upward { (value - 1, value) } else { (value, value + 1) };
         if i128::from(from) * i128::from(low.1) > i128::from(low.0) * i128::from(size) {
             low = (from, size);
@@ -69,7 +72,7 @@ fn quotient(first: i64, values: &[i64], upward: bool) -> Option<Quotient> {
 }
 
 impl Lower {
-    /// The slot of a real number rounded to an integer. It may depend on one size.
+    /// The slot of a real number rounded to an integer. The number may depend on one size.
     pub(super) fn rounded(&mut self, whole: &Expr, rounding: Rounding, x: &Real) -> Result<Vid, Refuse> {
         let mut sizes: Vec<&Expr> = Vec::new();
         x.visit_sizes(&mut |size| {
@@ -125,7 +128,7 @@ impl Lower {
     /// A real number computed from sizes, f32 of rank 0.
     ///
     /// # Errors
-    /// If nodes cannot compute one of the sizes.
+    /// Fails if nodes cannot compute one of the sizes.
     pub fn real_tensor(&mut self, x: &Real) -> Result<Tid, Refuse> {
         if let Some(value) = x.value() {
             return self.number(value, DType::F32);

@@ -1,4 +1,4 @@
-//! Complex tensors whose elements are moved or added up: the same call on pairs.
+//! Complex calls that move or sum elements: the same call on pairs of real and imaginary parts.
 
 use flambeau_aten::{Literal, schema};
 use flambeau_tensor::{Expr, normalize_axis};
@@ -6,8 +6,9 @@ use flambeau_tensor::{Expr, normalize_axis};
 use super::{Items, conjugate, expand_to, first, pair_of, part_type, result, tensors};
 use crate::{Arg, Call, Item, Lower, call::unsupported};
 
-/// Lowers a call that moves elements or adds them up as the same call on pairs. `sizes` names the parameter with the sizes of the
-/// result, `axes` the parameters that are axes. Axes count in the operand's rank plus `more`.
+/// Lowers a call that moves or sums elements as the same call on pairs. `sizes` names the parameter
+/// with the result's sizes, `axes` the parameters with axes. Axes count in the operand's rank plus
+/// `more`.
 pub(super) fn moved(cx: &mut Lower, call: &Call, sizes: Option<&str>, axes: &[&str], more: usize) -> Items {
     let dtype = part_type(cx, call)?;
     let of_rank = call.args.iter().flat_map(|(_, arg)| tensors(arg)).find(|t| cx.spec(*t).dtype.part().is_some());
@@ -42,7 +43,7 @@ pub(super) fn moved(cx: &mut Lower, call: &Call, sizes: Option<&str>, axes: &[&s
     pairs(cx, inner)
 }
 
-/// How often, or how large, the last axis is.
+/// The entry of the pairs' last axis in a list argument: 1 repeat, or size 2.
 fn two(param: &str) -> Expr {
     Expr::Int(if param == "repeats" { 1 } else { 2 })
 }
@@ -62,7 +63,7 @@ fn pairs(cx: &mut Lower, mut call: Call) -> Items {
     Ok(items.into_iter().map(|item| whole(cx, item)).collect())
 }
 
-/// The same where no axes stand for all.
+/// [`moved`] for a call with an optional list of axes: an absent or empty list becomes all axes.
 pub(super) fn over_axes(cx: &mut Lower, call: &Call, param: &str) -> Items {
     let rank = cx.spec(call.tensor("self")?).rank() as i64;
     let mut inner = call.clone();
@@ -90,7 +91,7 @@ pub(super) fn permuted(cx: &mut Lower, call: &Call) -> Items {
     result(cx, call, made)
 }
 
-/// The last two axes exchanged; the conjugate of it if asked.
+/// Swaps the last two axes; `conjugated` conjugates the result too.
 pub(super) fn turned(cx: &mut Lower, call: &Call, conjugated: bool) -> Items {
     let pair = first(cx, call)?;
     let rank = cx.spec(pair).rank() - 1;
@@ -105,7 +106,7 @@ pub(super) fn turned(cx: &mut Lower, call: &Call, conjugated: bool) -> Items {
     result(cx, call, Ok(made))
 }
 
-/// The operand in the shape that the program states.
+/// Expands or reshapes the operand to the recorded shape.
 pub(super) fn sized_as_result(cx: &mut Lower, call: &Call) -> Items {
     let pair = first(cx, call)?;
     let dims: Vec<Expr> = call.out(0)?.dims.iter().cloned().chain([Expr::Int(2)]).collect();
@@ -117,7 +118,7 @@ pub(super) fn unflattened(cx: &mut Lower, call: &Call) -> Items {
     sized_as_result(cx, call)
 }
 
-/// Zeros around; the parts' own axis has none.
+/// Pads with zeros; the pairs' last axis stays.
 pub(super) fn padded(cx: &mut Lower, call: &Call) -> Items {
     if call.float_or("value", 0.0)? != 0.0 {
         return unsupported("complex tensors are padded with zeros alone");

@@ -1,11 +1,11 @@
-//! Calls that are linear in each of two complex tensors: the same call on their parts.
+//! Complex calls that are linear in each of two operands: the same call on their parts.
 
 use flambeau_ir::Tid;
 
 use super::{Items, Operand, halves, ops, pair_of, part_type, result, stack};
 use crate::{Arg, Call, Item, Lower, Refuse, call::unsupported};
 
-/// The call with these real tensors in the place of two operands.
+/// The call with two real tensors in place of its operands.
 fn of_parts(cx: &mut Lower, call: &Call, set: &dyn Fn(&mut Call, Tid, Tid), a: Tid, b: Tid) -> Result<Tid, Refuse> {
     let mut inner = call.clone();
     set(&mut inner, a, b);
@@ -18,7 +18,7 @@ fn of_parts(cx: &mut Lower, call: &Call, set: &dyn Fn(&mut Call, Tid, Tid), a: T
     }
 }
 
-/// A call that is linear in each of two operands.
+/// Lowers a call that is linear in each of two operands.
 fn products(cx: &mut Lower, call: &Call, set: &dyn Fn(&mut Call, Tid, Tid), a: Operand, b: Operand) -> Result<Tid, Refuse> {
     match (a, b) {
         (Operand::Complex(a), Operand::Complex(b)) => {

@@ -1,4 +1,4 @@
-//! Adaptive pooling: a fixed number of bins, whose lengths follow from the size of an axis.
+//! Adaptive pooling: a fixed number of bins, with lengths that follow from the size of an axis.
 
 use flambeau_ir::Tid;
 use flambeau_tensor::{DType, Expr};
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{Call, Item, Lower, Refuse, call::unsupported};
 
-/// First and last-but-one element of bin `i` of `out` over `size` elements.
+/// Start and end (exclusive) of bin `i` of `out` over `size` elements.
 fn bin(i: i64, size: i64, out: i64) -> (i64, i64) {
     (i * size / out, ((i + 1) * size + out - 1) / out)
 }
@@ -26,7 +26,7 @@ enum Adaptive {
     Even(Vec<i64>),
     /// Bins of different lengths: (size, bins) by axis.
     Uneven(Vec<(i64, i64)>),
-    /// As uneven ones, where sizes are symbolic.
+    /// Bins of different lengths over symbolic sizes: (size, bins) by axis.
     Open(Vec<(Expr, Expr)>),
 }
 
@@ -50,20 +50,20 @@ fn adaptive(cx: &Lower, call: &Call, x: Tid, n: usize) -> Result<Adaptive, Refus
     Ok(known.map_or_else(|| Adaptive::Open(axes().map(|(s, o)| (s.clone(), o.clone())).collect()), Adaptive::Uneven))
 }
 
-/// First elements of the bins of an axis, and those after their last ones, both i64 `[O]`.
+/// Starts and ends (exclusive) of an axis's bins, both i64 `[O]`.
 fn open_bins(cx: &mut Lower, size: &Expr, out: &Expr) -> Result<(Tid, Tid), Refuse> {
     let dtype = DType::I64;
     let (size, bins) = (ops::size_number(cx, size, 1.0, 0.0, dtype)?, ops::size_number(cx, out, 1.0, 0.0, dtype)?);
     let count = ops::count(cx, out, dtype)?;
     let start = ops::mul(cx, count, size)?;
-    // The quotient rounded upward: what is added stays below one bin.
+    // Rounds the quotient upward: the addend is less than one bin.
     let end = ops::add(cx, start, size)?;
     let end = ops::add(cx, end, bins)?;
     let end = ops::add_number(cx, end, -1.0)?;
     Ok((ops::floor_div(cx, start, bins)?, ops::floor_div(cx, end, bins)?))
 }
 
-/// The matrix `[O, S]` whose product with an axis is the mean of each bin.
+/// The matrix `[O, S]` that computes the mean of each bin of an axis as a product.
 fn mean_of_bins(cx: &mut Lower, size: &Expr, out: &Expr) -> Emitted {
     let (start, end) = open_bins(cx, size, out)?;
     let (start, end) = (cx.unsqueeze(start, 1)?, cx.unsqueeze(end, 1)?);
@@ -76,7 +76,7 @@ fn mean_of_bins(cx: &mut Lower, size: &Expr, out: &Expr) -> Emitted {
     ops::div(cx, inside, length)
 }
 
-/// Places `[O, L]` of the elements of each bin, bins filled up with their last element.
+/// Indices `[O, L]` of the elements of each bin; short bins repeat their last element.
 fn places_of_bins(cx: &mut Lower, size: &Expr, out: &Expr) -> Emitted {
     let (start, end) = open_bins(cx, size, out)?;
     let (start, end) = (cx.unsqueeze(start, 1)?, cx.unsqueeze(end, 1)?);
@@ -87,7 +87,7 @@ fn places_of_bins(cx: &mut Lower, size: &Expr, out: &Expr) -> Emitted {
     ops::minimum(cx, place, last)
 }
 
-/// Places `[cells, taps]` in the plane of the elements of each cell.
+/// Indices `[cells, taps]` in the plane of the elements of each cell.
 fn places_of_cells(cx: &mut Lower, axes: &[(Expr, Expr)]) -> Emitted {
     let n = axes.len();
     let mut plane: Option<Tid> = None;
@@ -161,7 +161,8 @@ pub(super) fn adaptive_avg_pool(cx: &mut Lower, call: &Call, n: usize) -> Items 
     }
 }
 
-/// Every bin's elements gathered by a constant index into the plane, bins filled up with their last element.
+/// Gathers the elements of every bin by a constant index into the plane; short bins repeat their
+/// last element.
 fn adaptive_max_places(cx: &mut Lower, call: &Call, n: usize) -> Items {
     let x = call.tensor("self")?;
     let dims = cx.spec(x).dims.to_vec();
@@ -189,7 +190,7 @@ fn adaptive_max_places(cx: &mut Lower, call: &Call, n: usize) -> Items {
     Ok(vec![Item::Tensor(cx.reshape(largest, &shape)?), Item::Tensor(cx.reshape(places, &shape)?)])
 }
 
-/// Places `[cells, taps]` in the plane of the elements of each cell, from (size, bins) by axis.
+/// Indices `[cells, taps]` in the plane of the elements of each cell, from (size, bins) by axis.
 fn known_places(cx: &mut Lower, axes: &[(i64, i64)]) -> Emitted {
     let (mut table, mut cells, mut longest) = (vec![vec![0_i64]], 1_i64, 1_i64);
     for &(size, count) in axes {
@@ -235,7 +236,7 @@ pub(super) fn adaptive_max_pool(cx: &mut Lower, call: &Call, n: usize) -> Items 
     Ok(vec![Item::Tensor(values), Item::None])
 }
 
-/// Bins filled up to equal lengths with their last element, which leaves the largest one alone.
+/// Maximum of each bin. Short bins repeat their last element, which does not change the maximum.
 fn max_of_bins(cx: &mut Lower, x: Tid, axis: usize, size: i64, out: i64) -> Emitted {
     let bins: Vec<(i64, i64)> = (0..out).map(|i| bin(i, size, out)).collect();
     let longest = bins.iter().map(|(s, e)| e - s).max().unwrap_or(1);

@@ -1,4 +1,4 @@
-//! Resampling along axes whose sizes only a run knows: places and weights are computed by nodes.
+//! Resampling along axes of symbolic size: nodes compute positions and weights at run time.
 
 use flambeau_ir::{Clip, Floor, In, Tid};
 use flambeau_tensor::{DType, Expr};
@@ -15,7 +15,7 @@ use crate::{Lower, Refuse, lower::NEW};
 
 /// A resampled axis.
 struct OpenAxis {
-    /// Its place among the axes of the image.
+    /// Index among the axes of the image.
     at: usize,
     size: Expr,
     out: Expr,
@@ -25,7 +25,7 @@ struct OpenAxis {
     last: Tid,
 }
 
-/// `x` with axis `at` resampled to `target` elements.
+/// Resamples axis `at` of `x` to `target` elements.
 pub(super) fn resample_symbolic(
     cx: &mut Lower,
     x: Tid,
@@ -73,7 +73,7 @@ impl OpenAxis {
         Ok(OpenAxis { at, size, out: out.clone(), scale, last })
     }
 
-    /// A place moved into the axis.
+    /// Clips a position to the axis.
     fn inside(&self, cx: &mut Lower, place: Tid) -> Emitted {
         let zero = cx.number(0.0, DType::F32)?;
         cx.emit(Clip { x: In(place), out: NEW, a_min: Some(In(zero)), a_max: Some(In(self.last)) })
@@ -86,14 +86,14 @@ impl OpenAxis {
         ops::mul(cx, shifted, self.scale)
     }
 
-    /// The place in the input of each output element.
+    /// The input position of each output element.
     fn centers(&self, cx: &mut Lower, align_corners: bool) -> Emitted {
         let half = if align_corners { 0.0 } else { 0.5 };
         let source = self.source(cx, half)?;
         ops::add_number(cx, source, -half)
     }
 
-    /// The elements at whole places, times a weight for each.
+    /// The elements at integer positions times their weights.
     fn weighted(&self, cx: &mut Lower, x: Tid, place: Tid, weight: Tid) -> Emitted {
         let place = self.inside(cx, place)?;
         let index = cx.cast(place, DType::I32)?;
@@ -136,7 +136,7 @@ impl OpenAxis {
         Ok(total.unwrap_or(x))
     }
 
-    /// The matrix `[O, S]` of weights of a filter that widens as the image shrinks.
+    /// The weight matrix `[O, S]` of a filter that widens as the image shrinks.
     fn antialiased(&self, cx: &mut Lower, support: i64) -> Emitted {
         let unit = cx.number(1.0, DType::F32)?;
         let stretch = ops::maximum(cx, self.scale, unit)?;
@@ -156,7 +156,7 @@ impl OpenAxis {
         ops::div(cx, weight, total)
     }
 
-    /// Whether the filter around each center reaches each place.
+    /// Whether the filter around each center covers each input element.
     fn reached(&self, cx: &mut Lower, center: Tid, reach: Tid, places: Tid) -> Emitted {
         let (first, last) = (ops::sub(cx, center, reach)?, ops::add(cx, center, reach)?);
         let (first, last) = (ops::add_number(cx, first, 0.5)?, ops::add_number(cx, last, 0.5)?);
@@ -166,7 +166,7 @@ impl OpenAxis {
     }
 }
 
-/// `from / to`, 0 for a single output element between aligned corners.
+/// `from / to`; 0 for a single output element between aligned corners.
 fn single(cx: &mut Lower, from: Tid, to: Tid) -> Emitted {
     let (unit, zero) = (cx.number(1.0, DType::F32)?, cx.number(0.0, DType::F32)?);
     let divisor = ops::maximum(cx, to, unit)?;
@@ -181,7 +181,7 @@ fn triangle(cx: &mut Lower, x: Tid) -> Emitted {
     ops::maximum(cx, rest, zero)
 }
 
-/// The cubic convolution kernel of parameter -0.5 at a distance.
+/// The cubic convolution kernel with parameter -0.5 at a distance `x`.
 fn cubic_filter(cx: &mut Lower, x: Tid) -> Emitted {
     let (unit, two, zero) = (cx.number(1.0, DType::F32)?, cx.number(2.0, DType::F32)?, cx.number(0.0, DType::F32)?);
     let near = polynomial(cx, x, [1.5, -2.5, 0.0, 1.0])?;
@@ -191,7 +191,7 @@ fn cubic_filter(cx: &mut Lower, x: Tid) -> Emitted {
     ops::select(cx, is_near, near, outer)
 }
 
-/// A polynomial of degree 3, coefficients from the highest power on.
+/// A polynomial of degree 3; coefficients from the highest power down.
 fn polynomial(cx: &mut Lower, x: Tid, coefficients: [f64; 4]) -> Emitted {
     let mut value = ops::mul_number(cx, x, coefficients[0])?;
     for (i, &coefficient) in coefficients[1..].iter().enumerate() {

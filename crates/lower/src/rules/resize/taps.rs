@@ -1,8 +1,8 @@
-//! Which input elements a resampled element is made of, and with which weights.
+//! The input elements and weights of each resampled element.
 
 use num_traits::{Float, cast};
 
-/// How elements between those of the input are found.
+/// Interpolation methods.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Interpolation {
     Nearest,
@@ -13,14 +13,14 @@ pub(super) enum Interpolation {
     Cubic {
         align_corners: bool,
     },
-    /// Support (1 linear, 2 cubic) grows with the scale.
+    /// The support (1 for linear, 2 for cubic) grows with the scale.
     Antialiased {
         support: i64,
         align_corners: bool,
     },
 }
 
-/// (index, weight) of what one output element is made of.
+/// (index, weight) of each input element of one output element.
 pub(super) type Tap<F> = Vec<(i64, F)>;
 
 /// One resampled axis.
@@ -28,18 +28,18 @@ pub(super) type Tap<F> = Vec<(i64, F)>;
 pub(super) struct Axis {
     pub(super) size: i64,
     pub(super) out: i64,
-    /// The factor that the caller gave, if it is to be used rather than the ratio of the sizes.
+    /// The caller's scale factor, if it replaces the ratio of the sizes.
     pub(super) factor: Option<f64>,
 }
 
-/// Weights in whole steps of `2^-bits`, as PyTorch resamples bytes.
+/// Fixed-point weights in steps of `2^-bits`, as PyTorch resamples bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Fixed {
     pub(super) taps: Vec<Tap<i32>>,
     pub(super) bits: u32,
 }
 
-/// A small number in the type that weights are computed in.
+/// Converts a small number to the type of the weights.
 fn number<F: Float>(value: f64) -> F {
     cast(value).unwrap_or_else(F::zero)
 }
@@ -48,7 +48,7 @@ fn whole<F: Float>(value: i64) -> F {
     cast(value).unwrap_or_else(F::zero)
 }
 
-/// The integer that a finite, small number is cut to.
+/// Truncates a small finite number to an integer.
 fn cut<F: Float>(value: F) -> i64 {
     value.to_i64().unwrap_or(0)
 }
@@ -64,20 +64,20 @@ impl Axis {
         }
     }
 
-    /// Place in the input of an output element.
+    /// Input position of an output element.
     fn source<F: Float>(&self, i: i64, align_corners: bool) -> F {
         let (scale, half) = (self.scale::<F>(align_corners), number::<F>(0.5));
         if align_corners { scale * whole(i) } else { scale * (whole::<F>(i) + half) - half }
     }
 
-    /// The input element that each output element is a copy of.
+    /// The input element that each output element copies.
     pub(super) fn nearest(&self, exact: bool) -> Vec<i64> {
         let (scale, shift) = (self.scale::<f32>(false), if exact { 0.5 } else { 0.0 });
         let place = |i: i64| ((((i as f32) + shift) * scale).floor() as i64).clamp(0, self.size - 1);
         (0..self.out).map(place).collect()
     }
 
-    /// What each output element is made of.
+    /// The taps of each output element.
     pub(super) fn taps<F: Float>(&self, kind: Interpolation) -> Vec<Tap<F>> {
         (0..self.out).map(|i| self.tap(i, kind)).collect()
     }
@@ -114,7 +114,8 @@ impl Axis {
         weights.into_iter().map(|(j, w)| (j, w / total)).collect()
     }
 
-    /// The taps with weights of at most 15 bits: those that fall on one element are summed, then each is rounded.
+    /// The taps with weights of at most 15 bits. Weights of the same element are summed before
+    /// rounding.
     pub(super) fn fixed(&self, kind: Interpolation) -> Fixed {
         let mut taps = self.taps::<f64>(kind);
         taps.iter_mut().for_each(merge);
@@ -126,10 +127,10 @@ impl Axis {
     }
 }
 
-/// Most binary digits after the point of a fixed-point weight.
+/// Maximum number of fractional bits of a fixed-point weight.
 const MAX_BITS: u32 = 22;
 
-/// Sums the weights that fall on one element.
+/// Sums the weights of the same input element.
 fn merge(tap: &mut Tap<f64>) {
     let mut merged: Tap<f64> = Vec::with_capacity(tap.len());
     for &(j, w) in tap.iter() {
@@ -141,7 +142,7 @@ fn merge(tap: &mut Tap<f64>) {
     *tap = merged;
 }
 
-/// The cubic convolution kernel of parameter `a` at distance `x`.
+/// The cubic convolution kernel with parameter `a` at distance `x`.
 fn cubic<F: Float>(x: F, a: f64) -> F {
     let n = number::<F>;
     let a = n(a);
