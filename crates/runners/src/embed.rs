@@ -1,6 +1,7 @@
-//! Texts to vectors.
+//! Text embeddings.
 //!
-//! [`Embedder`] loads the program of a text encoder, such as a BERT that sentence-transformers trained, and makes one vector of each text.
+//! [`Embedder`] loads the program of a text encoder, such as a BERT model trained with
+//! sentence-transformers, and computes one vector per text.
 
 mod batch;
 
@@ -14,10 +15,11 @@ use crate::{Error, Result};
 
 pub use batch::batches;
 
-/// The method that computes.
+/// Name of the program's method.
 const METHOD: &str = "forward";
 
-/// A loaded text encoder. Its program takes tokens [b, s] and which of them are text [b, s], and gives a vector for each text, [b, n].
+/// A loaded text encoder. Its program takes token ids [b, s] and an attention mask [b, s], and
+/// returns one vector per text, [b, n].
 #[derive(Debug)]
 pub struct Embedder {
     method: Method,
@@ -30,15 +32,16 @@ pub struct Embedder {
 }
 
 impl Embedder {
-    /// Whether a program says that it makes vectors of texts.
+    /// Whether a program is a text encoder: it states an embedding size.
     pub fn is_in(program: &Program) -> bool {
         program.constant_int(DIMENSION).is_some()
     }
 
-    /// Loads a program that this project exported.
+    /// Loads a text encoder exported by this project.
     ///
     /// # Errors
-    /// [`Error::NoEncoder`] for another program; it cannot be loaded.
+    /// Returns [`Error::NoEncoder`] for any other program, or an error of the engine if the method
+    /// cannot be loaded.
     pub fn load(program: &Program, engine: &Arc<dyn Engine>) -> Result<Embedder> {
         let size = |name: &str| {
             let size = program.constant_int(name).and_then(|size| usize::try_from(size).ok()).filter(|&size| size > 0);
@@ -63,35 +66,36 @@ impl Embedder {
         }
     }
 
-    /// Elements of a vector.
+    /// Size of an embedding vector.
     pub fn dimension(&self) -> usize {
         self.dimension
     }
 
-    /// Most tokens of a text, special ones included.
+    /// Maximum number of tokens per text, special tokens included.
     pub fn max_tokens(&self) -> usize {
         self.max_tokens
     }
 
-    /// Tokens that the model knows.
+    /// Size of the vocabulary.
     pub fn vocabulary(&self) -> usize {
         self.vocabulary
     }
 
-    /// How vectors of tokens become one: `mean`, `cls` or `max`; empty if the program does not say.
+    /// Pooling of token vectors into one vector: `mean`, `cls` or `max`; empty if the program does
+    /// not state it.
     pub fn pooling(&self) -> &str {
         &self.pooling
     }
 
-    /// Whether vectors have length 1, so that their product is their cosine.
+    /// Whether vectors have length 1, so that their dot product is their cosine.
     pub fn is_normalized(&self) -> bool {
         self.is_normalized
     }
 
-    /// The vectors of texts, each given as its tokens, in their order. Texts of about one length are computed together.
+    /// Computes the vectors of tokenized texts, in order. Texts of similar length run in one batch.
     ///
     /// # Errors
-    /// A text is none that [`check`](Self::check) takes; the method fails.
+    /// Fails if [`check`](Self::check) rejects a text, or if the method fails.
     pub fn embed(&mut self, texts: &[&[u32]]) -> Result<Vec<Vec<f32>>> {
         texts.iter().try_for_each(|text| self.check(text))?;
         let lengths: Vec<usize> = texts.iter().map(|text| text.len()).collect();
@@ -105,10 +109,10 @@ impl Embedder {
         Ok(vectors)
     }
 
-    /// Whether a text can be embedded.
+    /// Checks whether a text can be embedded.
     ///
     /// # Errors
-    /// It is empty, too long, or has a token that is none.
+    /// Fails if the text is empty or too long, or has a token outside the vocabulary.
     pub fn check(&self, text: &[u32]) -> Result<()> {
         if text.is_empty() {
             return Err(Error::EmptyPrompt);
@@ -122,14 +126,14 @@ impl Embedder {
         }
     }
 
-    /// One run for all of these.
+    /// Computes one batch in one run.
     fn embed_together(&mut self, texts: &[&[u32]]) -> Result<Vec<Vec<f32>>> {
         let longest = texts.iter().map(|text| text.len()).max().unwrap_or(0);
         let (mut ids, mut mask) = (Vec::with_capacity(texts.len() * longest), Vec::with_capacity(texts.len() * longest));
         for text in texts {
             ids.extend(text.iter().map(|&id| i64::from(id)));
             mask.extend(text.iter().map(|_| 1));
-            // What fills a row up is never seen: any token will do.
+            // Padding is masked, so its token does not matter.
             ids.resize(mask.len().next_multiple_of(longest), 0);
             mask.resize(ids.len(), 0i64);
         }
@@ -148,7 +152,7 @@ impl Embedder {
     }
 }
 
-/// Leaves out what is more than `most` tokens of a text, ahead of the special tokens at its end.
+/// Truncates a text to `most` tokens: cuts before the special tokens at its end.
 pub fn truncate(ids: &mut Vec<u32>, most: usize, tokenizer: &Tokenizer) {
     if ids.len() > most {
         let special = ids.iter().rev().take_while(|&&id| tokenizer.is_special(id)).count().min(most);

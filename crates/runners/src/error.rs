@@ -7,7 +7,7 @@ use flambeau_tensor::DType;
 
 use crate::Result;
 
-/// Why a model cannot be used, or a generation failed.
+/// Error of loading a model or of a generation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -19,27 +19,27 @@ pub enum Error {
     #[error(transparent)]
     Text(#[from] flambeau_text::Error),
 
-    /// The method is no language model that this crate knows how to call.
+    /// The method does not have the signature of a supported language model.
     #[error("method `{method}` is no language model: {what}")]
     Signature { method: String, what: String },
 
-    /// The method gave something that is no row of logits.
+    /// The method's output is not a row of logits.
     #[error("method `{method}` gave {found}, expected logits [.., V] in a float type")]
     Logits { method: String, found: String },
 
-    /// The method gave something that is no token.
+    /// The method's output is not a token.
     #[error("method `{method}` gave {found}, expected a token")]
     Token { method: String, found: String },
 
-    /// The program draws tokens itself, and not in the way that was asked for.
+    /// The program samples tokens itself and does not support the requested sampling.
     #[error("method `{method}` draws tokens itself and takes {what}")]
     Drawing { method: String, what: &'static str },
 
-    /// The model cannot judge tokens that are guessed.
+    /// The model cannot verify draft tokens.
     #[error("method `{method}` {what}, so that guesses cannot be judged")]
     NoGuesses { method: String, what: &'static str },
 
-    /// No logit is a number that can be chosen.
+    /// Every logit is NaN or minus infinity.
     #[error("none of the {found} logits can be chosen: each is NaN or minus infinity{}", computed_in(*.dtype))]
     NoLogits { found: usize, dtype: Option<DType> },
 
@@ -47,15 +47,15 @@ pub enum Error {
     #[error("the prompt has {prompt} tokens, and the model's context holds {context}")]
     PromptTooLong { prompt: usize, context: usize },
 
-    /// The program is no text encoder that this crate knows how to call.
+    /// The program is not a supported text encoder.
     #[error("the program makes no vectors of texts: {0}")]
     NoEncoder(String),
 
-    /// The program is no speech model that this crate knows how to call.
+    /// The program is not a supported speech model.
     #[error("the program is no {family}: {what}")]
     NoSpeechModel { family: &'static str, what: String },
 
-    /// The model does not know the language.
+    /// The model does not support the language.
     #[error("the model does not know the language `{found}`: {expected}")]
     Language { found: String, expected: String },
 
@@ -63,23 +63,23 @@ pub enum Error {
     #[error("the model cannot translate: it writes down what is said in its own language")]
     NoTranslation,
 
-    /// The model cannot do what was asked for.
+    /// The model does not support the requested option.
     #[error("a {family} takes no {option}")]
     NoSuchSetting { family: &'static str, option: &'static str },
 
-    /// The generation may come to more tokens than all that run at the same time.
+    /// The generation may need more tokens than the limit of all running generations.
     #[error("the prompt and its answer may come to {tokens} tokens, and no more than {limit} are computed at the same time")]
     TooManyTokens { tokens: usize, limit: usize },
 
-    /// No more generations can wait.
+    /// The queue of waiting generations is full.
     #[error("{waiting} requests are waiting already")]
     Busy { waiting: usize },
 
-    /// The code that computes the generation failed in a way that it does not foresee.
+    /// The code of a generation panicked.
     #[error("an internal error ended the generation: {what}")]
     Panicked { what: String },
 
-    /// There is nothing to begin with.
+    /// The prompt has no tokens.
     #[error("the prompt has no tokens")]
     EmptyPrompt,
 
@@ -87,16 +87,16 @@ pub enum Error {
     #[error("a window of {length} tokens does not fit: it takes at least 4, and the text has {tokens}")]
     Window { length: usize, tokens: usize },
 
-    /// A token of the text is none of the model's.
+    /// A token of the text is outside the model's vocabulary.
     #[error("token {token} of the text is outside of the model's vocabulary of {vocabulary}: is the tokenizer that of the model?")]
     OutsideVocabulary { token: u32, vocabulary: usize },
 
-    /// Two models cannot be compared.
+    /// Two models with different vocabularies cannot be compared.
     #[error("the models have vocabularies of {model} and {reference} tokens: only models of one vocabulary can be compared")]
     Vocabularies { model: usize, reference: usize },
 }
 
-/// Runs a closure; a panic becomes its error.
+/// Converts the outcome of a caught run: a panic becomes [`Error::Panicked`].
 pub(crate) fn settled<T, E: Into<Error>>(outcome: Outcome<T, E>) -> Result<T> {
     outcome.map_err(|payload| Error::Panicked { what: message(&*payload) })?.map_err(Into::into)
 }
@@ -106,7 +106,7 @@ fn message(payload: &(dyn Any + Send)) -> String {
     text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }
 
-/// Explains logits that are no numbers by the type of activations.
+/// Hint for invalid logits: the element type of the activations.
 fn computed_in(dtype: Option<DType>) -> String {
     match dtype {
         Some(DType::F16) => "; the model computes in f16, whose numbers end at 65504, and some models need more".into(),

@@ -1,8 +1,11 @@
-//! Loops over methods: language models that generate text, text encoders that make vectors, speech models that transcribe.
+//! Runners: loops over a program's methods that generate text, compute text embeddings, and
+//! transcribe speech.
 //!
-//! [`llm::Model`] adapts the signatures and metadata of exported models to "tokens in, logits out", and gives out
-//! [sequences](llm::Sequence); an [`llm::Generator`] prefills, samples, stops and streams on one of them, step by step. [`speech::Transcriber`] turns samples into text with times, window
-//! by window; [`embed::Embedder`] makes vectors of texts. Clocks, seeds and cancellation are passed in.
+//! [`llm::Model`] adapts the signatures and metadata of exported models to "tokens in, logits out",
+//! and creates [sequences](llm::Sequence). An [`llm::Generator`] prefills, samples, stops and
+//! streams on a sequence, step by step. [`speech::Transcriber`] turns audio samples into text with
+//! timestamps, window by window. [`embed::Embedder`] computes text embeddings. Callers pass in
+//! clocks, seeds and cancellation flags.
 
 #![forbid(unsafe_code)]
 
@@ -15,5 +18,5 @@ pub mod speech;
 
 pub use error::Error;
 
-/// Shorthand of this crate.
+/// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,4 +1,4 @@
-//! Logits as methods give them: `[1, S, V]`, `[1, V]` or `[V]` in a float type.
+//! Reading of logits `[1, S, V]`, `[1, V]` or `[V]` in a float type.
 
 use flambeau_runtime::Value;
 use flambeau_tensor::{DType, Tensor, bf16, cast};
@@ -6,10 +6,10 @@ use flambeau_text::argmax;
 
 use crate::{Error, Result};
 
-/// Puts the last row `[V]` into the place of what `to` held.
+/// Replaces the contents of `to` by the last row `[V]`.
 ///
 /// # Errors
-/// [`Error::Logits`]; `to` then holds anything.
+/// Returns [`Error::Logits`]; the contents of `to` are then unspecified.
 pub(crate) fn last(method: &str, output: Option<&Value>, to: &mut Vec<f32>) -> Result<()> {
     let bad = |_| unfit(method, output);
     let rows = rows(method, output)?;
@@ -25,10 +25,10 @@ pub(crate) fn last(method: &str, output: Option<&Value>, to: &mut Vec<f32>) -> R
     read.map_err(bad)
 }
 
-/// All rows `[S, V]`.
+/// Reads all rows `[S, V]`.
 ///
 /// # Errors
-/// [`Error::Logits`].
+/// Returns [`Error::Logits`].
 pub(crate) fn all(method: &str, output: Option<&Value>) -> Result<Vec<f32>> {
     let all = cast(&rows(method, output)?, DType::F32).and_then(|rows| Ok(rows.as_slice::<f32>()?.to_vec()));
     all.map_err(|_| unfit(method, output))
@@ -37,7 +37,7 @@ pub(crate) fn all(method: &str, output: Option<&Value>) -> Result<Vec<f32>> {
 /// The best token of each row of `[1, count, V]`.
 ///
 /// # Errors
-/// [`Error::Logits`] for another shape, and for rows without a number.
+/// Returns [`Error::Logits`] for another shape, or for rows without a number.
 pub(crate) fn best_tokens(method: &str, output: Option<&Value>, count: usize) -> Result<Vec<u32>> {
     match output.and_then(Value::as_tensor).map(Tensor::shape) {
         Some(&[1, rows, vocab]) if rows == count => {
@@ -48,7 +48,7 @@ pub(crate) fn best_tokens(method: &str, output: Option<&Value>, count: usize) ->
     }
 }
 
-/// The rows `[n, V]` in their type.
+/// The rows `[n, V]` in their own type.
 fn rows(method: &str, output: Option<&Value>) -> Result<Tensor> {
     let bad = || unfit(method, output);
     let tensor = output.and_then(Value::as_tensor).filter(|t| t.dtype().is_float()).ok_or_else(bad)?;

@@ -1,15 +1,15 @@
-//! Which texts are computed together.
+//! Grouping of texts into batches.
 
-/// Tokens of a run from which on more do not make it faster by the token: weights are read for this many at a time at least, if there
-/// are as many.
+/// Number of tokens from which on a larger run is no faster per token. A smaller run is dominated
+/// by reading the weights.
 const ENOUGH: usize = 256;
 
-/// Most tokens of a run, what fills rows up included: it bounds the memory of a run.
+/// Maximum number of tokens of a run, padding included; it bounds the memory of a run.
 const MOST: usize = 4096;
 
-/// Groups texts of these lengths, as their places, of at most `most_texts` each. A run computes as many tokens for each text as the longest
-/// of them has, so that texts of about one length go together; short ones also go beside longer ones where a run would
-/// be too small otherwise.
+/// Groups texts of these lengths into batches of at most `most_texts`; returns the indices of each
+/// batch. A run pads every text to the longest one, so texts of similar length share a batch.
+/// Shorter texts join a longer one only where the run would be too small otherwise.
 ///
 /// ```
 /// assert_eq!(flambeau_runners::embed::batches(&[7, 300, 8], 32), [vec![1], vec![2, 0]]);
@@ -23,7 +23,7 @@ pub fn batches(lengths: &[usize], most_texts: usize) -> Vec<Vec<usize>> {
         let length = lengths[at];
         let joins = out.last().is_some_and(|batch| {
             let (longest, rows) = (lengths[batch[0]], batch.len());
-            // At most a fifth of what is computed once a run is large enough.
+            // Once a run is large enough, padding is at most a fifth of its tokens.
             let is_close =
                 length * 5 >= longest * 4 || rows * longest < ENOUGH && (text_tokens + length) * 2 >= (rows + 1) * longest;
             rows < most_texts && (rows + 1) * longest <= MOST && is_close
@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(batches(&[5, 9, 12, 7], 128), [vec![2, 1, 3, 0]]);
         assert_eq!(batches(&[], 128), [[0usize; 0]; 0]);
         assert_eq!(batches(&[9; 5], 2), [vec![0, 1], vec![2, 3], vec![4]]);
-        // A text alone may be longer than any run of several.
+        // A single text may exceed the limit of a run.
         assert_eq!(batches(&[8000, 8000], 128), [[0], [1]]);
     }
 }

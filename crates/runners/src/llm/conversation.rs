@@ -1,42 +1,45 @@
-//! A conversation: messages, and how it changes turn by turn. It knows no model, no template and no terminal.
+//! A conversation as a list of messages, edited turn by turn. It is independent of models,
+//! templates and terminals.
 
 use flambeau_text::message;
 use serde_json::{Value as Json, json};
 
-/// Why messages that came from outside are no conversation.
+/// Error of messages read from outside.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConversationError {
-    /// Neither a list of messages nor an object that has one.
+    /// The JSON is neither a list of messages nor an object with such a list.
     #[error("expected a list of messages, or an object with the list `messages`")]
     NoList,
-    /// A message is not made of text.
+    /// A message is invalid or has content other than text.
     #[error("message {at}: {what}")]
     Message { at: usize, what: &'static str },
 }
 
-/// The model's part of a turn.
+/// The model's answer in a turn.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// Text of the message.
+    /// Text of the answer.
     pub content: String,
-    /// Thoughts ahead of the text, without their markers.
+    /// Reasoning before the answer, without its markers.
     pub thinking: String,
-    /// Whether somebody stopped it before its end.
+    /// Whether the generation was interrupted.
     pub interrupted: bool,
 }
 
-/// Messages in OpenAI's form: objects with `role` and `content`. A system message, if there is one, comes first.
+/// Messages in OpenAI's form: objects with `role` and `content`. A system message is always the
+/// first.
 ///
-/// What the model thought stands under `reasoning_content`, where templates look for it; whether a later prompt repeats it is the
-/// template's choice. An answer that was stopped is kept as far as it got, with `interrupted: true`.
+/// Reasoning is stored as `reasoning_content`, where templates expect it; the template decides
+/// whether a later prompt repeats it. An interrupted answer keeps its partial text and has
+/// `interrupted: true`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conversation {
     messages: Vec<Json>,
 }
 
 impl Conversation {
-    /// A conversation in which nobody has said anything.
+    /// Creates a conversation with at most a system message.
     pub fn new(system: Option<&str>) -> Conversation {
         Conversation { messages: system.iter().map(|text| message("system", text)).collect() }
     }
@@ -46,28 +49,28 @@ impl Conversation {
         &self.messages
     }
 
-    /// Replaces the system message; `None` removes it. The conversation stays.
+    /// Replaces the system message and keeps the others; `None` removes it.
     pub fn set_system(&mut self, text: Option<&str>) {
         self.messages.retain(|message| role(message) != "system");
         self.messages.splice(0..0, text.map(|text| message("system", text)));
     }
 
-    /// Forgets what was said. The system message stays.
+    /// Removes all messages except the system message.
     pub fn reset(&mut self) {
         self.messages.retain(|message| role(message) == "system");
     }
 
-    /// Whether the last message is a user's, which nobody has answered.
+    /// Whether the last message is an unanswered message of the user.
     pub fn awaits_answer(&self) -> bool {
         self.messages.last().is_some_and(|message| role(message) == "user")
     }
 
-    /// Adds what the user says.
+    /// Appends a message of the user.
     pub fn say(&mut self, text: &str) {
         self.messages.push(message("user", text));
     }
 
-    /// Adds the model's answer.
+    /// Appends the model's answer.
     pub fn answer(&mut self, answer: &Answer) {
         let mut added = message("assistant", &answer.content);
         if !answer.thinking.is_empty() {
@@ -79,12 +82,13 @@ impl Conversation {
         self.messages.push(added);
     }
 
-    /// Takes back the user's last message and what follows it; false if there is none.
+    /// Removes the user's last message and everything after it; false if there is none.
     pub fn undo(&mut self) -> bool {
         self.truncate_to_last_user(0)
     }
 
-    /// Takes back what follows the user's last message, so that it awaits an answer; false if there is none.
+    /// Removes everything after the user's last message, so that it awaits an answer; false if
+    /// there is none.
     pub fn retry(&mut self) -> bool {
         self.truncate_to_last_user(1)
     }
@@ -97,15 +101,16 @@ impl Conversation {
         last.is_some()
     }
 
-    /// The object `{"messages": [..]}`, as OpenAI's requests have it.
+    /// The conversation as `{"messages": [..]}`, the form of OpenAI's requests.
     pub fn to_json(&self) -> Json {
         json!({ "messages": self.messages })
     }
 
-    /// Reads what [`to_json`](Self::to_json) gives, or the bare list. Contents may be text or parts of type `text`.
+    /// Reads the output of [`to_json`](Self::to_json), or a bare list of messages. A message's
+    /// content is a text or a list of parts of type `text`.
     ///
     /// # Errors
-    /// [`ConversationError`] says which message is not one.
+    /// Returns a [`ConversationError`] that names the invalid message.
     pub fn from_json(json: Json) -> Result<Conversation, ConversationError> {
         let list = match json {
             Json::Array(list) => list,
@@ -128,7 +133,7 @@ fn role(message: &Json) -> &str {
     message["role"].as_str().unwrap_or_default()
 }
 
-/// A message with its content as one text.
+/// Checks a message and joins its content into one text.
 fn checked(mut message: Json) -> Result<Json, &'static str> {
     if !["system", "user", "assistant"].contains(&role(&message)) {
         return Err("expected an object whose `role` is system, user or assistant");

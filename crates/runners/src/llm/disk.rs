@@ -1,4 +1,4 @@
-//! Copies of texts in a folder, which later processes can go on from.
+//! Prompt cache on disk: snapshots of texts in a folder, for later processes to continue.
 
 mod file;
 mod index;
@@ -23,19 +23,23 @@ use self::{
 };
 use super::{model::Model, snapshot::Snapshot};
 
-/// Held by the process that uses the folder.
+/// Lock file, held by the process that uses the folder.
 const LOCK: &str = ".lock";
 
-/// Begins the names of files that are being written.
+/// Prefix of unfinished files' names.
 const UNFINISHED: &str = ".unfinished-";
 
-/// Copies that wait to be written. They take memory, and a disk that falls behind is not caught up with by queueing more.
+/// Maximum number of snapshots waiting to be written. They take memory, and a longer queue does not
+/// help a slow disk.
 const QUEUE: usize = 4;
 
-/// A folder of texts with copies of what a model's caches hold after them, which [schedulers](super::Scheduler::with_disk) continue and write.
+/// A folder of texts with snapshots of a model's caches. [Schedulers](super::Scheduler::with_disk)
+/// continue these texts and write new ones.
 ///
-/// One process at a time uses a folder. Files of all models share its bound, and the one that was not used for longest goes first. The files hold the texts in the clear. On Unix, only their owner can read them. A file that is damaged or of another version is left alone, until its
-/// turn to go comes. A clone is the same folder.
+/// One process at a time uses a folder. All models' files share one size limit; the least recently
+/// used file is evicted first. The files hold the texts unencrypted. On Unix, only their owner can
+/// read them. Damaged files and files of another version stay until they are evicted. A clone
+/// refers to the same folder.
 #[derive(Clone)]
 pub struct DiskCache {
     folder: Arc<Folder>,
@@ -44,14 +48,14 @@ pub struct DiskCache {
 
 struct Folder {
     path: PathBuf,
-    /// Most bytes of all files.
+    /// Maximum total size of the files in bytes.
     limit: u64,
     index: Mutex<Index>,
     warn: Box<dyn Fn(&str) + Send + Sync>,
     _lock: File,
 }
 
-/// A copy that is to be written.
+/// A snapshot to be written.
 struct Job {
     model: Fingerprint,
     can_truncate: bool,
@@ -64,9 +68,10 @@ struct Job {
 pub struct DiskWriter(JoinHandle<()>);
 
 impl DiskWriter {
-    /// Waits until every clone of the [`DiskCache`], those in schedulers included, is gone, and all that they handed over is written.
+    /// Waits until all clones of the [`DiskCache`], including those in schedulers, are dropped and
+    /// their snapshots are written.
     pub fn join(self) {
-        // Should it have panicked, it has written what it could.
+        // If the thread panicked, it wrote what it could.
         let _ = self.0.join();
     }
 }
@@ -78,11 +83,12 @@ impl fmt::Debug for DiskCache {
 }
 
 impl DiskCache {
-    /// Opens a folder, which is made if it is not there, for files of at most `limit` bytes. `warn` is told of files that cannot be used or
-    /// written.
+    /// Opens a folder, or creates it, for files of at most `limit` bytes in total. Calls `warn` for
+    /// files that cannot be used or written.
     ///
     /// # Errors
-    /// The folder cannot be used, or another process uses it; the system has no thread left.
+    /// Fails if the folder cannot be used, if another process uses it, or if no thread can be
+    /// started.
     pub fn open(
         path: impl Into<PathBuf>,
         limit: u64,
@@ -114,7 +120,7 @@ impl DiskCache {
         Ok((DiskCache { folder, jobs }, DiskWriter(writer)))
     }
 
-    /// The texts of a model.
+    /// The cached texts of a model.
     pub(super) fn of(&self, model: &Model) -> DiskTexts {
         let texts = DiskTexts { cache: self.clone(), model: model.fingerprint(), can_truncate: model.can_truncate() };
         texts.read();
@@ -122,7 +128,7 @@ impl DiskCache {
     }
 }
 
-/// The texts of a model in a [`DiskCache`].
+/// The cached texts of a model in a [`DiskCache`].
 pub(super) struct DiskTexts {
     cache: DiskCache,
     model: Fingerprint,
@@ -130,7 +136,7 @@ pub(super) struct DiskTexts {
 }
 
 impl DiskTexts {
-    /// Finds out what the files hold that nobody has looked at.
+    /// Reads the tokens of this model's files that are not indexed yet.
     fn read(&self) {
         let folder = &self.cache.folder;
         let mut index = folder.index();
@@ -144,29 +150,29 @@ impl DiskTexts {
         }
     }
 
-    /// How many tokens of a prompt the best of them holds.
+    /// Length of the longest cached prefix of a prompt, in tokens.
     pub(super) fn reach(&self, prompt: &[u32]) -> usize {
         self.cache.folder.index().best(Name::model(&self.model), prompt, self.can_truncate).map_or(0, |(_, reach)| reach)
     }
 
-    /// Whether one of them holds all of these tokens.
+    /// Whether a cached text covers all of these tokens.
     pub(super) fn holds(&self, ids: &[u32]) -> bool {
         self.cache.folder.index().holds(Name::model(&self.model), ids, self.can_truncate)
     }
 
-    /// The snapshot that holds the most of a prompt, and how much of it.
+    /// The snapshot with the longest prefix of a prompt, and this prefix's length in tokens.
     pub(super) fn best(&self, prompt: &[u32]) -> Option<(Snapshot, usize)> {
         let folder = &self.cache.folder;
         let (name, reach) = folder.index().best(Name::model(&self.model), prompt, self.can_truncate)?;
         let path = folder.path.join(name.to_string());
         let snapshot = map_file(&path).map_err(FileError::from).and_then(|file| read_snapshot(&file, &self.model));
         let mut index = folder.index();
-        // It may have had to go meanwhile.
+        // The file may have been evicted meanwhile.
         let entry = index.find(name)?;
         match snapshot {
             Ok(snapshot) => {
                 let used = index.used(name);
-                // A name that stays as it is makes the file older than it is, and no more.
+                // If the rename fails, the file only appears less recently used.
                 let _ = fs::rename(path, folder.path.join(used.to_string()));
                 Some((snapshot, reach))
             }
@@ -177,12 +183,12 @@ impl DiskTexts {
         }
     }
 
-    /// Hands a snapshot of these tokens to the thread that writes, unless it has too much to do.
+    /// Queues a snapshot of these tokens for writing; drops it if the queue is full.
     pub(super) fn offer(&self, ids: &[u32], snapshot: &Snapshot) {
         let _ = self.cache.jobs.try_send(self.job(ids, snapshot));
     }
 
-    /// As [`offer`](Self::offer), but waits until there is room.
+    /// Queues a snapshot of these tokens for writing; waits if the queue is full.
     pub(super) fn put(&self, ids: &[u32], snapshot: &Snapshot) {
         let _ = self.cache.jobs.send(self.job(ids, snapshot));
     }
@@ -230,7 +236,7 @@ impl Folder {
             gone
         };
         self.remove(gone);
-        // Nothing waits for the disk: of what a power cut left behind, the checksums tell.
+        // Files are not synced to disk; checksums detect what a power failure left incomplete.
         let mut unfinished = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&self.path)?;
         file.write(&mut io::BufWriter::new(&mut unfinished))?;
         let name = self.index().next(of);
@@ -240,7 +246,7 @@ impl Folder {
     }
 }
 
-/// Makes a folder that only its owner can look into, if there is none.
+/// Creates a folder, readable by its owner only, unless it exists.
 fn make_private(path: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     #[cfg(unix)]

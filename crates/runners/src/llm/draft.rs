@@ -1,7 +1,9 @@
-//! Speculation: a program's own draft method guesses several tokens, and one step of the model judges them all.
+//! Speculative decoding with a program's own draft method: it proposes several tokens, and one step
+//! of the model verifies them all.
 //!
-//! The draft sees hidden states of the model, its *taps*, which the model's method gives beside the logits. A guess is accepted as
-//! long as the model itself would have chosen it, so that the text is that of greedy decoding.
+//! The draft reads hidden states of the model, its *taps*, which the model's method returns next to
+//! the logits. A draft token is accepted if the model would have chosen it, so the text equals that
+//! of greedy decoding.
 
 use std::{fmt, sync::Arc};
 
@@ -10,22 +12,22 @@ use flambeau_tensor::{DType, Tensor, cast};
 
 use crate::{Error, Result, logits};
 
-/// The methods of a program that brings a draft.
+/// Methods of a program with a draft.
 pub(super) const TARGET: &str = "target";
 const DRAFT: &str = "draft";
 
 /// A draft method and the sequence in its caches.
 pub(super) struct Draft {
     method: Method,
-    /// Stands for tokens that are to be guessed.
+    /// Placeholder token for positions to predict.
     mask: u32,
-    /// Most tokens of a block: one that is known, and guesses.
+    /// Maximum length of a block: one known token and the draft tokens.
     longest: usize,
-    /// Elements of a tap.
+    /// Size of a tap.
     width: usize,
-    /// Positions whose taps the method's caches hold.
+    /// Number of positions whose taps are in the method's caches.
     told: usize,
-    /// Taps `[count, width]` of the positions after those.
+    /// Taps `[count, width]` of the following positions.
     taps: Vec<f32>,
 }
 
@@ -35,17 +37,17 @@ impl fmt::Debug for Draft {
     }
 }
 
-/// Whether the program is a pair of a model and its draft.
+/// Whether the program contains a model and its draft.
 pub(super) fn has_draft(program: &Program) -> bool {
     let names: Vec<&str> = program.computing_methods().collect();
     names.contains(&TARGET) && names.contains(&DRAFT) && program.constant_int("get_mask_token_id").is_some()
 }
 
 impl Draft {
-    /// Loads the draft of a program that [has one](has_draft).
+    /// Loads the draft of a program [with one](has_draft).
     ///
     /// # Errors
-    /// The method cannot be loaded, or its inputs are not tokens, taps and positions.
+    /// Fails if the method cannot be loaded, or if its inputs are not tokens, taps and positions.
     pub(super) fn load(program: &Program, engine: &Arc<dyn Engine>) -> Result<Draft> {
         let method = program.method(DRAFT, engine, &LoadOptions::default())?;
         let listed = || method.inputs().iter().map(ValueSpec::to_string).collect::<Vec<_>>().join(", ");
@@ -58,20 +60,21 @@ impl Draft {
         Ok(Draft { method, mask, longest, width, told: 0, taps: Vec::new() })
     }
 
-    /// Most tokens that it guesses at once.
+    /// Maximum number of draft tokens per call.
     pub(super) fn most(&self) -> usize {
         self.longest.saturating_sub(1)
     }
 
-    /// Number of positions whose taps it knows.
+    /// Number of positions with known taps.
     pub(super) fn known(&self) -> usize {
         self.told + self.taps.len() / self.width.max(1)
     }
 
-    /// Notes the first `count` of a step's taps `[1, S, W]`, whose first is at `position`. Taps behind a gap are dropped.
+    /// Stores the first `count` of a step's taps `[1, S, W]`, which begin at `position`. Taps after
+    /// a gap are dropped.
     ///
     /// # Errors
-    /// They are no taps of this draft.
+    /// Fails if `taps` does not have the draft's shape.
     pub(super) fn note(&mut self, taps: Option<&Value>, count: usize, position: usize) -> Result<()> {
         self.truncate(position);
         let found = || taps.map_or_else(|| "nothing".into(), Value::describe);
@@ -85,22 +88,22 @@ impl Draft {
         Ok(())
     }
 
-    /// Forgets all positions from `position` on.
+    /// Drops all positions from `position` on.
     pub(super) fn truncate(&mut self, position: usize) {
         self.told = self.told.min(position);
         self.taps.truncate((position - self.told) * self.width);
     }
 
-    /// Forgets the sequence.
+    /// Resets the draft to an empty sequence.
     pub(super) fn reset(&mut self) {
         self.method.reset();
         self.truncate(0);
     }
 
-    /// Guesses the `count` tokens that follow `last`, which itself follows the positions that are known.
+    /// Predicts `count` tokens after `last`, which follows the known positions.
     ///
     /// # Errors
-    /// The method fails, or its result is no logits.
+    /// Fails if the method fails or does not return logits.
     pub(super) fn guess(&mut self, last: u32, count: usize) -> Result<Vec<u32>> {
         let block: Vec<i64> = std::iter::once(last).chain(std::iter::repeat_n(self.mask, count)).map(i64::from).collect();
         let positions: Vec<i64> = (self.told as i64..self.known() as i64).collect();

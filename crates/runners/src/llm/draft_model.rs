@@ -1,18 +1,20 @@
-//! Guesses of a smaller model (speculative decoding), which the larger one judges as it judges those of [prompt lookup](super::lookup).
+//! Speculative decoding with a smaller draft model. The larger model verifies the draft tokens, as
+//! in [prompt lookup](super::lookup).
 
 use flambeau_text::{argmax, log_probabilities};
 
 use super::{prefix::common, sequence::Sequence};
 use crate::Result;
 
-/// A draft ends where the model that guesses is less sure of a token than this: it would be judged in vain too often.
+/// Minimum probability of a draft token. A draft ends at a less likely token, which would be
+/// rejected too often.
 const LEAST_SURE: f32 = 0.4;
 
-/// A sequence of the model that guesses, which follows the text of the one that judges.
+/// A sequence of the draft model, which follows the text of the larger model.
 #[derive(Debug)]
 pub(super) struct DraftModel {
     sequence: Sequence,
-    /// The tokens that it holds.
+    /// Tokens in the sequence's caches.
     ids: Vec<u32>,
     logits: Vec<f32>,
 }
@@ -22,10 +24,10 @@ impl DraftModel {
         DraftModel { sequence, ids: Vec::new(), logits: Vec::new() }
     }
 
-    /// Up to `most` tokens that the model would say after `text`; none where they do not fit its context.
+    /// Predicts up to `most` tokens after `text`; none if they exceed the context.
     ///
     /// # Errors
-    /// The model fails. It begins anew then.
+    /// Fails if the draft model fails; its sequence is then empty.
     pub(super) fn guess(&mut self, text: &[u32], most: usize) -> Result<Vec<u32>> {
         let fits = self.sequence.model().context().is_none_or(|context| text.len() + most <= context);
         if most == 0 || text.is_empty() || !fits {
@@ -38,7 +40,8 @@ impl DraftModel {
     }
 
     fn continue_text(&mut self, text: &[u32], most: usize) -> Result<Vec<u32>> {
-        // Wrong guesses are removed; the logits after the last token are needed.
+        // Removes rejected tokens, but feeds at least the last token, because its logits are
+        // needed.
         let kept = self.sequence.truncate(common(&self.ids, text).min(text.len() - 1));
         self.ids.truncate(kept);
         let chunk = self.sequence.chunk();

@@ -5,10 +5,12 @@ use flambeau_tensor::{DType, Tensor};
 
 use super::generate::Request;
 
-/// The types of the inputs that follow tokens and positions: temperature, top-k, top-p and seed, each of rank 0.
+/// Types of the inputs after tokens and positions: temperature, top-k, top-p and seed, each of rank
+/// 0.
 const INPUTS: [DType; 4] = [DType::F32, DType::I64, DType::F32, DType::I64];
 
-/// How a program draws the next token: it keeps the likeliest tokens, and adds noise that follows from the seed to their logits.
+/// Sampling parameters of a program's next token. The program filters the likeliest tokens and adds
+/// noise derived from the seed to their logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Draw {
     temperature: f32,
@@ -18,7 +20,8 @@ pub(super) struct Draw {
 }
 
 impl Draw {
-    /// The draw of the first token; `Err` says which parameter programs do not take. The seed counts in its lowest 31 bits.
+    /// Parameters of the first token; `Err` names an unsupported request. Only the lowest 31 bits
+    /// of the seed count.
     pub(super) fn first(request: &Request) -> Result<Draw, &'static str> {
         let params = &request.sampling;
         if request.logprobs.is_some() {
@@ -38,19 +41,19 @@ impl Draw {
         Ok(Draw { temperature: params.temperature, top_k, top_p: params.top_p, seed })
     }
 
-    /// The draw of the token after that one.
+    /// Parameters of the following token: the seed plus one.
     pub(super) fn next(self) -> Draw {
         Draw { seed: self.seed.wrapping_add(1) & i32::MAX, ..self }
     }
 
-    /// The inputs that follow tokens and positions.
+    /// The inputs after tokens and positions.
     pub(super) fn inputs(self) -> [Value; 4] {
         let (temperature, top_p) = (Tensor::scalar(self.temperature), Tensor::scalar(self.top_p));
         [temperature, Tensor::scalar(self.top_k), top_p, Tensor::scalar(i64::from(self.seed))].map(Value::Tensor)
     }
 }
 
-/// The inputs without those of a draw, and whether there were some.
+/// Splits off the sampling inputs; also returns whether there are any.
 pub(super) fn split_inputs(inputs: &[ValueSpec]) -> (&[ValueSpec], bool) {
     let is = |(spec, dtype): (&ValueSpec, DType)| spec.tensor().is_some_and(|t| t.dtype == dtype && t.dims.is_empty());
     match inputs.split_last_chunk::<4>() {

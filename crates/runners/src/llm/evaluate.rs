@@ -1,4 +1,4 @@
-//! How well a model predicts text, and how far its predictions are from another model's.
+//! Perplexity of a model on a text, and divergence of its predictions from another model's.
 
 use std::{
     ops::AddAssign,
@@ -10,11 +10,13 @@ use flambeau_text::argmax;
 use super::sequence::Sequence;
 use crate::{Error, Result};
 
-/// Most tokens of a step whose logits are all read: a vocabulary of a quarter of a million takes 64 MB then.
+/// Maximum number of tokens per scored step, which returns all logits. With a vocabulary of a
+/// quarter million tokens, it takes 64 MB.
 const LONGEST_SCORED_STEP: usize = 64;
 
-/// Text cut into windows of one length, each of which a model reads from its beginning. Only the predictions of a window's second
-/// half count, so that each has at least half a window before it; llama.cpp's perplexity tool counts the same ones.
+/// Text cut into windows of equal length, each read from its beginning. Only predictions in a
+/// window's second half are scored, so that each has at least half a window of context. llama.cpp's
+/// perplexity tool scores the same predictions.
 #[derive(Clone, Debug)]
 pub struct Windows<'a> {
     ids: &'a [u32],
@@ -23,10 +25,11 @@ pub struct Windows<'a> {
 }
 
 impl<'a> Windows<'a> {
-    /// Windows of `length` tokens; what is left at the end counts for nothing. `bos` takes the place of each window's first token.
+    /// Creates windows of `length` tokens; a rest at the end is ignored. `bos` replaces the first
+    /// token of each window.
     ///
     /// # Errors
-    /// [`Error::Window`] if the length is below 4 or above the number of tokens.
+    /// Returns [`Error::Window`] if the length is below 4 or above the number of tokens.
     pub fn new(ids: &'a [u32], length: usize, bos: Option<u32>) -> Result<Windows<'a>> {
         if length < 4 || length > ids.len() {
             return Err(Error::Window { length, tokens: ids.len() });
@@ -39,12 +42,12 @@ impl<'a> Windows<'a> {
         self.ids.len() / self.length
     }
 
-    /// Predictions that count in a window.
+    /// Number of scored predictions per window.
     pub fn scored(&self) -> usize {
         self.length - 1 - self.first()
     }
 
-    /// The first position whose prediction counts.
+    /// The first scored position.
     fn first(&self) -> usize {
         self.length / 2
     }
@@ -70,12 +73,12 @@ impl Mean {
         self.count
     }
 
-    /// The mean; NaN of no values.
+    /// The mean; NaN without values.
     pub fn value(&self) -> f64 {
         self.sum / self.count as f64
     }
 
-    /// Its standard error; NaN of fewer than two values.
+    /// The mean's standard error; NaN for fewer than two values.
     pub fn error(&self) -> f64 {
         let n = self.count as f64;
         let variance = (self.squares / n - self.value().powi(2)).max(0.0);
@@ -91,33 +94,34 @@ impl AddAssign<f64> for Mean {
     }
 }
 
-/// A model's predictions for a text.
+/// Statistics of a model's predictions on a text.
 #[derive(Clone, Debug, Default)]
 pub struct Evaluation {
-    /// Negative log-likelihood of the tokens that followed, in nats.
+    /// Negative log-likelihood of the actual tokens, in nats.
     pub loss: Mean,
-    /// How far the model is from another one, if there was one.
+    /// Comparison with a reference model; empty without one.
     pub against: Comparison,
 }
 
-/// How far a model's predictions are from a reference's.
+/// Comparison of a model's predictions with a reference's.
 #[derive(Clone, Debug, Default)]
 pub struct Comparison {
-    /// The reference's own loss, as [`Evaluation::loss`].
+    /// The reference's own loss, as in [`Evaluation::loss`].
     pub loss: Mean,
-    /// Kullback–Leibler divergence of the model's distribution from the reference's, in nats, in the order of the text.
+    /// Kullback–Leibler divergence of the model's distribution from the reference's, in nats, in
+    /// text order.
     pub divergences: Vec<f64>,
-    /// Predictions whose best token is the reference's.
+    /// Number of predictions with the same best token as the reference.
     pub agreements: usize,
 }
 
 impl Comparison {
-    /// Mean divergence; NaN of none.
+    /// Mean divergence; NaN without predictions.
     pub fn mean_divergence(&self) -> f64 {
         self.divergences.iter().sum::<f64>() / self.divergences.len() as f64
     }
 
-    /// The divergence that `part` of all predictions do not exceed; `None` of none.
+    /// The `part` quantile of the divergences; `None` without predictions.
     pub fn divergence_at(&self, part: f64) -> Option<f64> {
         let mut sorted = self.divergences.clone();
         sorted.sort_by(f64::total_cmp);
@@ -125,19 +129,19 @@ impl Comparison {
         sorted.get((part * last as f64).round() as usize).copied()
     }
 
-    /// Part of the predictions whose best token is the reference's; NaN of none.
+    /// Fraction of predictions with the same best token as the reference; NaN without predictions.
     pub fn agreement(&self) -> f64 {
         self.agreements as f64 / self.divergences.len() as f64
     }
 }
 
 impl Evaluation {
-    /// e to the mean loss.
+    /// Exponential of the mean loss.
     pub fn perplexity(&self) -> f64 {
         self.loss.value().exp()
     }
 
-    /// Adds one prediction, given the token that followed.
+    /// Adds one prediction, given the actual token.
     fn add(&mut self, logits: &[f32], reference: Option<&[f32]>, token: u32) -> Result<()> {
         let ours = LogProbabilities::of(logits);
         self.loss += -ours.of_token(token)?;
@@ -153,13 +157,15 @@ impl Evaluation {
     }
 }
 
-/// Evaluates a model on all windows, and compares it with a reference that reads the same. Both are left reset.
+/// Evaluates a model on all windows, and compares it with a reference on the same windows. Resets
+/// both sequences.
 ///
-/// `on_window` is told after each window how many are done; `cancelled` is looked at between windows, and what was done until then
-/// is the result.
+/// Calls `on_window` after each window with the number of finished windows. Checks `cancelled`
+/// between windows; the result then covers the finished windows.
 ///
 /// # Errors
-/// A window is longer than a model's context, the vocabularies differ in size, a token is outside of them, or a model fails.
+/// Fails if a window exceeds a model's context, if vocabularies differ in size, if a token is
+/// outside them, or if a model fails.
 pub fn evaluate(
     model: &mut Sequence,
     mut reference: Option<&mut Sequence>,
@@ -190,7 +196,7 @@ pub fn evaluate(
     Ok(evaluation)
 }
 
-/// A window's last token is only predicted.
+/// Checks that a window fits the context. Its last token is only predicted.
 fn check_room(model: &Sequence, windows: &Windows<'_>) -> Result<()> {
     match model.metadata().context.filter(|&context| context < windows.length - 1) {
         Some(context) => Err(Error::PromptTooLong { prompt: windows.length - 1, context }),
@@ -202,7 +208,7 @@ fn best(logits: &[f32]) -> Option<u32> {
     argmax(logits).map(|(token, _)| token)
 }
 
-/// The model and its reference at the same place of the same text.
+/// The model and its reference at the same position of a text.
 struct Models<'a> {
     model: &'a mut Sequence,
     reference: Option<&'a mut Sequence>,
@@ -213,7 +219,7 @@ impl Models<'_> {
         std::iter::once(&mut *self.model).chain(self.reference.as_deref_mut())
     }
 
-    /// Lets both read the beginning of a window.
+    /// Feeds both the beginning of a window.
     fn begin(&mut self, before: &[u32]) -> Result<()> {
         for model in self.each() {
             model.reset();
@@ -224,7 +230,7 @@ impl Models<'_> {
         Ok(())
     }
 
-    /// Lets both read on, and compares what they predict with what follows.
+    /// Feeds both the next tokens, and scores their predictions.
     fn score(&mut self, tokens: &[u32], evaluation: &mut Evaluation) -> Result<()> {
         let longest = self.each().map(|model| if model.model().gives_all_logits() { model.chunk() } else { 1 }).min().unwrap_or(1);
         let read = &tokens[..tokens.len() - 1];
@@ -241,7 +247,7 @@ impl Models<'_> {
     }
 }
 
-/// Logits, and the logarithm of the sum of their exponentials.
+/// Logits and the logarithm of the sum of their exponentials.
 struct LogProbabilities<'a> {
     logits: &'a [f32],
     total: f64,
@@ -287,7 +293,7 @@ mod tests {
     #[test]
     fn losses_and_divergences_are_those_of_the_definition() {
         let mut evaluation = Evaluation::default();
-        // Probabilities 1/4, 3/4 beside 1/2, 1/2.
+        // Probabilities 1/4, 3/4 against 1/2, 1/2.
         let (ours, reference) = ([0.0, 3f32.ln()], [5.0, 5.0]);
         evaluation.add(&ours, Some(&reference), 0).unwrap();
         assert!((evaluation.perplexity() - 4.0).abs() < 1e-6);

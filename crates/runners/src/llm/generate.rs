@@ -1,4 +1,4 @@
-//! Request and result of a generation, and the loop for a caller that waits for its end.
+//! Request and result of a generation, and a blocking loop.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -13,28 +13,30 @@ use super::{
 };
 use crate::Result;
 
-/// A request for text.
+/// A request for text generation.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Token ids of the prompt.
     pub prompt: Vec<u32>,
-    /// Token ids that the caches hold already, as far as repetition penalties count them.
+    /// Token ids already in the caches, for repetition penalties.
     pub before: Vec<u32>,
-    /// Most tokens to generate; the context may end earlier.
+    /// Maximum number of tokens to generate; the context may end earlier.
     pub max_new_tokens: usize,
     pub sampling: SamplingParams,
-    /// Texts that end generation and are not part of the result.
+    /// Texts that end generation; excluded from the result.
     pub stop: Vec<String>,
-    /// Token ids that end generation, besides the tokenizer's.
+    /// Token ids that end generation, in addition to the tokenizer's.
     pub stop_ids: Vec<u32>,
-    /// Whether token ids that end generation are treated as any other.
+    /// Whether token ids that end generation are treated like any other token.
     pub ignore_eos: bool,
-    /// Whether steps tell how likely tokens were, and how many of the likeliest tokens they list.
+    /// Number of the likeliest tokens to list per step with log probabilities; `None` for no log
+    /// probabilities.
     pub logprobs: Option<usize>,
-    /// Which tokens may follow, from the beginning of the answer on.
+    /// Constraint on the tokens of the answer.
     pub constraint: Option<Constraint>,
-    /// Whether what followed the last tokens before is guessed to follow again, so that a step may give several tokens: prompt lookup. It
-    /// pays where texts repeat their prompts, and changes no token but by the rounding of steps of several tokens.
+    /// Enables prompt lookup: tokens that followed an earlier occurrence of the last tokens become
+    /// draft tokens, so that a step may yield several. It is faster where texts repeat their
+    /// prompts. Tokens only change by the rounding of multi-token steps.
     pub prompt_lookup: bool,
 }
 
@@ -55,32 +57,32 @@ impl Default for Request {
     }
 }
 
-/// Why generation ended.
+/// Reason for the end of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// The model ended its text, or a stop text came.
+    /// The model ended its text, or a stop text occurred.
     Stop,
-    /// The requested number of tokens is reached.
+    /// The requested number of tokens was reached.
     Length,
     /// The model's caches are full.
     Context,
-    /// The caller asked for it.
+    /// The caller cancelled the generation.
     Cancelled,
 }
 
-/// Numbers about a generation.
+/// Statistics of a generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stats {
     pub prompt_tokens: usize,
-    /// Tokens that were sampled, one that ended the text included.
+    /// Number of sampled tokens, including one that ended the text.
     pub generated_tokens: usize,
-    /// Steps in which the model judged tokens that were guessed.
+    /// Number of steps that verified draft tokens.
     pub rounds: usize,
-    /// From the beginning to the logits after the prompt's last token.
+    /// Time from the start to the logits of the prompt's last token.
     pub prefill: Duration,
-    /// From the beginning to the first token.
+    /// Time from the start to the first token.
     pub first_token: Option<Duration>,
-    /// From the first token to the end.
+    /// Time from the first token to the end.
     pub decode: Duration,
 }
 
@@ -90,7 +92,7 @@ impl Stats {
         rate(self.prompt_tokens, self.prefill)
     }
 
-    /// Generated tokens per second, not counting the first one, which the prefill pays for.
+    /// Generated tokens per second, without the first token, which belongs to the prefill.
     pub fn decode_rate(&self) -> Option<f64> {
         rate(self.generated_tokens.saturating_sub(1), self.decode)
     }
@@ -100,25 +102,28 @@ fn rate(count: usize, time: Duration) -> Option<f64> {
     (count > 0 && !time.is_zero()).then(|| count as f64 / time.as_secs_f64())
 }
 
-/// The outcome of a generation.
+/// Result of a generation.
 #[derive(Clone, Debug)]
 pub struct Generation {
-    /// Text without the prompt, without special tokens, and without the stop text.
+    /// Text without the prompt, special tokens and the stop text.
     pub text: String,
-    /// Ids that were sampled, one that ended the text included.
+    /// Sampled ids, including one that ended the text.
     pub ids: Vec<u32>,
     pub finish: FinishReason,
-    /// Which of the request's stop texts ended it, if one did.
+    /// Index of the stop text that ended the generation, if any.
     pub stop: Option<usize>,
     pub stats: Stats,
 }
 
-/// Continues a sequence with a prompt. What the sequence held before stays: [`Sequence::reset`] begins anew.
+/// Appends a prompt to a sequence and generates text. The sequence keeps its earlier tokens;
+/// [`Sequence::reset`] clears them.
 ///
-/// `on_text` gets the text piece by piece; `now` is the time since any fixed moment; `cancelled` is looked at between steps.
+/// `on_text` receives the text piece by piece. `now` returns the time since a fixed moment.
+/// `cancelled` is checked between steps.
 ///
 /// # Errors
-/// The prompt is empty or does not fit the context, a parameter is out of range, or the model fails.
+/// Fails if the prompt is empty or exceeds the context, if a parameter is out of range, or if the
+/// model fails.
 pub fn generate(
     sequence: &mut Sequence,
     tokenizer: &Tokenizer,
@@ -132,7 +137,7 @@ pub fn generate(
     Ok(generator.end(sequence, now))
 }
 
-/// Takes steps until the generation has ended or the caller cancels it.
+/// Takes steps until the generation ends or the caller cancels it.
 pub(super) fn drive(
     generator: &mut Generator,
     cancelled: &AtomicBool,

@@ -1,4 +1,4 @@
-//! One generation as a state machine: prefill, sample, stop, stream, a step at a time.
+//! A generation as a state machine that prefills, samples, stops and streams, one step at a time.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -13,7 +13,8 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// A generation between two steps. It owns no sequence: each step is given the one that it continues.
+/// State of a generation between two steps. It owns no sequence: each step receives the sequence to
+/// continue.
 #[derive(Debug)]
 pub struct Generator {
     tokenizer: Tokenizer,
@@ -21,20 +22,20 @@ pub struct Generator {
     sampler: Sampler,
     stream: DetokenizeStream,
     stops: StopMatcher,
-    /// All tokens: those before the prompt, the prompt, and what was generated.
+    /// All tokens: earlier tokens of the sequence, the prompt, and generated tokens.
     history: Vec<u32>,
     ids: Vec<u32>,
     text: String,
-    /// Tokens of the prompt that the sequence has taken.
+    /// Number of prompt tokens fed to the sequence.
     fed: usize,
     /// Length of the sequence before the prompt.
     before: usize,
     source: Source,
-    /// Logits of the tokens that may follow; kept for its memory.
+    /// Buffer for the logits of tokens allowed by the constraint.
     allowed: Vec<f32>,
     finish: Option<FinishReason>,
     stats: Stats,
-    /// When it began, and when its first token came.
+    /// Times of the start and of the first token.
     began: Duration,
     first: Duration,
 }
@@ -42,13 +43,13 @@ pub struct Generator {
 /// Result of a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
-    /// Text that is certain now.
+    /// Text that is final now.
     pub text: String,
-    /// The token that was chosen; `None` for a step that took tokens of the prompt.
+    /// The chosen token; `None` for a step that fed prompt tokens.
     pub token: Option<u32>,
-    /// How likely the token was, where the request asks for it.
+    /// Log probabilities of the token, if requested.
     pub logprobs: Option<Logprobs>,
-    /// Why the generation has ended, if it has.
+    /// Reason for the generation's end, once it has ended.
     pub finish: Option<FinishReason>,
 }
 
@@ -71,28 +72,30 @@ impl Logprobs {
     }
 }
 
-/// Where the next token comes from.
+/// Source of the next token.
 #[derive(Debug)]
 enum Source {
-    /// It is sampled here.
+    /// The host samples from these logits.
     Logits(Vec<f32>),
-    /// The program draws it.
+    /// The program samples.
     Program(Draw),
-    /// It is sampled here, from logits that several tokens get at once where the text or another model gives guesses.
+    /// The host samples from logits of several tokens, with draft tokens from the text or a draft
+    /// model.
     Lookup(Lookup),
-    /// It was guessed, and the model agrees; the oldest comes first.
+    /// Verified draft tokens, oldest first.
     Guesses(VecDeque<u32>),
-    /// The engine samples it, and starts the next step before the host reads it.
+    /// The engine samples, and starts the next step before the host reads the token.
     Engine,
 }
 
 impl Generator {
-    /// Begins to continue a sequence with a prompt. What the sequence held before stays: [`Sequence::reset`] begins anew.
+    /// Appends a prompt to the sequence and starts generating. The sequence keeps its earlier
+    /// tokens; [`Sequence::reset`] clears them.
     ///
-    /// `now` is the time since any fixed moment.
+    /// `now` returns the time since a fixed moment.
     ///
     /// # Errors
-    /// The prompt is empty or does not fit the context, or a parameter is out of range.
+    /// Fails if the prompt is empty or exceeds the context, or if a parameter is out of range.
     pub fn new(sequence: &mut Sequence, tokenizer: &Tokenizer, request: Request, now: &dyn Fn() -> Duration) -> Result<Generator> {
         let began = now();
         let sampler = Sampler::new(request.sampling.clone())?;
@@ -119,26 +122,27 @@ impl Generator {
         })
     }
 
-    /// Whether the next step takes tokens of the prompt.
+    /// Whether the next step feeds prompt tokens.
     pub fn is_reading(&self) -> bool {
         self.unread() > 0
     }
 
-    /// Tokens of the prompt that no step has taken yet.
+    /// Number of prompt tokens not fed yet.
     pub fn unread(&self) -> usize {
         self.request.prompt.len() - self.fed
     }
 
-    /// All tokens so far: those before the prompt, the prompt, and what was generated.
+    /// All tokens: earlier tokens of the sequence, the prompt, and generated tokens.
     pub fn history(&self) -> &[u32] {
         &self.history
     }
 
-    /// Takes one step of the model's: a chunk of the prompt, or one more token. The step that takes the prompt's last chunk also gives the
-    /// first token, unless the engine samples tokens itself.
+    /// Takes one step of the model: feeds a chunk of the prompt, or generates one token. The step
+    /// with the prompt's last chunk also returns the first token, unless the engine samples tokens.
     ///
     /// # Errors
-    /// The model or the tokenizer fails. The generation is then over, and the sequence in no state to go on.
+    /// Fails if the model or the tokenizer fails. The generation is then over, and the sequence
+    /// must not be continued.
     pub fn step(&mut self, sequence: &mut Sequence, now: &dyn Fn() -> Duration) -> Result<Step> {
         self.go_on(sequence, now).map_err(|error| match error {
             Error::Text(flambeau_text::Error::NoCandidate { found }) if self.request.constraint.is_none() => {
@@ -171,8 +175,8 @@ impl Generator {
         self.choose(sequence, drawn, now)
     }
 
-    /// The token that the next step feeds, if that is all that it asks of the model: then somebody else may [feed it](Sequence::step_each)
-    /// and let the generator [choose](Self::choose).
+    /// The token that the next step feeds, if the step needs nothing else from the model. The
+    /// caller may then [feed it](Sequence::step_each) and call [`choose`](Self::choose).
     pub(super) fn feed<'a>(&'a mut self, sequence: &'a mut Sequence) -> Option<Feed<'a>> {
         if self.finish.is_some() || self.is_reading() {
             return None;
@@ -183,7 +187,7 @@ impl Generator {
         }
     }
 
-    /// The second half of a step: the model has given logits, or has `drawn` a token.
+    /// Second half of a step, after the model returned logits or has `drawn` a token.
     ///
     /// # Errors
     /// As [`step`](Self::step).
@@ -194,10 +198,10 @@ impl Generator {
         Ok(Step { logprobs, ..self.take(sequence, id)? })
     }
 
-    /// Ends the generation early; the text that was held back comes out.
+    /// Ends the generation early and returns the withheld text.
     ///
     /// # Errors
-    /// The tokenizer fails.
+    /// Fails if the tokenizer fails.
     pub fn cancel(&mut self) -> Result<Step> {
         match self.finish {
             Some(_) => Ok(Step { finish: self.finish, ..Step::default() }),
@@ -205,7 +209,8 @@ impl Generator {
         }
     }
 
-    /// Sums up. Tokens beyond the end of the text are removed from the sequence.
+    /// Finishes the generation and returns its result. Removes tokens after the end of the text
+    /// from the sequence.
     pub fn end(mut self, sequence: &mut Sequence, now: &dyn Fn() -> Duration) -> Generation {
         sequence.truncate(self.before + self.request.prompt.len() + self.ids.len());
         match self.stats.first_token {
@@ -218,7 +223,8 @@ impl Generator {
         Generation { text: self.text, ids: self.ids, finish, stop: self.stops.stopped(), stats: self.stats }
     }
 
-    /// Feeds a chunk of the prompt; returns the token that the program draws after it, if it does. Tokens drawn before the prompt's end are dropped.
+    /// Feeds a chunk of the prompt; returns the token after it if the program samples. Tokens
+    /// sampled before the prompt's end are dropped.
     fn read(&mut self, sequence: &mut Sequence) -> Result<Option<u32>> {
         let end = self.request.prompt.len().min(self.fed + sequence.model().chunk());
         let is_last = end == self.request.prompt.len();
@@ -240,7 +246,8 @@ impl Generator {
         Ok(None)
     }
 
-    /// Feeds the last token, where the next one takes a step of its own; returns the token that the program draws, if it does.
+    /// Feeds the last token if the next one needs a step of its own; returns the next token if the
+    /// program samples.
     fn advance(&mut self, sequence: &mut Sequence, now: &dyn Fn() -> Duration) -> Result<Option<u32>> {
         let Some(&last) = self.ids.last() else { return Ok(None) };
         match &mut self.source {
@@ -273,8 +280,8 @@ impl Generator {
         Ok(None)
     }
 
-    /// The next token. An engine that samples gets the following steps first: up to [`PIPELINE_DEPTH`], but only one before the
-    /// first token, which must not wait.
+    /// Returns the next token. For an engine that samples, submits further steps first: up to
+    /// [`PIPELINE_DEPTH`], but only one before the first token, to return it early.
     fn next(&mut self, sequence: &mut Sequence, drawn: Option<u32>) -> Result<u32> {
         match &mut self.source {
             Source::Guesses(tokens) => Ok(tokens.pop_front().expect("a round gives tokens")),
@@ -304,7 +311,7 @@ impl Generator {
         }
     }
 
-    /// How the engine samples the next token; `None` if that depends on more than the logits.
+    /// Sampling parameters for the engine; `None` if sampling depends on more than the logits.
     fn sampling(&mut self) -> Option<Sampling> {
         let uniform = self.sampler.draw_elsewhere()?;
         let &SamplingParams { temperature, top_k, top_p, min_p, .. } = self.sampler.params();
@@ -322,7 +329,7 @@ impl Generator {
         }
     }
 
-    /// Takes a token: its text, and whether it is the last one.
+    /// Adds a token: its text, and the reason if it is the last one.
     fn take(&mut self, sequence: &Sequence, id: u32) -> Result<Step> {
         self.ids.push(id);
         self.history.push(id);
@@ -347,7 +354,7 @@ impl Generator {
         self.end_with(shown.text, Some(id), finish)
     }
 
-    /// The last step: what was held back comes out behind `text`.
+    /// The last step: returns the withheld text after `text`.
     fn end_with(&mut self, mut text: String, token: Option<u32>, finish: FinishReason) -> Result<Step> {
         let rest = self.stream.finish()?;
         text.push_str(&self.stops.push(&rest).text);
@@ -380,7 +387,7 @@ impl Source {
         Ok(if pipelines { Source::Engine } else { Source::Logits(Vec::new()) })
     }
 
-    /// Whether there are tokens that need no further step.
+    /// Whether further tokens need no step.
     fn has_more(&self) -> bool {
         match self {
             Source::Guesses(tokens) => !tokens.is_empty(),
@@ -389,7 +396,7 @@ impl Source {
         }
     }
 
-    /// Logits of the token that was chosen last, where they are known here.
+    /// Logits of the last chosen token, if the host has them.
     fn logits(&self) -> Option<&[f32]> {
         match self {
             Source::Logits(logits) => Some(logits),
@@ -399,7 +406,7 @@ impl Source {
     }
 }
 
-/// Chooses a token that may follow; `allowed` is room for its logits.
+/// Samples a token that the constraint allows; `allowed` is a buffer for its logits.
 fn sample(
     sampler: &mut Sampler,
     logits: &[f32],

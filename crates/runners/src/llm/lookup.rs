@@ -1,32 +1,35 @@
-//! Rounds of guesses, and prompt lookup (Saxena 2023): what followed the text's last tokens where they stood before is guessed to follow again, and one step of the
-//! model judges all guesses. A token is chosen from the model's logits as without guesses; one that was not guessed ends the round.
+//! Rounds of draft tokens, and prompt lookup (Saxena 2023). Prompt lookup finds an earlier
+//! occurrence of the text's last tokens and proposes the tokens after it. One step of the model
+//! verifies all draft tokens. Tokens are chosen from the model's logits as usual; a token that
+//! differs from the draft ends the round.
 
 use std::time::Duration;
 
-/// Most tokens that are guessed at once: with the one that is known, engines multiply as many rows in one pass over the weights.
+/// Maximum number of draft tokens. With the known token, they are as many rows as engines multiply
+/// in one pass over the weights.
 const MOST: usize = 7;
 
-/// How many of the last tokens have to stand elsewhere, and how many of them are looked at to tell the better of two places.
+/// Minimum length of a match, and maximum length that ranks two matches.
 const SHORTEST: usize = 2;
 const LONGEST: usize = 6;
 
-/// Most tokens that go without guesses after some that were all wrong.
+/// Maximum number of tokens without a draft after a draft of wrong tokens only.
 const LONGEST_REST: usize = 64;
 
-/// Guesses and what the model thinks of them.
+/// Draft tokens and the logits of their verification.
 #[derive(Debug)]
 pub(super) struct Lookup {
-    /// Logits `[1 + guesses, V]` of the tokens after the one that was known, and after each guess.
+    /// Logits `[1 + guesses, V]` after the known token and after each draft token.
     pub(super) logits: Vec<f32>,
     guesses: Vec<u32>,
-    /// The row in use.
+    /// The current row of `logits`.
     row: usize,
-    /// Whether the token chosen from that row is what was guessed.
+    /// Whether the token chosen from this row equals the draft token.
     agrees: bool,
-    /// Most tokens of the next round, and tokens that go without one.
+    /// Maximum number of draft tokens of the next round, and number of tokens until then.
     width: usize,
     rest: usize,
-    /// Rest after the next round of which nothing is right.
+    /// Pause after the next round without an accepted token.
     patience: usize,
     pace: Pace,
 }
@@ -39,12 +42,12 @@ impl Default for Lookup {
 }
 
 impl Lookup {
-    /// For the guesses of another model, which take time themselves: few at first.
+    /// A state for a draft model, which takes time itself: starts with few draft tokens.
     pub(super) fn of_model() -> Lookup {
         Lookup { width: FIRST_WIDTH, ..Lookup::default() }
     }
 
-    /// Up to `most` tokens that may follow the text.
+    /// Proposes up to `most` tokens that may follow the text.
     pub(super) fn guess(&mut self, text: &[u32], most: usize) -> Vec<u32> {
         if self.rest > 0 {
             self.rest -= 1;
@@ -53,8 +56,8 @@ impl Lookup {
         continuation(text, self.width.min(most))
     }
 
-    /// How many tokens another model is to guess, of up to `most`, when a round begins that began at this time. Rounds that
-    /// are slower by the token than steps without guesses make way for some of these.
+    /// Number of tokens that a draft model predicts in the round that begins `now`, at most `most`.
+    /// If drafting is slower per token than plain steps, some rounds are plain.
     pub(super) fn width(&mut self, most: usize, now: Duration) -> usize {
         let rest = self.pace.note(now, 1 + self.row);
         if rest > 0 {
@@ -66,7 +69,7 @@ impl Lookup {
         if rests { 0 } else { self.width.min(most) }
     }
 
-    /// Begins a round: the logits were computed with these guesses behind the token that was known.
+    /// Begins a round; the logits were computed with these draft tokens after the known token.
     pub(super) fn begin(&mut self, guesses: Vec<u32>) {
         (self.guesses, self.row, self.agrees) = (guesses, 0, false);
     }
@@ -77,7 +80,8 @@ impl Lookup {
         &self.logits[self.row * width..][..width]
     }
 
-    /// Notes the token that was chosen from the row; returns how many tokens were guessed wrongly, behind the ones that were right.
+    /// Records the token chosen from the row; returns the number of wrong draft tokens after the
+    /// accepted ones.
     pub(super) fn choose(&mut self, token: u32) -> usize {
         self.agrees = self.guesses.get(self.row) == Some(&token);
         if self.agrees {
@@ -88,18 +92,19 @@ impl Lookup {
         wrong
     }
 
-    /// Whether the token that was chosen last has its logits already.
+    /// Whether the logits after the last chosen token are available.
     pub(super) fn has_more(&self) -> bool {
         self.agrees
     }
 
-    /// Goes on to the row of the token that was chosen last; false if there is none.
+    /// Moves to the row of the last chosen token; false if there is none.
     pub(super) fn advance(&mut self) -> bool {
         self.row += usize::from(self.agrees);
         std::mem::take(&mut self.agrees)
     }
 
-    /// Guesses that are often wrong get shorter and rarer: judging them takes longer than a step without any.
+    /// Makes often wrong drafts shorter and rarer, because verifying them takes longer than a plain
+    /// step.
     fn adapt(&mut self, right: usize, wrong: usize) {
         match (right, wrong) {
             (0, 0) => {}
@@ -114,34 +119,35 @@ impl Lookup {
     }
 }
 
-/// How long tokens take with guesses of another model and without.
+/// Time per token with a draft model and without.
 #[derive(Debug, Default)]
 struct Pace {
-    /// When the last round began.
+    /// Start of the last round.
     began: Option<Duration>,
-    /// Whether the other model was asked in the last round, and in the one before.
+    /// Whether the draft model ran in the last round and in the one before.
     asked: [bool; 2],
-    /// Steps without guesses so far.
+    /// Number of plain steps so far.
     steps: usize,
-    /// Seconds for a token, of the latest rounds.
+    /// Seconds per token in recent rounds: plain, and with a draft.
     plain: f64,
     guessed: f64,
-    /// Whether the latest guesses did not pay.
+    /// Whether the latest drafts were slower than plain steps.
     has_failed: bool,
 }
 
-/// Steps without guesses ahead of the first guess. Their time is what guesses are held against.
+/// Number of plain steps before the first draft; their time is the baseline for drafts.
 const PLAIN_STEPS: usize = 4;
 
-/// Tokens that go without guesses after some that did not pay. To try again, the other model has to read what it missed; should they not pay
-/// then, there are none any more.
+/// Number of tokens without drafts after slow drafts. A retry makes the draft model read the missed
+/// tokens first. If it fails too, drafting ends for good.
 const REST: usize = 32;
 
-/// Tokens that another model guesses at first.
+/// Initial number of draft tokens of a draft model.
 const FIRST_WIDTH: usize = 2;
 
 impl Pace {
-    /// Notes that a round ends, and another one begins, now; how many tokens are to go without guesses because they do not pay.
+    /// Records that a round ends and another begins `now`. Returns the number of tokens to generate
+    /// without drafts because these are too slow.
     fn note(&mut self, now: Duration, tokens: usize) -> usize {
         let Some(began) = self.began.replace(now) else { return 0 };
         let each = now.saturating_sub(began).as_secs_f64() / tokens as f64;
@@ -152,7 +158,8 @@ impl Pace {
                 self.steps += 1;
                 return 0;
             }
-            // In the first round after some without, the other model reads what it missed.
+            // In the first round after a pause, the draft model reads the missed tokens, so its
+            // time does not count.
             [true, false] => return 0,
             [true, true] => self.guessed = blend(self.guessed),
         }
@@ -160,12 +167,12 @@ impl Pace {
             self.has_failed = false;
             return 0;
         }
-        // The next ones are judged by themselves.
+        // The next drafts are timed afresh.
         self.guessed = 0.0;
         if std::mem::replace(&mut self.has_failed, true) { usize::MAX } else { REST }
     }
 
-    /// Begins a round, in which the other model is asked or not.
+    /// Begins a round; `asks` tells whether the draft model runs.
     fn begin(&mut self, asks: bool) {
         self.asked = [asks, self.asked[0]];
     }
@@ -175,8 +182,9 @@ impl Pace {
     }
 }
 
-/// What followed the end of the text where most of it, and at least [`SHORTEST`] tokens, stood before; the latest such place counts. Where
-/// the text itself ends, the guesses go on: a text that repeats itself does so again.
+/// Tokens after the best earlier match of the text's end: the longest match of at least
+/// [`SHORTEST`] tokens, and the latest of equal ones. At the end of the text, the continuation
+/// repeats itself.
 fn continuation(text: &[u32], most: usize) -> Vec<u32> {
     let same = |end: usize| (0..LONGEST.min(end)).take_while(|i| text[end - 1 - i] == text[text.len() - 1 - i]).count();
     let places = (SHORTEST..text.len()).map(|end| (same(end), end));
@@ -202,7 +210,7 @@ mod tests {
         assert!(continuation(&[1], 3).is_empty() && continuation(&text, 0).is_empty());
     }
 
-    /// A round of `right` guesses and a wrong one.
+    /// A round with `right` accepted tokens and then a wrong one.
     fn round(lookup: &mut Lookup, guesses: &[u32], right: usize) -> usize {
         lookup.logits = vec![0.0; (1 + guesses.len()) * 2];
         lookup.begin(guesses.to_vec());
@@ -225,7 +233,8 @@ mod tests {
 
     #[test]
     fn guesses_of_a_model_make_way_where_they_do_not_pay() {
-        // Milliseconds of a step without guesses, and of one with them, of which `right` of seven are right.
+        // Milliseconds of a plain step and of a step with drafts, and the number of accepted tokens
+        // of seven.
         let widths = |plain: u64, guessed: u64, right: usize| {
             let (mut lookup, mut now, mut widths) = (Lookup::of_model(), 0, Vec::new());
             for _ in 0..100 {

@@ -6,9 +6,9 @@ use flambeau_tensor::{DType, cast};
 /// Metadata of a language model. Missing entries are `None` or empty.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metadata {
-    /// Positions that the model's caches hold.
+    /// Number of positions in the model's caches.
     pub context: Option<usize>,
-    /// Most tokens that one step may take.
+    /// Maximum number of tokens per step.
     pub chunk: Option<usize>,
     /// Type of activations and logits.
     pub dtype: Option<DType>,
@@ -18,9 +18,9 @@ pub struct Metadata {
     pub bos: Option<u32>,
     /// Ids that end generation.
     pub eos: Vec<u32>,
-    /// Layers of the cache that the runner has to provide, for programs that keep none themselves.
+    /// Layers of the cache that the runner provides to programs without caches of their own.
     pub cache: Vec<KvLayer>,
-    /// Whether the model carries state from token to token that holds the last position only.
+    /// Whether the model has a recurrent state, which holds only the last position.
     pub is_recurrent: bool,
 }
 
@@ -47,14 +47,14 @@ impl Metadata {
         }
     }
 
-    /// The cache to provide, with keys and values in the given type.
+    /// Configuration of the cache to provide, with keys and values in the given type.
     pub fn cache_config(&self, dtype: DType) -> Option<KvCacheConfig> {
         let capacity = self.context.filter(|_| !self.cache.is_empty())?;
         Some(KvCacheConfig { capacity, layers: self.cache.clone(), dtype, max_write: self.chunk })
     }
 }
 
-/// Integers of a value: itself, or the elements of a tensor.
+/// The integers of a value: the value itself, or the elements of a tensor.
 fn integers(value: &Value) -> Vec<i64> {
     match value {
         Value::Tensor(t) => {
@@ -64,7 +64,7 @@ fn integers(value: &Value) -> Vec<i64> {
     }
 }
 
-/// One entry per layer; lists of one entry hold for all layers.
+/// Cache layers of a program; lists with one entry apply to all layers.
 fn cache_layers(program: &Program) -> Option<Vec<KvLayer>> {
     const MAX_LAYERS: i64 = 4096;
     let n = program.constant_int("get_n_caches").filter(|n| (1..=MAX_LAYERS).contains(n))?;

@@ -1,4 +1,4 @@
-//! A language model: what all its sequences share.
+//! A language model: the data that its sequences share.
 
 use std::{
     fmt,
@@ -17,22 +17,24 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// How to load a language model.
+/// Options for loading a language model.
 #[derive(Clone, Debug, Default)]
 pub struct ModelOptions {
-    /// Method to use; without a name it is `forward`, the only method that computes something, or `target` with its draft.
+    /// Method to use. The default is `forward`, the only computing method, or `target` with its
+    /// draft.
     pub method: Option<String>,
-    /// Most tokens of one step; without it as the program says.
+    /// Maximum number of tokens per step; the default is the program's.
     pub chunk: Option<usize>,
-    /// Positions of a cache that the program does not keep itself; without it as the program says.
+    /// Positions of a cache that the runner provides; the default is the program's.
     pub context: Option<usize>,
 }
 
-/// A language model on an engine. Its sequences share the weights; a clone is the same model.
+/// A language model on an engine. Its sequences share the weights. A clone refers to the same
+/// model.
 #[derive(Clone)]
 pub struct Model {
     shared: Arc<Shared>,
-    /// Guesses what this one says.
+    /// Draft model for speculative decoding.
     guesser: Option<Box<Model>>,
 }
 
@@ -50,7 +52,7 @@ struct Shared {
     gives_all_logits: bool,
     sequence_bytes: usize,
     fingerprint: OnceLock<[u8; 32]>,
-    /// Loaded to learn the above, and kept for the first sequence.
+    /// The method loaded to read the facts above, reused for the first sequence.
     first: Mutex<Option<Method>>,
 }
 
@@ -60,21 +62,22 @@ impl fmt::Debug for Model {
     }
 }
 
-/// A step takes no more tokens than this where the program sets no bound.
+/// Maximum number of tokens per step if the program sets no bound.
 const LONGEST_STEP: usize = 512;
 
 impl Model {
     /// Loads a model.
     ///
     /// # Errors
-    /// The program cannot be loaded, or the method's inputs are not tokens and positions.
+    /// Fails if the program cannot be loaded, or if the method's inputs are not tokens and
+    /// positions.
     pub fn load(program: &Program, engine: &Arc<dyn Engine>, options: &ModelOptions) -> Result<Model> {
         let name = method_name(program, options.method.as_deref())?;
         let mut metadata = Metadata::of(program);
         metadata.context = options.context.filter(|_| !metadata.cache.is_empty()).or(metadata.context);
         let load = LoadOptions { kv_cache: metadata.cache_config(output_dtype(program, &name)), ..LoadOptions::default() };
         let method = program.method(&name, engine, &load)?;
-        // Files without metadata still show how long their caches are.
+        // Programs without metadata still state the length of their caches.
         metadata.context = [metadata.context, method.cache_len()].into_iter().flatten().min();
         let what = |what| Error::Signature { method: name.clone(), what };
         let signature = read_signature(method.inputs()).map_err(what)?;
@@ -102,10 +105,11 @@ impl Model {
         Ok(Model { shared: Arc::new(shared), guesser: None })
     }
 
-    /// An empty sequence.
+    /// Creates an empty sequence.
     ///
     /// # Errors
-    /// The engine has no room for its caches, or the program's draft cannot be loaded.
+    /// Fails if the engine has no memory for its caches, or if the program's draft cannot be
+    /// loaded.
     pub fn sequence(&self) -> Result<Sequence> {
         let Shared { program, engine, name, load, drafts, .. } = &*self.shared;
         let first = self.shared.first.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -118,12 +122,13 @@ impl Model {
         })
     }
 
-    /// The same model, for whose sequences a smaller one guesses tokens (speculative decoding): a step of this model then judges several tokens at
-    /// once. The text is that of this model alone, but for the rounding of steps of several tokens; tokens are drawn from its
-    /// logits. Both have to mean the same by each token, which is the caller's to check.
+    /// Adds a draft model for speculative decoding: a step of this model then verifies several
+    /// tokens at once. Tokens are sampled from this model's logits, so the text only changes by the
+    /// rounding of multi-token steps. Callers must check that both models use the same token ids.
     ///
     /// # Errors
-    /// The models state vocabularies of different sizes, or one of them cannot [judge](Self::check_judges) or guess.
+    /// Fails if the models state different vocabulary sizes, if this model cannot
+    /// [verify](Self::check_judges) drafts, or if `draft` cannot propose tokens.
     pub fn with_draft(self, draft: &Model) -> Result<Model> {
         if let (Some(model), Some(reference)) = (self.metadata().vocab, draft.metadata().vocab)
             && model != reference
@@ -146,38 +151,41 @@ impl Model {
         &self.shared.metadata
     }
 
-    /// Most tokens of one step.
+    /// Maximum number of tokens per step.
     pub fn chunk(&self) -> usize {
         self.shared.chunk
     }
 
-    /// Positions that a sequence has; `None` if neither the program's metadata nor its caches state a bound.
+    /// Maximum number of positions of a sequence; `None` if neither the metadata nor the caches
+    /// state a bound.
     pub fn context(&self) -> Option<usize> {
         self.shared.metadata.context
     }
 
-    /// Bytes of the caches and states of one sequence. An engine's memory for intermediate results is not counted.
+    /// Bytes of one sequence's caches and states, without the engine's memory for intermediate
+    /// results.
     pub fn sequence_bytes(&self) -> usize {
         let guesser = self.guesser.as_ref().map_or(0, |guesser| guesser.sequence_bytes());
         self.shared.sequence_bytes.saturating_add(guesser)
     }
 
-    /// Whether sequences can be shortened: positions are inputs, and caches keep a row for each. What lies at or beyond a step's
-    /// positions is then taken not to be read, as attention masks it.
+    /// Whether sequences can be truncated: positions are inputs, and caches have a row per
+    /// position. Assumes that attention masks rows at or after a step's positions.
     pub fn can_truncate(&self) -> bool {
         let Shared { metadata, signature, keeps_rows, .. } = &*self.shared;
         let is_windowed = metadata.cache.iter().any(|layer| layer.window.is_some());
         signature.positions != Positions::None && *keeps_rows && !is_windowed && !metadata.is_recurrent
     }
 
-    /// Whether [snapshots](Sequence::snapshot) hold all that sequences keep. The engine may still keep it to itself. Programs with a draft of their own
-    /// and caches that the engine manages (ExecuTorch's `UpdateAndAttend`) have none.
+    /// Whether [snapshots](Sequence::snapshot) contain the whole state of a sequence; an engine may
+    /// still not return it. False for programs with their own draft, and for caches managed by the
+    /// engine (ExecuTorch's `UpdateAndAttend`).
     pub fn can_snapshot(&self) -> bool {
         self.shared.has_plain_state && !self.shared.drafts
     }
 
-    /// What all that decides the contents of caches comes to: the program with its weights, the method, the engine and this version. All
-    /// weights are read when it is first asked for.
+    /// Hash of everything that determines the contents of caches: the program with its weights, the
+    /// method, the engine and this version. The first call reads all weights.
     pub(super) fn fingerprint(&self) -> [u8; 32] {
         let Shared { program, engine, name, .. } = &*self.shared;
         *self.shared.fingerprint.get_or_init(|| {
@@ -191,15 +199,16 @@ impl Model {
         })
     }
 
-    /// Whether the program computes the logits of every token, and not only of a step's last one.
+    /// Whether the program returns the logits of every token instead of only a step's last one.
     pub fn gives_all_logits(&self) -> bool {
         self.shared.gives_all_logits
     }
 
-    /// Checks that the model can judge guesses: it gives the logits after each, and forgets those that are wrong.
+    /// Checks that the model can verify draft tokens: it returns the logits after each token, and
+    /// can remove rejected ones.
     ///
     /// # Errors
-    /// [`Error::NoGuesses`].
+    /// Returns [`Error::NoGuesses`] with the reason.
     pub fn check_judges(&self) -> Result<()> {
         let what = match () {
             () if self.draws_tokens() => "draws tokens itself",
@@ -210,7 +219,7 @@ impl Model {
         Err(Error::NoGuesses { method: self.shared.name.clone(), what })
     }
 
-    /// Whether the program draws the next token itself, so that it gives no logits.
+    /// Whether the program samples the next token itself and returns no logits.
     pub fn draws_tokens(&self) -> bool {
         self.shared.signature.draws
     }
@@ -242,7 +251,7 @@ fn method_name(program: &Program, asked: Option<&str>) -> Result<String> {
     }
 }
 
-/// The type of the first output as the file states it: that in which the model computes.
+/// The type of the first output as stated in the file: the model's computation type.
 fn output_dtype(program: &Program, name: &str) -> DType {
     program.output_dtype(name).filter(|d| d.is_float()).unwrap_or(DType::BF16)
 }

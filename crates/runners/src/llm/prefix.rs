@@ -1,4 +1,4 @@
-//! Which tokens of a prompt the caches hold already.
+//! Reuse of cached prefixes of prompts.
 
 /// The tokens in a model's caches, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,35 +12,36 @@ impl CachedTokens {
         &self.ids
     }
 
-    /// How many tokens at the beginning of a prompt need not be fed again. The last one always is: its logits are wanted. Caches that
-    /// cannot go back keep all that they hold or nothing.
+    /// Number of leading prompt tokens that need not be fed again. The last prompt token is always
+    /// fed, because its logits are needed. Caches that cannot be truncated are reused entirely or
+    /// not at all.
     pub fn reusable(&self, prompt: &[u32], can_go_back: bool) -> usize {
         reusable(&self.ids, prompt, can_go_back)
     }
 
-    /// Notes that the caches now hold the first `count` of `tokens`.
+    /// Records that the caches hold the first `count` of `tokens`.
     pub fn set(&mut self, tokens: impl IntoIterator<Item = u32>, count: usize) {
         self.ids = tokens.into_iter().take(count).collect();
     }
 
-    /// Notes that the caches are empty.
+    /// Records that the caches are empty.
     pub fn clear(&mut self) {
         self.ids.clear();
     }
 }
 
-/// As [`CachedTokens::reusable`], of caches or copies that hold these tokens.
+/// [`CachedTokens::reusable`] for caches or snapshots with the tokens `held`.
 pub(super) fn reusable(held: &[u32], prompt: &[u32], can_go_back: bool) -> usize {
     let keep = common(held, prompt).min(prompt.len().saturating_sub(1));
     if can_go_back || keep == held.len() { keep } else { 0 }
 }
 
-/// Whether caches or copies that hold these tokens serve wherever such of `ids` would.
+/// Whether caches or snapshots with `held` can replace those with `ids` for every prompt.
 pub(super) fn stands_for(held: &[u32], ids: &[u32], can_go_back: bool) -> bool {
     if can_go_back { held.starts_with(ids) } else { held == ids }
 }
 
-/// How many tokens two texts have in common from their beginning on.
+/// Length of the common prefix of two texts.
 pub(super) fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

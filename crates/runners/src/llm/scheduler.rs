@@ -1,4 +1,4 @@
-//! Many generations on one model: which of them takes the next step, on which sequence, and what is refused at the door.
+//! Scheduling of many generations on one model: admission, choice of sequences, and order of steps.
 
 mod kept;
 mod pool;
@@ -22,63 +22,65 @@ use super::{
 };
 use crate::{Error, Result, error::settled};
 
-/// How much a [`Scheduler`] takes on.
+/// Admission limits of a [`Scheduler`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most generations that take steps at the same time, at least 1.
+    /// Maximum number of generations that run concurrently, at least 1.
     pub running: usize,
-    /// Most sequences that are loaded, those included that keep the text of generations that have ended.
+    /// Maximum number of loaded sequences, including idle ones with the text of ended generations.
     pub sequences: usize,
-    /// Most generations that wait for others to end.
+    /// Maximum number of waiting generations.
     pub waiting: usize,
-    /// Most tokens, of prompts and of texts at their longest, of all generations that run.
+    /// Maximum total of tokens of running generations, at the maximum length of each.
     pub tokens: usize,
-    /// Most bytes of copies of texts that no sequence holds any more, which later prompts may begin with.
+    /// Maximum total size in bytes of snapshots of texts that no sequence holds. Later prompts may
+    /// begin with them.
     pub kept_bytes: usize,
 }
 
-/// Names a generation.
+/// Identifier of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(u64);
 
-/// A generation to schedule. The request's prompt is the whole text from its beginning.
+/// A generation to schedule. The request's prompt is the whole text.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub request: Request,
-    /// Whether a sequence that holds the beginning of the prompt may be continued, rather than computing all of it.
+    /// Whether the job may continue a sequence that holds a prefix of its prompt.
     pub reuses: bool,
 }
 
-/// Event of a job. Each ends with [`Event::Finished`] or [`Event::Failed`], unless it is cancelled.
+/// Event of a job. The last event is [`Event::Finished`] or [`Event::Failed`], unless the job is
+/// cancelled.
 #[derive(Debug)]
 pub enum Event {
-    /// It has a sequence, which holds this many tokens of its prompt already.
+    /// The job has a sequence, with this many tokens of its prompt cached.
     Started { cached: usize },
-    /// It took a step.
+    /// The job took a step.
     Stepped(Step),
-    /// It is done.
+    /// The job is done.
     Finished(Generation),
-    /// It cannot go on.
+    /// The job failed.
     Failed(Error),
 }
 
-/// What a [`Scheduler`] is at.
+/// Current load of a [`Scheduler`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     pub running: usize,
     pub waiting: usize,
-    /// Loaded sequences that no generation uses.
+    /// Number of loaded sequences without a generation.
     pub idle: usize,
-    /// Tokens that the generations that run may come to.
+    /// Maximum number of tokens that the running generations may reach.
     pub tokens: usize,
-    /// Bytes of copies of texts that no sequence holds any more.
+    /// Size in bytes of the snapshots of texts that no sequence holds.
     pub kept_bytes: usize,
 }
 
 struct Waiting {
     id: JobId,
     job: Job,
-    /// Tokens that it may come to.
+    /// Maximum number of tokens that the job may reach.
     tokens: usize,
 }
 
@@ -87,15 +89,17 @@ struct Running {
     session: Session,
     generator: Generator,
     tokens: usize,
-    /// When it last took a chunk of its prompt, in steps of the scheduler.
+    /// Scheduler step that last fed a chunk of the prompt.
     read: u64,
 }
 
-/// Lets generations on one model take turns. It has no thread and no clock: its caller takes [steps](Self::step).
+/// Schedules generations on one model. It has no thread and no clock: its caller takes
+/// [steps](Self::step).
 ///
-/// Jobs start in the order in which they came, but for those that wait until another one has read the beginning that they share. In a step every generation that has read its prompt takes a token, and one of
-/// the others, in turn, takes a chunk of its prompt: so a long prompt delays tokens by a chunk at most. How prompts are cut does not depend
-/// on who else is there.
+/// Jobs start in the order of submission, except that a job may wait until another one has read
+/// their common prefix. In a step, every generation past its prompt gets a token. One of the
+/// others, in turn, feeds a chunk of its prompt, so a long prompt delays tokens by at most a chunk.
+/// The division of prompts into chunks does not depend on other jobs.
 pub struct Scheduler {
     model: Model,
     tokenizer: Tokenizer,
@@ -114,34 +118,36 @@ impl std::fmt::Debug for Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler without jobs.
+    /// Creates a scheduler without jobs.
     pub fn new(model: Model, tokenizer: Tokenizer, limits: Limits) -> Scheduler {
         let pool = Pool::new(model.clone(), limits.sequences.max(limits.running), limits.kept_bytes);
         Scheduler { model, tokenizer, limits, waiting: VecDeque::new(), running: Vec::new(), pool, next_id: 0, steps: 0 }
     }
 
-    /// The same scheduler, which goes on from texts in a folder, and writes to it what else would be lost: what a sequence held that is given to another
-    /// text, and what is there when it is told to [save](Self::save). All weights are read to tell the model from others.
+    /// Adds a prompt cache on disk. The scheduler continues its texts and writes texts that would
+    /// be lost: those of reused sequences, and all texts on [`save`](Self::save). Reads all weights
+    /// to identify the model.
     #[must_use]
     pub fn with_disk(mut self, disk: &DiskCache) -> Scheduler {
         self.pool.use_disk(disk);
         self
     }
 
-    /// Writes the texts of sequences that no generation uses to the folder, and returns when the copies are made.
+    /// Writes the texts of idle sequences to the folder; returns when the snapshots are taken.
     pub fn save(&mut self) {
         self.pool.save();
     }
 
-    /// The model that jobs run on.
+    /// The model of all jobs.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// Takes a job on.
+    /// Submits a job.
     ///
     /// # Errors
-    /// The prompt is empty or does not fit the context, the job alone takes more tokens than run at the same time, or too many wait.
+    /// Fails if the prompt is empty or exceeds the context, if the job alone exceeds the token
+    /// limit, or if too many jobs wait.
     pub fn submit(&mut self, job: Job) -> Result<JobId> {
         let prompt = job.request.prompt.len();
         let context = self.model.context().unwrap_or(usize::MAX);
@@ -154,7 +160,7 @@ impl Scheduler {
         if tokens > self.limits.tokens {
             return Err(Error::TooManyTokens { tokens, limit: self.limits.tokens });
         }
-        // Those that start at the next step wait for nobody.
+        // Jobs that start at the next step do not count as waiting.
         let free = self.most_running().saturating_sub(self.running.len());
         if self.waiting.len() >= self.limits.waiting.saturating_add(free) {
             return Err(Error::Busy { waiting: self.waiting.len() });
@@ -165,7 +171,7 @@ impl Scheduler {
         Ok(id)
     }
 
-    /// Drops a job. The sequence keeps its part of the prompt.
+    /// Cancels a job. The sequence keeps its part of the prompt.
     pub fn cancel(&mut self, id: JobId) {
         self.waiting.retain(|waiting| waiting.id != id);
         if let Some(at) = self.running.iter().position(|running| running.id == id) {
@@ -186,9 +192,10 @@ impl Scheduler {
         }
     }
 
-    /// Starts what there is room for, and takes a step; false if there was nothing to do. `now` is the time since any fixed moment.
+    /// Starts waiting jobs as far as the limits allow, and takes a step; false if there was nothing
+    /// to do. `now` returns the time since a fixed moment.
     ///
-    /// A generation that fails, or panics, ends; the others go on.
+    /// A generation that fails or panics ends; the others continue.
     pub fn step(&mut self, now: &dyn Fn() -> Duration, on_event: &mut dyn FnMut(JobId, Event)) -> bool {
         self.start(now, on_event);
         self.steps += 1;
@@ -221,7 +228,7 @@ impl Scheduler {
         }
     }
 
-    /// Begins a generation on a sequence that suits its prompt.
+    /// Starts a generation on the best sequence for its prompt.
     fn begin(&mut self, job: Job, now: &dyn Fn() -> Duration) -> Result<(Session, Generator)> {
         let prompt = &job.request.prompt;
         let (busy, shared) = if job.reuses { self.busy(prompt) } else { (0, 0) };
@@ -229,7 +236,8 @@ impl Scheduler {
         if session.cached().reusable(prompt, self.model.can_truncate()) + WORTH_A_COPY <= shared
             && let Ok(Some(copy)) = self.running[busy].session.snapshot(shared)
         {
-            // A copy that cannot be put back leaves an empty sequence, which computes the whole prompt.
+            // If the snapshot cannot be restored, the sequence is empty and computes the whole
+            // prompt.
             let _ = session.restore(&copy, &prompt[..shared]);
         }
         match guarded(|| session.begin(&self.tokenizer, job.request, now)) {
@@ -241,8 +249,9 @@ impl Scheduler {
         }
     }
 
-    /// Which of the generations that run has computed the most of a prompt, and how much of it can be copied: whole chunks, so that the
-    /// rest is computed in the steps that it would take alone.
+    /// Index of the running generation with the longest computed prefix of a prompt, and the number
+    /// of tokens to copy. Only whole chunks are copied, so that the rest runs in the same steps as
+    /// without a copy.
     fn busy(&self, prompt: &[u32]) -> (usize, usize) {
         if !self.can_fork() {
             return (0, 0);
@@ -260,8 +269,8 @@ impl Scheduler {
         self.model.can_truncate() && self.model.can_snapshot() && self.limits.kept_bytes > 0
     }
 
-    /// Whether a job had better wait until a generation that runs has read what their prompts share: in each step one of them reads, so
-    /// that nobody gains by reading it twice.
+    /// Whether a job should wait until a running generation has read their common prefix. Each step
+    /// feeds one prompt only, so reading it twice gains no time.
     fn awaits(&self, job: &Job) -> bool {
         if !job.reuses || !self.can_fork() {
             return false;
@@ -275,8 +284,8 @@ impl Scheduler {
         coming > self.busy(prompt).1 && coming >= self.pool.reach(prompt) + WORTH_A_COPY
     }
 
-    /// Keeps copies of a prompt that is being read, of a model whose states cannot go back to an earlier position: after 1, 2, 4, 8 … chunks,
-    /// and at its end.
+    /// Takes snapshots of a prompt being read, for models that cannot be truncated: after 1, 2, 4,
+    /// 8 … chunks, and at the prompt's end.
     fn keep_beginning(&mut self, id: JobId) {
         let Some(running) = self.running.iter_mut().find(|running| running.id == id) else { return };
         let position = running.session.sequence().position();
@@ -288,7 +297,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes the sequence of a generation that failed back. State after a panic is not reused.
+    /// Returns the sequence of a failed generation to the pool. State after a panic is not reused.
     fn take_back(&mut self, session: Session, error: &Error) {
         if matches!(error, Error::Panicked { .. }) {
             self.pool.lost();
@@ -297,8 +306,8 @@ impl Scheduler {
         }
     }
 
-    /// The generations that take part in this step, by ascending index: all that have read their prompts, and of the others that
-    /// which has waited longest.
+    /// Indices of the generations in this step, ascending: all past their prompts, and the one that
+    /// has waited longest to read its prompt.
     fn choose(&self) -> Vec<usize> {
         let reading = |&i: &usize| self.running[i].generator.is_reading();
         let all = 0..self.running.len();
@@ -306,7 +315,7 @@ impl Scheduler {
         all.filter(|i| !reading(i) || Some(*i) == reader).collect()
     }
 
-    /// One step of each of these, together where the engine can.
+    /// Takes one step of each of these generations, batched if the engine supports it.
     fn step_all(&mut self, chosen: &[usize], now: &dyn Fn() -> Duration, on_event: &mut dyn FnMut(JobId, Event)) {
         let (mut ids, mut steps) = (Vec::with_capacity(chosen.len()), Vec::with_capacity(chosen.len()));
         for (_, running) in self.running.iter_mut().enumerate().filter(|(at, _)| chosen.contains(at)) {
@@ -318,7 +327,7 @@ impl Scheduler {
         }
         let done = Session::step_each(&mut steps, now);
         let reader = self.running.iter().find(|running| running.read == self.steps).map(|running| running.id);
-        // Finished jobs leave the list, which moves the others.
+        // Jobs are found by id, because removing finished jobs changes the indices.
         for (id, step) in ids.into_iter().zip(done) {
             let step = settled(step);
             if step.is_ok() && reader == Some(id) && !self.model.can_truncate() && self.model.can_snapshot() {
@@ -350,7 +359,7 @@ impl Scheduler {
     }
 }
 
-/// Runs a generation's own work; a panic is its error.
+/// Runs the code of one generation; a panic becomes an error.
 fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     settled(catch_unwind(AssertUnwindSafe(work)))
 }

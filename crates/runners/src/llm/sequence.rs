@@ -1,4 +1,5 @@
-//! One sequence of a language model: tokens in, logits of the next token out, or the next token itself.
+//! A sequence of a language model: takes tokens, returns the logits of the next token or the next
+//! token.
 
 use std::{
     collections::VecDeque,
@@ -14,45 +15,45 @@ use super::{
 };
 use crate::{Error, Result, logits};
 
-/// Steps to keep in flight behind the one whose token is awaited: with two, the device stays busy while the host handles a token
-/// and prepares the next step.
+/// Number of steps in flight after the awaited one. With two, the device stays busy while the host
+/// handles a token and prepares the next step.
 pub const PIPELINE_DEPTH: usize = 2;
 
-/// The tokens of one text in the caches and states that a model has for them.
+/// The tokens of one text in a model's caches and states.
 #[derive(Debug)]
 pub struct Sequence {
     model: Model,
     method: Method,
-    /// Guesses tokens, if the program brings a method for that.
+    /// The program's own draft method.
     draft: Option<Draft>,
-    /// Another model that guesses tokens.
+    /// A draft model's sequence.
     guesser: Option<Box<DraftModel>>,
     position: usize,
     /// Number of tokens of each step in flight, oldest first.
     in_flight: VecDeque<usize>,
 }
 
-/// A token for one of several sequences.
+/// A token to feed to one of several sequences.
 #[derive(Debug)]
 pub struct Feed<'a> {
     pub sequence: &'a mut Sequence,
     pub token: u32,
-    /// Takes the logits `[V]` of the token after it, in the place of what it holds.
+    /// Receives the logits `[V]` of the token after it; earlier contents are replaced.
     pub logits: &'a mut Vec<f32>,
 }
 
 impl Sequence {
-    /// An empty sequence on a method that was loaded for it.
+    /// Creates an empty sequence on a method loaded for it.
     pub(super) fn new(model: Model, method: Method, draft: Option<Draft>) -> Sequence {
         Sequence { model, method, draft, guesser: None, position: 0, in_flight: VecDeque::new() }
     }
 
-    /// The same, for which another model's sequence guesses.
+    /// Adds a draft model's sequence.
     pub(super) fn with_guesser(self, guesser: Sequence) -> Sequence {
         Sequence { guesser: Some(Box::new(DraftModel::new(guesser))), ..self }
     }
 
-    /// The model that it is a sequence of.
+    /// The sequence's model.
     pub fn model(&self) -> &Model {
         &self.model
     }
@@ -61,12 +62,12 @@ impl Sequence {
         self.model.metadata()
     }
 
-    /// The method behind the model.
+    /// The model's method.
     pub fn method(&mut self) -> &mut Method {
         &mut self.method
     }
 
-    /// Most tokens of one step.
+    /// Maximum number of tokens per step.
     pub fn chunk(&self) -> usize {
         self.model.chunk()
     }
@@ -76,12 +77,13 @@ impl Sequence {
         self.position
     }
 
-    /// Tokens that still fit; `None` if neither the program's metadata nor its caches state a bound.
+    /// Number of tokens that still fit; `None` if neither the program's metadata nor its caches
+    /// state a bound.
     pub fn room(&self) -> Option<usize> {
         self.model.context().map(|context| context.saturating_sub(self.position))
     }
 
-    /// Forgets the sequence.
+    /// Empties the sequence.
     pub fn reset(&mut self) {
         self.method.reset();
         self.draft.iter_mut().for_each(Draft::reset);
@@ -89,8 +91,9 @@ impl Sequence {
         self.position = 0;
     }
 
-    /// Shortens the sequence to its first `position` tokens, or forgets it if it [cannot](Model::can_truncate) be shortened;
-    /// returns its length. A sequence that is no longer stays as it is.
+    /// Truncates the sequence to its first `position` tokens, or empties it if it
+    /// [cannot](Model::can_truncate) be truncated; returns its length. A shorter sequence stays
+    /// unchanged.
     pub fn truncate(&mut self, position: usize) -> usize {
         self.cancel();
         if position == 0 || position < self.position && !self.model.can_truncate() {
@@ -101,11 +104,12 @@ impl Sequence {
         self.position
     }
 
-    /// A copy of what the sequence holds of its first `tokens` tokens, which are all unless the model [can go back](Model::can_truncate). `None`
-    /// if the model [has none](Model::can_snapshot) or the engine does not hand it out.
+    /// Copies the state of the first `tokens` tokens. This must be the whole sequence unless the
+    /// model [can truncate](Model::can_truncate). Returns `None` if the model [does not support
+    /// it](Model::can_snapshot) or the engine does not return its state.
     ///
     /// # Errors
-    /// The engine fails.
+    /// Fails if the engine fails.
     pub fn snapshot(&mut self, tokens: usize) -> Result<Option<Snapshot>> {
         self.cancel();
         let is_there = tokens == self.position || tokens < self.position && self.model.can_truncate();
@@ -116,11 +120,12 @@ impl Sequence {
         Ok(state.map(|state| Snapshot { position: tokens, state }))
     }
 
-    /// Puts the first `tokens` tokens of a snapshot into the place of what the sequence holds. Those are all unless the model
-    /// [can go back](Model::can_truncate); the sequence is empty otherwise. Returns its length.
+    /// Replaces the sequence by the first `tokens` tokens of a snapshot; returns its length. The
+    /// count must be the whole snapshot unless the model [can truncate](Model::can_truncate);
+    /// otherwise the sequence is empty.
     ///
     /// # Errors
-    /// The snapshot is of another model. The sequence is then empty.
+    /// Fails if the snapshot belongs to another model. The sequence is then empty.
     pub fn restore(&mut self, snapshot: &Snapshot, tokens: usize) -> Result<usize> {
         self.reset();
         let is_there = tokens == snapshot.position || tokens < snapshot.position && self.model.can_truncate();
@@ -134,20 +139,20 @@ impl Sequence {
         Ok(self.position)
     }
 
-    /// Appends up to [`chunk`](Self::chunk) tokens and returns the logits `[V]` of the token after the last one.
+    /// Appends up to [`chunk`](Self::chunk) tokens and returns the logits `[V]` after the last one.
     ///
     /// # Errors
-    /// The method fails, or its result is no logits.
+    /// Fails if the method fails or does not return logits.
     pub fn step(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
         let mut logits = Vec::new();
         self.step_into(tokens, &mut logits)?;
         Ok(logits)
     }
 
-    /// As [`step`](Self::step), with the logits in the place of what `logits` held.
+    /// [`step`](Self::step) that replaces the contents of `logits`.
     ///
     /// # Errors
-    /// As [`step`](Self::step); `logits` then holds anything.
+    /// As [`step`](Self::step); the contents of `logits` are then unspecified.
     pub fn step_into(&mut self, tokens: &[u32], logits: &mut Vec<f32>) -> Result<()> {
         self.cancel();
         if self.model.draws_tokens() {
@@ -166,9 +171,11 @@ impl Sequence {
         logits::last(self.method.name(), outputs.first(), logits)
     }
 
-    /// [`step_into`](Self::step_into) of a token for each of several sequences; outcomes are in their order. Sequences of one model step
-    /// together where the engine [can](flambeau_runtime::Engine::run_last_of_each), so that it reads each weight once for all of them. One
-    /// that fails or panics leaves the others alone; a sequence that panicked is not to be used again.
+    /// [`step_into`](Self::step_into) of one token for each of several sequences; outcomes are in
+    /// the same order. Sequences of one model are batched if the engine
+    /// [can](flambeau_runtime::Engine::run_last_of_each), so that each weight is read once for all.
+    /// A sequence that fails or panics does not affect the others. A sequence that panicked must
+    /// not be used again.
     pub fn step_each(feeds: &mut [Feed<'_>]) -> Vec<Outcome<(), Error>> {
         let inputs: Vec<Option<Result<Vec<Value>>>> = feeds.iter_mut().map(Feed::inputs).collect();
         let runs = feeds.iter_mut().zip(&inputs).filter_map(|(feed, inputs)| match inputs {
@@ -184,8 +191,8 @@ impl Sequence {
         outcomes.collect()
     }
 
-    /// As [`step`](Self::step), with the logits [S, V] after each of the `S` tokens, of which there is one unless the program
-    /// [gives them all](Model::gives_all_logits).
+    /// [`step`](Self::step) that returns the logits [S, V] after each of the `S` tokens. Only the
+    /// last row exists unless the program [returns all](Model::gives_all_logits).
     ///
     /// # Errors
     /// As [`step`](Self::step).
@@ -197,26 +204,26 @@ impl Sequence {
         logits::all(self.method.name(), outputs.first())
     }
 
-    /// Whether another model guesses tokens.
+    /// Whether the sequence has a draft model.
     pub(super) fn has_guesser(&self) -> bool {
         self.guesser.is_some()
     }
 
-    /// Up to `most` tokens that another model says after `text`.
+    /// Up to `most` draft tokens after `text`, from the draft model.
     ///
     /// # Errors
-    /// That model fails.
+    /// Fails if the draft model fails.
     pub(super) fn guess(&mut self, text: &[u32], most: usize) -> Result<Vec<u32>> {
         self.guesser.as_mut().map_or_else(|| Ok(Vec::new()), |guesser| guesser.guess(text, most))
     }
 
-    /// Tokens that a step may take besides one.
+    /// Maximum number of draft tokens in a step.
     pub(super) fn most_guesses(&self) -> usize {
         self.room().unwrap_or(usize::MAX).min(self.chunk()).saturating_sub(1)
     }
 
-    /// Appends `last` and up to [`most_guesses`](Self::most_guesses) tokens that may follow it; `logits` takes the logits
-    /// `[1 + guesses, V]` after each.
+    /// Appends `last` and up to [`most_guesses`](Self::most_guesses) draft tokens; `logits`
+    /// receives the logits `[1 + guesses, V]` after each.
     ///
     /// # Errors
     /// As [`step_into`](Self::step_into).
@@ -228,16 +235,17 @@ impl Sequence {
         Ok(())
     }
 
-    /// Whether a draft can guess what follows: it knows the whole sequence, and guesses that turn out wrong can be taken back.
+    /// Whether the program's draft method can be used: it has seen the whole sequence, and rejected
+    /// tokens can be removed.
     pub(super) fn can_speculate(&self) -> bool {
         self.draft.as_ref().is_some_and(|draft| draft.known() == self.position) && self.model.can_truncate()
     }
 
-    /// Appends `last` and what greedy decoding makes of it, as far as a draft guesses it; returns the tokens that follow `last`, at
-    /// least one, of which only the last is not in the caches.
+    /// Appends `last` and the accepted draft tokens of greedy decoding. Returns the tokens after
+    /// `last`, at least one; only the last of them is not in the caches.
     ///
     /// # Errors
-    /// The model cannot [speculate](Self::can_speculate), or a method fails.
+    /// Fails if the model cannot [speculate](Self::can_speculate), or if a method fails.
     pub(super) fn speculate(&mut self, last: u32) -> Result<Vec<u32>> {
         let fits = self.most_guesses();
         let guesses = match &mut self.draft {
@@ -256,19 +264,19 @@ impl Sequence {
         Ok(best)
     }
 
-    /// How the program is to draw the first token.
+    /// Sampling parameters of the program's first token.
     ///
     /// # Errors
-    /// It does not take all of these parameters.
+    /// Fails if the program does not support a requested parameter.
     pub(super) fn first_draw(&self, request: &Request) -> Result<Draw> {
         Draw::first(request).map_err(|what| Error::Drawing { method: self.method.name().to_owned(), what })
     }
 
-    /// Appends up to [`chunk`](Self::chunk) tokens to the sequence of a model that [draws tokens](Model::draws_tokens), and returns the
-    /// token that it draws.
+    /// Appends up to [`chunk`](Self::chunk) tokens to a sequence of a model that [samples
+    /// tokens](Model::draws_tokens), and returns the sampled token.
     ///
     /// # Errors
-    /// The method fails, or its result is no token.
+    /// Fails if the method fails or does not return a token.
     pub(super) fn step_drawn(&mut self, tokens: &[u32], draw: Draw) -> Result<u32> {
         let mut inputs = self.inputs(tokens)?;
         inputs.extend(draw.inputs());
@@ -283,17 +291,19 @@ impl Sequence {
         }
     }
 
-    /// Whether a step can be submitted before the token of the previous one is known. That takes a program whose positions are inputs.
+    /// Whether a step can be submitted before the previous step's token is known. This requires
+    /// positions as inputs.
     pub fn can_pipeline(&mut self) -> bool {
         let is_float = |spec: &ValueSpec| matches!(&spec.kind, ValueKind::Tensor(t) if t.dtype.is_float());
         let gives_logits = self.method.outputs().first().is_some_and(is_float);
         gives_logits && self.model.signature().positions != Positions::None && self.method.can_pipeline()
     }
 
-    /// Enqueues a step of up to [`chunk`](Self::chunk) tokens; the engine samples the token that follows.
+    /// Enqueues a step of up to [`chunk`](Self::chunk) tokens; the engine samples the next token.
     ///
     /// # Errors
-    /// The model [cannot pipeline](Self::can_pipeline). If the step itself fails, [`receive`](Self::receive) reports it.
+    /// Fails if the model [cannot pipeline](Self::can_pipeline). If the step itself fails,
+    /// [`receive`](Self::receive) reports it.
     pub fn submit(&mut self, tokens: &[u32], sampling: Sampling) -> Result<()> {
         self.submit_step(tokens, None, sampling)
     }
@@ -317,14 +327,14 @@ impl Sequence {
     /// Waits for the token of the oldest step in flight.
     ///
     /// # Errors
-    /// The step failed, or none is in flight.
+    /// Fails if the step failed, or if none is in flight.
     pub fn receive(&mut self) -> Result<u32> {
         let token = self.method.receive()?;
         self.in_flight.pop_front();
         Ok(token)
     }
 
-    /// Number of steps submitted and not yet received.
+    /// Number of steps submitted but not yet received.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
@@ -367,7 +377,7 @@ impl Sequence {
 }
 
 impl Feed<'_> {
-    /// What the sequence's method takes; `None` if a step is more than a run of it.
+    /// Inputs of the sequence's method; `None` if a step needs more than one run of the method.
     fn inputs(&mut self) -> Option<Result<Vec<Value>>> {
         let Feed { sequence, token, .. } = self;
         if sequence.draft.is_some() || sequence.model.draws_tokens() {

@@ -1,4 +1,4 @@
-//! A sequence that answers one prompt after the other, of which most begin as the last one did.
+//! A sequence that answers a series of prompts, most of which extend the previous one.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// A sequence that knows which tokens its caches hold.
+/// A sequence with a record of the tokens in its caches.
 #[derive(Debug)]
 pub struct Session {
     sequence: Sequence,
@@ -26,13 +26,13 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session on a sequence, which is emptied.
+    /// Creates a session on a sequence and empties the sequence.
     pub fn new(mut sequence: Sequence) -> Session {
         sequence.reset();
         Session { sequence, cached: CachedTokens::default() }
     }
 
-    /// The sequence behind the session.
+    /// The session's sequence.
     pub fn sequence(&self) -> &Sequence {
         &self.sequence
     }
@@ -42,13 +42,13 @@ impl Session {
         &self.cached
     }
 
-    /// Forgets what the caches hold.
+    /// Empties the caches.
     pub fn reset(&mut self) {
         self.sequence.reset();
         self.cached.clear();
     }
 
-    /// A copy of what the caches hold of the first `tokens` tokens, as [`Sequence::snapshot`] makes it.
+    /// [`Sequence::snapshot`] of the first `tokens` tokens.
     ///
     /// # Errors
     /// As [`Sequence::snapshot`].
@@ -56,7 +56,8 @@ impl Session {
         self.sequence.snapshot(tokens)
     }
 
-    /// Puts a snapshot of a text that begins with `ids` into the place of what the caches hold, as [`Sequence::restore`] does.
+    /// Replaces the caches' contents by a snapshot of a text that begins with `ids`, as
+    /// [`Sequence::restore`] does.
     ///
     /// # Errors
     /// As [`Sequence::restore`]; the session is then empty.
@@ -67,11 +68,12 @@ impl Session {
         Ok(())
     }
 
-    /// Begins a generation whose prompt is the whole text from its beginning: what the caches hold of it is not computed again.
-    /// [`Stats::prompt_tokens`](super::Stats::prompt_tokens) counts the tokens that are.
+    /// Starts a generation; its prompt is the whole text. The cached prefix of the prompt is not
+    /// computed again. [`Stats::prompt_tokens`](super::Stats::prompt_tokens) counts only the
+    /// computed tokens.
     ///
     /// # Errors
-    /// As [`Generator::new`]. The session can be used again.
+    /// As [`Generator::new`]. The session remains usable.
     pub fn begin(&mut self, tokenizer: &Tokenizer, mut request: Request, now: &dyn Fn() -> Duration) -> Result<Generator> {
         let prompt = std::mem::take(&mut request.prompt);
         let reusable = self.cached.reusable(&prompt, self.sequence.model().can_truncate());
@@ -81,7 +83,7 @@ impl Session {
         Generator::new(&mut self.sequence, tokenizer, request, now)
     }
 
-    /// Takes a step of the generation that [began](Self::begin) last.
+    /// Takes a step of the generation that [`begin`](Self::begin) started last.
     ///
     /// # Errors
     /// As [`Generator::step`]. The session is then empty.
@@ -89,9 +91,10 @@ impl Session {
         generator.step(&mut self.sequence, now).inspect_err(|_| self.reset())
     }
 
-    /// [`step`](Self::step) of several generations, each beside its session; outcomes are in their order. Those that ask for the logits
-    /// after one token [step together](Sequence::step_each). A generation that fails or panics leaves the others alone; a session that
-    /// panicked is not to be used again.
+    /// [`step`](Self::step) of several generations, each with its session; outcomes are in the same
+    /// order. Generations that only need the logits after one token are
+    /// [batched](Sequence::step_each). A generation that fails or panics does not affect the
+    /// others. A session that panicked must not be used again.
     pub fn step_each(steps: &mut [(&mut Session, &mut Generator)], now: &dyn Fn() -> Duration) -> Vec<Outcome<Step, Error>> {
         let mut feeds: Vec<Feed<'_>> = Vec::with_capacity(steps.len());
         let mut is_fed = Vec::with_capacity(steps.len());
@@ -112,7 +115,8 @@ impl Session {
         outcomes.collect()
     }
 
-    /// Sums up the generation that [began](Self::begin) last, and keeps its text in the caches.
+    /// Finishes the generation that [`begin`](Self::begin) started last, and keeps its text in the
+    /// caches.
     pub fn end(&mut self, generator: Generator, now: &dyn Fn() -> Duration) -> Generation {
         let tokens = generator.history().to_vec();
         let generation = generator.end(&mut self.sequence, now);
@@ -120,10 +124,10 @@ impl Session {
         generation
     }
 
-    /// As [`generate`](super::generate), for a request as [`begin`](Self::begin) takes it.
+    /// [`generate`](super::generate) for a request to [`begin`](Self::begin).
     ///
     /// # Errors
-    /// As [`generate`](super::generate). The session can be used again.
+    /// As [`generate`](super::generate). The session remains usable.
     pub fn generate(
         &mut self,
         tokenizer: &Tokenizer,

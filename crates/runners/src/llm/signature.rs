@@ -1,14 +1,14 @@
-//! Which inputs of a method are what.
+//! Roles of a method's inputs.
 
 use flambeau_runtime::{DimSpec, TensorSpec, ValueSpec};
 use flambeau_tensor::DType;
 
 use super::draw;
 
-/// How a method wants positions.
+/// The form of a method's position input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Positions {
-    /// It counts for itself.
+    /// The method counts positions itself.
     None,
     /// One per token, in a tensor of this rank.
     Each { rank: usize },
@@ -16,18 +16,18 @@ pub(super) enum Positions {
     First { rank: usize },
 }
 
-/// Which input is what.
+/// Roles of the inputs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Signature {
     pub(super) tokens: usize,
     pub(super) tokens_dtype: DType,
     pub(super) positions: Positions,
     pub(super) position_dtype: DType,
-    /// Most tokens of one step.
+    /// Maximum number of tokens per step.
     pub(super) longest: Option<usize>,
     /// Whether every step takes exactly `longest` tokens.
     pub(super) fixed: bool,
-    /// Whether inputs that say how to draw follow, and the result is a token.
+    /// Whether sampling inputs follow, and the result is a token.
     pub(super) draws: bool,
 }
 
@@ -35,7 +35,8 @@ fn is_integer(spec: &TensorSpec) -> bool {
     matches!(spec.dtype, DType::I32 | DType::I64)
 }
 
-/// Tokens are `[1, S]`; positions are one per token or a single one, in either order of inputs.
+/// Determines the roles of the inputs: tokens `[1, S]` and positions, one per token or a single
+/// one, in either order.
 pub(super) fn read_signature(inputs: &[ValueSpec]) -> Result<Signature, String> {
     let listed = || inputs.iter().map(ValueSpec::to_string).collect::<Vec<_>>().join(", ");
     let (inputs, draws) = draw::split_inputs(inputs);

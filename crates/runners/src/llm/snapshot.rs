@@ -2,7 +2,8 @@
 
 use flambeau_tensor::Tensor;
 
-/// A copy of a sequence's caches and states after its first tokens. Every sequence of the same model can go on from there.
+/// A copy of a sequence's caches and states after its first tokens. Any sequence of the same model
+/// can continue from it.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub(super) position: usize,
@@ -10,12 +11,12 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Number of tokens behind it.
+    /// Number of tokens in the snapshot.
     pub fn position(&self) -> usize {
         self.position
     }
 
-    /// Bytes of the copies.
+    /// Size of the copied tensors in bytes.
     pub fn bytes(&self) -> usize {
         self.state.iter().map(|copy| copy.bytes().len()).fold(0, usize::saturating_add)
     }

@@ -1,30 +1,32 @@
-//! Text that a model writes for itself before it answers.
+//! Separation of a model's reasoning from its answer.
 
-/// Markers of thoughts, by model family.
+/// Reasoning markers by model family.
 const MARKERS: [(&str, &str); 3] = [("<think>", "</think>"), ("<seed:think>", "</seed:think>"), ("[THINK]", "[/THINK]")];
 
-/// A stretch of streamed text.
+/// Kind of a part of streamed text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// For the model itself.
+    /// Reasoning.
     Thinking,
-    /// For the reader.
+    /// Answer.
     Answer,
 }
 
-/// Divides streamed text into thoughts and answer, without the markers and the blank space around them.
+/// Splits streamed text into reasoning and answer; drops the markers and the blank space around
+/// them.
 #[derive(Clone, Debug)]
 pub struct ThinkingSplitter {
     markers: (&'static str, &'static str),
     part: Part,
-    /// The beginning of what may become a marker.
+    /// Text withheld because it may continue to a marker.
     held: String,
-    /// Whether blank space is dropped until something else comes.
+    /// Whether to drop leading blank space.
     trims: bool,
 }
 
 impl ThinkingSplitter {
-    /// A splitter for what follows a prompt; a prompt that ends with an opening marker has begun to think.
+    /// Creates a splitter for the text after a prompt. If the prompt ends with an opening marker,
+    /// the text begins with reasoning.
     pub fn new(prompt: &str) -> ThinkingSplitter {
         let begun = MARKERS.into_iter().find(|markers| prompt.trim_end().ends_with(markers.0));
         let part = if begun.is_some() { Part::Thinking } else { Part::Answer };
@@ -36,7 +38,7 @@ impl ThinkingSplitter {
         self.part
     }
 
-    /// Takes a piece of text and hands on what is decided.
+    /// Adds a piece of text and passes on the decided part.
     pub fn push(&mut self, text: &str, on_text: &mut dyn FnMut(Part, &str)) {
         self.held.push_str(text);
         while let Some((at, length, markers)) = self.next_marker() {
@@ -53,12 +55,12 @@ impl ThinkingSplitter {
         self.held = rest;
     }
 
-    /// Hands on what was held back.
+    /// Passes on the withheld text.
     pub fn finish(&mut self, on_text: &mut dyn FnMut(Part, &str)) {
         self.flush(on_text);
     }
 
-    /// The marker that ends this part: where it stands, how long it is, and its pair.
+    /// The marker that ends this part: its offset, its length, and its pair.
     fn next_marker(&self) -> Option<(usize, usize, (&'static str, &'static str))> {
         match self.part {
             Part::Thinking => self.held.find(self.markers.1).map(|at| (at, self.markers.1.len(), self.markers)),
@@ -69,7 +71,7 @@ impl ThinkingSplitter {
         }
     }
 
-    /// Bytes at the end that may be the beginning of a marker.
+    /// Number of bytes at the end that may begin a marker.
     fn undecided(&self) -> usize {
         let begins = |marker: &str| (1..marker.len()).rev().find(|&n| self.held.ends_with(&marker[..n])).unwrap_or(0);
         match self.part {
@@ -92,7 +94,7 @@ impl ThinkingSplitter {
 mod tests {
     use super::*;
 
-    /// Thoughts and answer of a text that comes in pieces of each size.
+    /// Reasoning and answer of a text that arrives in pieces of each size.
     fn check(prompt: &str, text: &str, thinking: &str, answer: &str) {
         for size in 1..=text.len() {
             let (mut splitter, mut found) = (ThinkingSplitter::new(prompt), [String::new(), String::new()]);

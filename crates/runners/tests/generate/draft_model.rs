@@ -1,4 +1,4 @@
-//! Guesses of another model.
+//! Speculative decoding with a draft model.
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
@@ -15,10 +15,10 @@ use crate::{
     request,
 };
 
-/// The text depends on all of it, so that a guess that stayed in the caches would show.
+/// The logits depend on the whole text, so a rejected token left in the caches would change it.
 const TABLE: Table = [[0.0, 0.5, 1.0, 0.2], [1.0, 0.0, 0.3, 0.9], [0.4, 0.8, 0.1, 0.6], [0.7, 0.2, 0.9, 0.0]];
 
-/// Says other things, but is sure of them.
+/// A draft model that predicts other tokens with high confidence.
 const OTHER: Table = [[9.0, 0.0, 0.0, 0.0], [0.0, 9.0, 0.0, 0.0], [9.0, 0.0, 1.0, 0.0], [0.0, 9.0, 0.0, 0.0]];
 
 fn model(engine: &AnyEngine, program: &Program) -> Model {
@@ -55,7 +55,8 @@ pub(crate) fn another_models_guesses_change_no_text(engine: &AnyEngine) {
     }
 }
 
-/// Tokens are drawn from the model's own logits, whatever was guessed: the same seed draws the same text.
+/// Tokens are sampled from the model's own logits, whatever the draft: the same seed gives the same
+/// text.
 pub(crate) fn another_models_guesses_change_no_draw(engine: &AnyEngine) {
     let plain = model(engine, &each(&TABLE));
     let guessed = plain.clone().with_draft(&model(engine, &each(&OTHER))).unwrap();
@@ -70,7 +71,7 @@ pub(crate) fn another_models_guesses_change_no_draw(engine: &AnyEngine) {
     assert!(rounds > 0, "something was guessed");
 }
 
-/// The model that guesses follows when a text is shortened.
+/// The draft model follows when a text is truncated.
 pub(crate) fn another_model_follows_a_conversation(engine: &AnyEngine) {
     let plain = model(engine, &each(&sharp(&TABLE)));
     let guessed = plain.clone().with_draft(&model(engine, &each(&sharp(&TABLE)))).unwrap();

@@ -1,4 +1,4 @@
-//! Programs that draw tokens themselves.
+//! Programs that sample tokens themselves.
 
 use flambeau_runners::{Error, llm::Request};
 use flambeau_runtime::Program;
@@ -7,7 +7,8 @@ use flambeau_text::SamplingParams;
 
 use crate::{AnyEngine, load, model::program, request, run};
 
-/// The next token is the last one plus the seed, or plus 1 at temperature 0, and plus 1 again if two tokens are to be kept; modulo 4.
+/// The next token is the last one plus the seed, or plus 1 at temperature 0; plus 1 again for a
+/// top-k of 2; modulo 4.
 const DRAWS: &str = r#"slots constants=0 inputs=6 outputs=1 buffers=0 temps=11 values=0
 main 0
 input t0
@@ -69,7 +70,7 @@ pub(crate) fn the_program_is_told_how_to_draw(engine: &AnyEngine) {
     let check = |sampling, expected: [u32; 6]| assert_eq!(drawn(engine, sampling).unwrap(), expected);
     let plain = SamplingParams::default();
     check(plain.clone(), [2, 3, 0, 1, 2, 3]);
-    // The seed is one larger for every token.
+    // The seed grows by one per token.
     let seeded = SamplingParams { temperature: 0.5, seed: 5, ..plain.clone() };
     check(seeded.clone(), [2, 0, 3, 3, 0, 2]);
     check(SamplingParams { top_k: 2, ..seeded }, [3, 2, 2, 3, 1, 0]);

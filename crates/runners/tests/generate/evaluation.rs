@@ -1,4 +1,4 @@
-//! What models make of text that they did not write.
+//! Evaluation of models on given text.
 
 use std::sync::atomic::AtomicBool;
 
@@ -34,7 +34,7 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The tokens whose predictions count in windows of eight, and those that follow.
+/// Pairs of a token and the next one, for the scored predictions in windows of eight.
 fn scored() -> impl Iterator<Item = (u32, u32)> {
     TEXT.chunks_exact(8).flat_map(|window| window[4..].windows(2).map(|pair| (pair[0], pair[1])))
 }

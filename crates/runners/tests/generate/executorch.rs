@@ -1,4 +1,4 @@
-//! Language models that ExecuTorch exported, each called in the way of its exporter.
+//! Language models exported by ExecuTorch, each called in the way of its exporter.
 
 use std::{path::Path, sync::Arc};
 
@@ -9,10 +9,10 @@ use flambeau_testcases::{Trial, per_case, sessions};
 
 use crate::{AnyEngine, generate_with, load, request};
 
-/// Exporters of language models, as the names of their sessions begin.
+/// Exporters of language models: prefixes of session names.
 const EXPORTERS: [&str; 5] = ["dflash", "etl", "gemma4", "hf", "qwen35"];
 
-/// A test of each model, or one that says that their archive is missing.
+/// One test per model, or one that reports the missing archive.
 pub(crate) fn tests() -> Vec<Trial> {
     let is_one = |name: &str| EXPORTERS.iter().any(|exporter| name.starts_with(exporter));
     let mut cases = sessions(Path::new(env!("CARGO_TARGET_TMPDIR")));
@@ -32,7 +32,8 @@ fn texts_continue_where_they_stopped(folder: &Path) {
     let prompt = [42, 25, 73, 88, 21, 42, 32, 80, 51, 59];
     let whole = text(&mut model, &prompt, 6);
     assert_eq!(whole.len(), 6);
-    // The caches hold all but the last token: from there the text goes on as if it had never stopped.
+    // The caches hold all but the last token; generation from there gives the same text as without
+    // a stop.
     model.reset();
     let first = text(&mut model, &prompt, 3);
     let kept = model.truncate(prompt.len() + 2);

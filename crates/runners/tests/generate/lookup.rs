@@ -1,4 +1,4 @@
-//! Guesses from the text itself.
+//! Prompt lookup.
 
 use flambeau_runners::{
     Error,
@@ -12,10 +12,10 @@ use crate::{
     request,
 };
 
-/// The text depends on all of it, so that a guess that stayed in the caches would show.
+/// The logits depend on the whole text, so a rejected token left in the caches would change it.
 const TABLE: Table = [[0.0, 0.5, 1.0, 0.2], [1.0, 0.0, 0.3, 0.9], [0.4, 0.8, 0.1, 0.6], [0.7, 0.2, 0.9, 0.0]];
 
-/// The same text without guesses and with them; the latter.
+/// Compares the texts without and with prompt lookup; returns the latter's generation.
 fn both(engine: &AnyEngine, table: &Table, request: &Request) -> Generation {
     let program = each(table);
     let [plain, guessed] = [false, true].map(|prompt_lookup| {
@@ -23,7 +23,7 @@ fn both(engine: &AnyEngine, table: &Table, request: &Request) -> Generation {
         let request = Request { prompt_lookup, ..request.clone() };
         let first = generate_with(&mut model, &request, &mut |_, _| ()).unwrap();
         assert!(model.position() <= request.prompt.len() + first.ids.len(), "the caches hold no more than the text");
-        // What the caches hold is what the text says: it goes on alike.
+        // The caches match the text: both sequences continue alike.
         let next = Request { prompt: vec![1], before: [&request.prompt[..], &first.ids].concat(), max_new_tokens: 3, ..request };
         let room = model.room().unwrap();
         let more = (room > 4).then(|| generate_with(&mut model, &next, &mut |_, _| ()).unwrap().ids);
@@ -39,7 +39,7 @@ fn endless(prompt: &[u32], count: usize) -> Request {
 }
 
 pub(crate) fn texts_that_repeat_themselves_take_fewer_steps(engine: &AnyEngine) {
-    // `a b c` without end: all that is guessed is right once the text has come round.
+    // `a b c` repeated: after the first repetition, every draft token is right.
     let done = both(engine, &cycle(0).map(|row| row.map(|x| 100.0 * x)), &endless(&[0, 1, 2, 0, 1], 25));
     assert_eq!(done.ids.len(), 25);
     assert!((1..8).contains(&done.stats.rounds), "{} rounds", done.stats.rounds);
@@ -56,7 +56,7 @@ pub(crate) fn guesses_change_no_text(engine: &AnyEngine) {
     assert_eq!((full.finish, full.ids.len()), (FinishReason::Context, 37));
 }
 
-/// A token is drawn from the model's logits, whatever was guessed.
+/// Tokens are sampled from the model's logits, whatever the draft.
 pub(crate) fn guesses_change_no_draw(engine: &AnyEngine) {
     let mut rounds = 0;
     for seed in 0..20 {

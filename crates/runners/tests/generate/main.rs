@@ -1,5 +1,5 @@
-//! Generation on the CPU engine, which gives logits, and on MLX, which draws tokens itself: the same tests hold for both, and for programs
-//! that draw.
+//! Tests of generation on the CPU engine, which returns logits, and on MLX, which samples tokens.
+//! Programs that sample tokens are tested too.
 
 mod draft_model;
 mod drawing;
@@ -41,7 +41,8 @@ fn request(prompt: &[u32], max_new_tokens: usize) -> Request {
     Request { prompt: prompt.to_vec(), max_new_tokens, ..Request::default() }
 }
 
-/// Generates by a clock that strikes at each look at it. `on_text` sees the pieces and what cancels.
+/// Generates with a clock that advances by one second per reading. `on_text` receives the pieces
+/// and the cancellation flag.
 fn generate_with(model: &mut Sequence, request: &Request, on_text: &mut dyn FnMut(&str, &AtomicBool)) -> Result<Generation, Error> {
     let clock = Cell::new(0);
     let now = || {
@@ -59,12 +60,12 @@ fn generate_with(model: &mut Sequence, request: &Request, on_text: &mut dyn FnMu
     Ok(done)
 }
 
-/// What a fresh model generates.
+/// Generates with a fresh model.
 fn run(engine: &AnyEngine, program: &Program, request: &Request) -> Result<Generation, Error> {
     generate_with(&mut load(engine, program), request, &mut |_, _| ())
 }
 
-/// Tests of one engine as tests of both.
+/// Runs each test on both engines.
 macro_rules! on_both {
     ($($module:ident::$name:ident),+ $(,)?) => {
         vec![$(

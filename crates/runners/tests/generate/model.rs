@@ -1,4 +1,4 @@
-//! Language models of four tokens whose next token can be worked out by hand.
+//! Language models of four tokens whose next token can be computed by hand.
 
 use flambeau_runtime::Program;
 use flambeau_tensor::DType;
@@ -6,14 +6,14 @@ use flambeau_testcases::{add_method, finish_program, word_tokenizer};
 use flambeau_text::Tokenizer;
 use flambeau_wire::ProgramWriter;
 
-/// Row `i` holds the logits that token `i` adds for the token after it.
+/// Row `i` holds the logits that token `i` adds for the next token.
 pub(crate) type Table = [[f32; 4]; 4];
 
-/// `</s>` ends the text.
+/// The words of the tokens; `</s>` ends the text.
 pub(crate) const WORDS: [&str; 4] = ["a", "b", "c", "</s>"];
 pub(crate) const END: u32 = 3;
 
-/// Logits are the row of the last token; up to 3 tokens a step.
+/// Logits are the row of the last token; up to 3 tokens per step.
 const BIGRAMS: &str = r#"slots constants=1 inputs=2 outputs=1 buffers=0 temps=0 values=0
 main 0
 input t1
@@ -30,8 +30,8 @@ chain 0
   Take x=t0 out=t3 index=t1 axis=0
 "#;
 
-/// Logits are the sum of the rows of all tokens so far, which a cache of 8 positions keeps; up to three tokens a step. Rows beyond the
-/// step's positions are left out, as attention masks them.
+/// Logits are the sum of the rows of all tokens so far, stored in a cache of 8 positions; up to
+/// three tokens per step. Rows after the step's positions are ignored, as with an attention mask.
 const MASKED: &str = r#"slots constants=1 inputs=2 outputs=1 buffers=1 temps=4 values=3
 main 0
 input t1
@@ -58,7 +58,7 @@ chain 0
   Sum x=t8 out=t3 axes=[0] keepdims=true
 "#;
 
-/// The same sum after each token of a step, of which there are up to eight; a cache of 40 positions.
+/// The same sum after each token of a step of up to eight tokens; a cache of 40 positions.
 const EACH: &str = r#"slots constants=1 inputs=2 outputs=1 buffers=1 temps=6 values=3
 main 0
 input t1
@@ -87,7 +87,7 @@ chain 0
   Reshape x=t10 out=t3 shape=[1,v1,4]
 "#;
 
-/// The same sum, which is itself the state; one token a step.
+/// The same sum, stored as the state; one token per step.
 const RUNNING: &str = r#"slots constants=1 inputs=2 outputs=1 buffers=1 temps=2 values=0
 main 0
 input t1
@@ -118,7 +118,7 @@ pub(crate) fn cycle(after_c: u32) -> Table {
     table
 }
 
-/// A model whose next token depends on the last one only.
+/// A model whose next token depends only on the last one.
 pub(crate) fn bigrams(table: &Table, context: i64) -> Program {
     program(BIGRAMS, &[(DType::I64, &[1, 3]), (DType::I64, &[3]), (DType::F32, &[1, 3, 4])], table, context)
 }
@@ -133,29 +133,30 @@ pub(crate) fn history(table: &Table) -> Program {
     )
 }
 
-/// The same, whose sequence can be shortened.
+/// [`history`] as a model whose sequences can be truncated.
 pub(crate) fn masked(table: &Table) -> Program {
     program(MASKED, &[(DType::I64, &[1, 3]), (DType::I64, &[3]), (DType::F32, &[1, 4])], table, 8)
 }
 
-/// The same, which gives the logits after each token.
+/// [`masked`] as a model that returns the logits after each token.
 pub(crate) fn each(table: &Table) -> Program {
     program(EACH, &[(DType::I64, &[1, 8]), (DType::I64, &[8]), (DType::F32, &[1, 8, 4])], table, 40)
 }
 
-/// The same, whose state is that of the last position only.
+/// [`history`] as a model with a recurrent state.
 pub(crate) fn running(table: &Table) -> Program {
     program(RUNNING, &[(DType::I64, &[1, 1]), (DType::I64, &[1]), (DType::F32, &[1, 4])], table, 8)
 }
 
-/// A program whose inputs, and last its output, have the given types and largest shapes.
+/// A program whose inputs and output have the given types and largest shapes; the output comes
+/// last.
 pub(crate) fn program(graph: &str, values: &[(DType, &[u32])], table: &Table, context: i64) -> Program {
     let mut writer = ProgramWriter::new();
     add_method(&mut writer, "forward", graph, values, 1);
     finish(writer, table, context)
 }
 
-/// The program of these methods, for texts of `context` tokens.
+/// A program with these methods, for texts of `context` tokens.
 pub(crate) fn finish(writer: ProgramWriter<'_>, table: &Table, context: i64) -> Program {
     Program::from_bytes(finish_program(writer, table.iter().flatten().copied(), context)).unwrap()
 }

@@ -1,4 +1,4 @@
-//! Engines that sample tokens themselves, in a pipeline of steps.
+//! Engines that sample tokens, in a pipeline of steps.
 
 use std::sync::Arc;
 

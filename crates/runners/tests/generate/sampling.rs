@@ -1,4 +1,4 @@
-//! Tokens that are drawn.
+//! Sampling of tokens.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::{
 const TABLE: Table = [[0.0, 0.5, 1.0, 0.2], [1.0, 0.0, 0.3, 0.9], [0.4, 0.8, 0.1, 0.6], [0.7, 0.2, 0.9, 0.0]];
 const COUNT: usize = 30;
 
-/// What the sampler draws of the table's rows.
+/// Tokens that the sampler draws from the table's rows.
 fn drawn(params: &SamplingParams, prompt: &[u32]) -> Vec<u32> {
     let mut sampler = Sampler::new(params.clone()).unwrap();
     let mut history = prompt.to_vec();
@@ -57,7 +57,7 @@ pub(crate) fn penalties_count_the_prompt_and_what_was_generated(engine: &AnyEngi
 }
 
 pub(crate) fn steps_tell_how_likely_tokens_were(engine: &AnyEngine) {
-    // The bias decides, and the model's own opinion is told.
+    // The bias determines the token; the reported probabilities are without it.
     let sampling = SamplingParams { logit_bias: vec![(3, 5.0)], ..SamplingParams::default() };
     let asked = Request { sampling, logprobs: Some(2), ignore_eos: true, ..request(&[0], 3) };
     let mut sequence = load(engine, &bigrams(&TABLE, 100));

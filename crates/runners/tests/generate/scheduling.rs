@@ -36,16 +36,16 @@ fn job(request: Request) -> Job {
     Job { request, reuses: true }
 }
 
-/// Texts go on until they are as long as was asked for.
+/// A job that generates `count` tokens, without an end token.
 fn endless(prompt: &[u32], count: usize) -> Job {
     job(Request { ignore_eos: true, ..request(prompt, count) })
 }
 
-/// What happened to each job.
+/// Recorded events of a job.
 #[derive(Debug, Default)]
 struct Seen {
     cached: Option<usize>,
-    /// By step of the scheduler: whether it took a token then.
+    /// For each step of the job: index of the scheduler's step, and whether it returned a token.
     steps: Vec<(usize, bool)>,
     text: String,
     done: Option<Result<Generation, Error>>,
@@ -61,12 +61,12 @@ impl Seen {
     }
 }
 
-/// Steps until nothing is left to do.
+/// Takes steps until no work is left.
 fn run(scheduler: &mut Scheduler, seen: &mut BTreeMap<JobId, Seen>) {
     run_with(scheduler, seen, &mut |_, _| ());
 }
 
-/// As [`run`]; `between` is called after each step.
+/// [`run`] with a call of `between` after each step.
 fn run_with(scheduler: &mut Scheduler, seen: &mut BTreeMap<JobId, Seen>, between: &mut dyn FnMut(usize, &mut Scheduler)) {
     for turn in 0.. {
         let more = scheduler.step(&|| Duration::ZERO, &mut |id, event| {
@@ -93,7 +93,7 @@ fn alone(engine: &AnyEngine, program: &Program, request: &Request) -> Generation
     session.generate(&tokenizer(), request.clone(), &|| Duration::ZERO, &AtomicBool::new(false), &mut |_| ()).unwrap()
 }
 
-/// Prompts and parameters of many kinds.
+/// Requests with various prompts and parameters.
 fn requests() -> Vec<Request> {
     let drawn = |seed| SamplingParams { temperature: 1.2, seed, ..SamplingParams::default() };
     let penalized = SamplingParams { presence_penalty: 0.5, ..SamplingParams::default() };
@@ -145,7 +145,7 @@ pub(crate) fn long_prompts_let_others_go_on(engine: &AnyEngine) {
     let readers = [(); 2].map(|()| scheduler.submit(endless(&[0; 30], 1)).unwrap());
     let mut seen = BTreeMap::new();
     run(&mut scheduler, &mut seen);
-    // The first prompt of all is read in the first step, and from then on each step gives a token.
+    // The first prompt is read in the first step; from then on, each step returns a token.
     let tokens: Vec<usize> = seen[&writer].steps.iter().filter(|step| step.1).map(|step| step.0).collect();
     assert!(tokens.len() == 40 && tokens.windows(2).all(|pair| pair[1] == pair[0] + 1), "{tokens:?}");
     // Prompts of ten chunks each take turns.
@@ -155,7 +155,7 @@ pub(crate) fn long_prompts_let_others_go_on(engine: &AnyEngine) {
 
 pub(crate) fn jobs_start_in_the_order_in_which_they_came(engine: &AnyEngine) {
     let mut scheduler = scheduler(engine, &bigrams(&cycle(0), 100), Limits { running: 2, tokens: 25, ..LIMITS });
-    // The second takes all the tokens there are; the third would fit beside the first, and waits.
+    // The second job takes all available tokens; the third would fit with the first, but waits.
     let ids = [5, 24, 5].map(|count| scheduler.submit(endless(&[0], count)).unwrap());
     let mut order = Vec::new();
     let mut most = 0;
@@ -176,9 +176,9 @@ pub(crate) fn what_is_too_much_is_refused_at_once(engine: &AnyEngine) {
     assert!(matches!(scheduler.submit(endless(&[], 1)), Err(Error::EmptyPrompt)));
     assert!(matches!(scheduler.submit(endless(&[0; 101], 1)), Err(Error::PromptTooLong { prompt: 101, context: 100 })));
     assert!(matches!(scheduler.submit(endless(&[0; 30], 21)), Err(Error::TooManyTokens { tokens: 51, limit: 50 })));
-    // A text without a bound is as long as the context.
+    // An unbounded text is as long as the context.
     assert!(matches!(scheduler.submit(endless(&[0], usize::MAX)), Err(Error::TooManyTokens { tokens: 100, limit: 50 })));
-    // One that has its turn at once, and two that wait.
+    // One job starts at once, and two wait.
     for _ in 0..3 {
         scheduler.submit(endless(&[0], 1)).unwrap();
     }
@@ -228,7 +228,7 @@ pub(crate) fn prompts_continue_what_sequences_hold(engine: &AnyEngine) {
     assert_eq!(cached, 0);
     // The prompt and the first token of the answer, which was fed back.
     assert_eq!(answer(&[0, 2, 1, next, 2], true).0, 4);
-    // Another text gets a sequence of its own, so that the first one stays.
+    // Another text gets its own sequence, so the first one stays.
     assert_eq!(answer(&[1, 1], true).0, 0);
     assert_eq!(answer(&[0, 2, 1, next, 0], true).0, 4);
     assert_eq!(answer(&[0, 2, 1, next, 0], false).0, 0);
@@ -241,7 +241,7 @@ pub(crate) fn cancelled_jobs_take_no_step(engine: &AnyEngine) {
     let mut seen = BTreeMap::new();
     run_with(&mut scheduler, &mut seen, &mut |turn, scheduler| {
         if turn == 3 {
-            // One that runs and one that waits.
+            // One running job and one waiting job.
             scheduler.cancel(ids[0]);
             scheduler.cancel(ids[2]);
         }
@@ -254,7 +254,7 @@ pub(crate) fn cancelled_jobs_take_no_step(engine: &AnyEngine) {
     assert_eq!((scheduler.load().running, scheduler.load().idle), (0, 2));
 }
 
-/// The CPU engine, except that it panics when the token 2 comes first in a step.
+/// The CPU engine, except that it panics if a step begins with token 2.
 struct Fragile(CpuEngine);
 
 struct FragileSession(Box<dyn EngineSession>);
@@ -289,14 +289,14 @@ impl EngineSession for FragileSession {
 pub(crate) fn a_panic_ends_one_job() {
     let engine: AnyEngine = Arc::new(Fragile(CpuEngine::new(Some(1))));
     let mut scheduler = scheduler(&engine, &bigrams(&cycle(3), 100), Limits { running: 2, sequences: 2, ..LIMITS });
-    // `a` leads to `b`, and `b` to `c`, which is the token 2.
+    // `a` leads to `b`, and `b` to `c`, which is token 2.
     let [bad, good] = [&[0][..], &[3, 3]].map(|prompt| scheduler.submit(endless(prompt, 3)).unwrap());
     let mut seen = BTreeMap::new();
     run(&mut scheduler, &mut seen);
     let error = seen[&bad].done.as_ref().unwrap().as_ref().unwrap_err();
     assert!(error.to_string().contains("does not bear"), "{error}");
     assert_eq!(seen[&good].ids().len(), 3);
-    // Its sequence is gone, and there is room for another one.
+    // Its sequence is dropped, and another one can be loaded.
     assert_eq!(scheduler.load().idle, 1);
     let again = [&[3][..], &[3]].map(|prompt| scheduler.submit(endless(prompt, 3)).unwrap());
     run(&mut scheduler, &mut seen);

@@ -1,4 +1,4 @@
-//! What a model keeps between steps and generations.
+//! State of a model between steps and generations.
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
@@ -15,10 +15,10 @@ use crate::{
     request, run,
 };
 
-/// Whole numbers, so that every order of adding them gives the same sum.
+/// Whole numbers, so that every order of summation gives the same result.
 const TABLE: Table = [[3.0, 8.0, 1.0, 0.0], [9.0, 2.0, 4.0, 0.0], [1.0, 3.0, 7.0, 0.0], [5.0, 5.0, 5.0, 0.0]];
 
-/// Appends to a sequence the prompt and what follows from it; the last token is not yet a part of it.
+/// Appends the prompt and the generated tokens to a sequence, except for the last token.
 fn continued(sequence: &mut Vec<u32>, prompt: &[u32], count: usize) -> Vec<u32> {
     sequence.extend(prompt);
     let mut ids = Vec::new();
@@ -68,7 +68,7 @@ pub(crate) fn prompts_must_fit_what_is_left_of_the_context(engine: &AnyEngine) {
     assert_eq!(generate_with(&mut model, &request(&[0; 2], 1), &mut |_, _| ()).unwrap().ids, [1]);
 }
 
-/// Generates two tokens after a prompt, and says how many of the prompt's tokens were computed.
+/// Generates two tokens after a prompt; returns the number of computed prompt tokens.
 fn answer(session: &mut Session, prompt: &[u32]) -> usize {
     let done =
         session.generate(&tokenizer(), request(prompt, 2), &|| Duration::ZERO, &AtomicBool::new(false), &mut |_| ()).unwrap();
@@ -128,7 +128,7 @@ pub(crate) fn programs_that_are_no_language_models_are_refused(engine: &AnyEngin
     assert!(matches!(load(&program("f32", DType::F32), &ModelOptions::default()), Error::Signature { .. }));
     let named = ModelOptions { method: Some("backward".into()), ..ModelOptions::default() };
     assert!(load(&program("i64", DType::I64), &named).to_string().contains("backward"));
-    // Tokens that come back are no logits.
+    // Returned tokens are not logits.
     let error = run(engine, &program("i64", DType::I64), &request(&[0], 1)).unwrap_err();
     assert!(matches!(error, Error::Logits { .. }), "{error}");
 }
@@ -136,7 +136,8 @@ pub(crate) fn programs_that_are_no_language_models_are_refused(engine: &AnyEngin
 pub(crate) fn the_clock_is_read_where_the_figures_say(engine: &AnyEngine) {
     let done = run(engine, &bigrams(&cycle(0), 100), &request(&[0; 6], 5)).unwrap();
     let pipelined = load(engine, &bigrams(&cycle(0), 100)).can_pipeline();
-    // A second at each look: after the prompt, at the first token, at the end. An engine that draws ends the prompt with a token.
+    // One second per reading: after the prompt, at the first token, at the end. If the engine
+    // samples, the prompt ends with the first token.
     let seconds = Duration::from_secs;
     assert_eq!(done.stats.prefill, seconds(if pipelined { 2 } else { 1 }));
     assert_eq!((done.stats.first_token, done.stats.decode), (Some(seconds(2)), seconds(1)));
@@ -144,7 +145,7 @@ pub(crate) fn the_clock_is_read_where_the_figures_say(engine: &AnyEngine) {
     assert_eq!(done.stats.decode_rate(), Some(4.0));
 }
 
-/// Another sequence goes on from a copy as the first one does.
+/// Another sequence continues from a snapshot as the first one does.
 pub(crate) fn copies_hold_what_a_sequence_holds(engine: &AnyEngine) {
     for (program, can_go_back) in [(masked(&TABLE), true), (running(&TABLE), false)] {
         let model = Model::load(&program, engine, &ModelOptions::default()).unwrap();
@@ -163,14 +164,14 @@ pub(crate) fn copies_hold_what_a_sequence_holds(engine: &AnyEngine) {
         second.step(&[2, 2][..second.chunk().min(2)]).unwrap();
         assert_eq!((second.restore(&copy, 3).unwrap(), second.position()), (3, 3));
         assert_eq!(second.step(&[0]).unwrap(), first.step(&[0]).unwrap());
-        // Only a part of it.
+        // Restores only a part of it.
         assert_eq!(second.restore(&copy, 2).unwrap(), if can_go_back { 2 } else { 0 });
         let mut expected = model.sequence().unwrap();
         for token in [0, 2].into_iter().filter(|_| can_go_back) {
             expected.step(&[token]).unwrap();
         }
         assert_eq!(second.step(&[1]).unwrap(), expected.step(&[1]).unwrap());
-        // A copy of another model is refused, and leaves nothing behind.
+        // A snapshot of another model is refused and leaves the sequence empty.
         let other = Model::load(&bigrams(&cycle(0), 100), engine, &ModelOptions::default()).unwrap();
         assert!(other.sequence().unwrap().restore(&copy, 3).is_err());
     }

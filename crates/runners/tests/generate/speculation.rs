@@ -1,4 +1,4 @@
-//! Programs that bring a draft.
+//! Programs with a draft method.
 
 use std::{
     path::{Path, PathBuf},
@@ -19,7 +19,7 @@ use crate::{
     request,
 };
 
-/// Logits are the row of the last token, and a tap is the token itself; up to 8 tokens a step.
+/// Logits are the row of the last token, and a tap is the token itself; up to 8 tokens per step.
 const TARGET: &str = r#"slots constants=1 inputs=2 outputs=2 buffers=0 temps=1 values=1
 main 0
 input t1
@@ -41,7 +41,8 @@ chain 0
   Reshape x=t5 out=t4 shape=[1,v0,1]
 "#;
 
-/// Guesses that `a` leads to `b`, `b` to `c` and `c` to `a`, by the last tap alone; up to 3 tokens.
+/// Predicts that `a` leads to `b`, `b` to `c` and `c` to `a`, from the last tap alone; up to 3
+/// tokens.
 const DRAFT: &str = r#"slots constants=0 inputs=3 outputs=1 buffers=0 temps=9 values=3
 main 0
 input t0
@@ -90,7 +91,7 @@ fn without_draft(engine: &AnyEngine, program: &Program) -> Sequence {
     Model::load(program, engine, &options).unwrap().sequence().unwrap()
 }
 
-/// The same text without the draft and with it; the latter.
+/// Compares the texts without and with the draft; returns the latter's generation.
 fn both(engine: &AnyEngine, program: &Program, request: &Request) -> Generation {
     let [plain, drafted] = [without_draft(engine, program), load(engine, program)].map(|mut model| {
         let done = generate_with(&mut model, request, &mut |_, _| ()).unwrap();
@@ -103,10 +104,10 @@ fn both(engine: &AnyEngine, program: &Program, request: &Request) -> Generation 
 
 pub(crate) fn guesses_change_the_number_of_steps_and_nothing_else(engine: &AnyEngine) {
     let greedy = |prompt: &[u32], count| Request { ignore_eos: true, ..request(prompt, count) };
-    // Every guess is right: the prompt's step gives a token, and each round four.
+    // Every draft token is right: the prompt's step returns one token, and each round four.
     let done = both(engine, &drafted(&cycle(0), 100), &greedy(&[0, 1], 13));
     assert_eq!((done.ids[..4].to_vec(), done.stats.rounds), (vec![2, 0, 1, 2], 3));
-    // Guesses behind `c` are wrong.
+    // Draft tokens after `c` are wrong.
     let mut table = cycle(3);
     table[3][0] = 1.0;
     let done = both(engine, &drafted(&table, 100), &greedy(&[0, 1], 12));

@@ -1,4 +1,4 @@
-//! What ends a generation, and what of its text is shown.
+//! End of a generation, and the text that is returned.
 
 use std::sync::atomic::Ordering;
 
@@ -72,7 +72,8 @@ pub(crate) fn callers_cancel_between_tokens(engine: &AnyEngine) {
         let done = done.unwrap();
         assert_eq!((&*done.text, done.finish), (&"bca"[..pieces], FinishReason::Cancelled));
         assert_eq!(done.ids.len(), pieces);
-        // Tokens that were never received are not a part of the sequence: the prompt and what was fed back are.
+        // Tokens that were never received are not a part of the sequence: the prompt and what was
+        // fed back are.
         let fed = if pieces == 0 { 0 } else { 5 + pieces - 1 };
         assert!(model.position() >= fed && model.position() <= fed + 1, "position {} after {pieces}", model.position());
     }

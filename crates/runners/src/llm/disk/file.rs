@@ -1,8 +1,10 @@
-//! A text with the copy of its caches, as a file.
+//! File format of a text with the snapshot of its caches.
 //!
-//! Numbers are little-endian. The file begins with [`MAGIC`], the length of its head (`u64`) and the CRC-32 of the head and of all data (`u32`
-//! each). The head has the model's fingerprint, the number of tokens (`u64`), the tokens (`u32` each), the number of tensors (`u64`) and of each
-//! its type and rank (`u8` each) and sizes (`u64` each). The tensors' data follows, each at a multiple of [`ALIGNMENT`].
+//! Numbers are little-endian. The file begins with [`MAGIC`], the length of its head (`u64`), and
+//! the CRC-32 of the head and of all data (`u32` each). The head holds the model's fingerprint, the
+//! number of tokens (`u64`), the tokens (`u32` each), and the number of tensors (`u64`). For each
+//! tensor it holds the type and rank (`u8` each) and the sizes (`u64` each). The tensors' data
+//! follows, each aligned to [`ALIGNMENT`].
 
 use std::io::{self, Write};
 
@@ -10,19 +12,19 @@ use flambeau_tensor::{Bytes, DType, Shape, Tensor, numel};
 
 use super::super::snapshot::Snapshot;
 
-/// What the bytes of a program and all else that decides what its caches hold come to.
+/// Hash of a program's bytes and of everything else that determines its caches' contents.
 pub(super) type Fingerprint = [u8; 32];
 
-/// The last byte counts the versions of the format.
+/// Magic number; the last byte is the format's version.
 const MAGIC: [u8; 8] = *b"FLMBTXT\x01";
 
-/// Bytes before the head.
+/// Number of bytes before the head.
 const START: usize = 24;
 
-/// Layout of a tensor's own storage.
+/// Alignment of tensor data in bytes, equal to that of a tensor's own storage.
 const ALIGNMENT: usize = 64;
 
-/// Why a file cannot be used.
+/// Error of reading a file.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FileError {
     #[error(transparent)]
@@ -35,14 +37,14 @@ pub(super) enum FileError {
     Damaged(&'static str),
 }
 
-/// A file that is to be written.
+/// A file to be written.
 pub(super) struct Encoded<'a> {
     head: Vec<u8>,
     state: &'a [Tensor],
 }
 
 impl<'a> Encoded<'a> {
-    /// The file of a text, whose tokens are all behind the snapshot.
+    /// Encodes a text whose tokens the snapshot covers entirely.
     pub(super) fn new(model: &Fingerprint, ids: &[u32], snapshot: &'a Snapshot) -> Encoded<'a> {
         let mut head = model.to_vec();
         head.extend((ids.len() as u64).to_le_bytes());
@@ -55,14 +57,16 @@ impl<'a> Encoded<'a> {
         Encoded { head, state: &snapshot.state }
     }
 
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub(super) fn size(&self) -> u64 {
         let end = |at: usize, tensor: &Tensor| at.next_multiple_of(ALIGNMENT) + tensor.bytes().len();
         self.state.iter().fold(START + self.head.len(), end) as u64
     }
 
+    /// Writes the file.
+    ///
     /// # Errors
-    /// Writing fails.
+    /// Fails if writing fails.
     pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut data = crc32fast::Hasher::new();
         self.state.iter().for_each(|tensor| data.update(tensor.bytes()));
@@ -82,7 +86,7 @@ impl<'a> Encoded<'a> {
     }
 }
 
-/// Header of a file.
+/// The parsed head of a file.
 #[derive(Debug)]
 struct Head {
     ids: Vec<u32>,
@@ -92,18 +96,18 @@ struct Head {
     end: usize,
 }
 
-/// The tokens of a file's text, whose data is not looked at.
+/// Reads the tokens of a file without its data.
 ///
 /// # Errors
-/// The head is damaged, or of another model.
+/// Fails if the head is damaged or belongs to another model.
 pub(super) fn read_ids(file: &[u8], model: &Fingerprint) -> Result<Vec<u32>, FileError> {
     read_head(file, model).map(|head| head.ids)
 }
 
-/// The snapshot in a file, whose bytes it shares.
+/// Reads the snapshot in a file; the tensors share the file's bytes.
 ///
 /// # Errors
-/// The file is damaged, or of another model.
+/// Fails if the file is damaged or belongs to another model.
 pub(super) fn read_snapshot(file: &Bytes, model: &Fingerprint) -> Result<Snapshot, FileError> {
     let head = read_head(file, model)?;
     let (mut at, mut check) = (head.end, crc32fast::Hasher::new());
@@ -144,7 +148,7 @@ fn read_head(file: &[u8], model: &Fingerprint) -> Result<Head, FileError> {
     Ok(Head { ids, tensors, data, end: START + length })
 }
 
-/// The unread rest of some bytes.
+/// A reader over the unread rest of a byte slice.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -154,7 +158,7 @@ impl Reader<'_> {
         Some(*first)
     }
 
-    /// A number that this machine can count to.
+    /// Reads a `u64` as a `usize`; `None` if it does not fit.
     fn number(&mut self) -> Option<usize> {
         self.take().and_then(|bytes| u64::from_le_bytes(bytes).try_into().ok())
     }
@@ -222,7 +226,7 @@ mod tests {
                 unnoticed.push(at);
             }
         }
-        // Nobody reads the bytes between the parts.
+        // Padding between the parts is never read.
         let head = START + u64::from_le_bytes(good[8..16].try_into().unwrap()) as usize;
         let first = head.next_multiple_of(ALIGNMENT);
         assert_eq!(unnoticed, (head..first).chain(first + 12..first + 64).chain(first + 69..good.len()).collect::<Vec<_>>());

@@ -7,7 +7,7 @@ use super::*;
 
 const MODEL: Fingerprint = [3; 32];
 
-/// A folder, and what was said of its files.
+/// A temporary folder and the warnings about its files.
 struct Place {
     folder: TempDir,
     warnings: Arc<Mutex<Vec<String>>>,
@@ -23,7 +23,7 @@ impl Place {
         DiskCache::open(self.folder.path(), limit, move |text| warnings.lock().unwrap().push(text.to_owned())).unwrap()
     }
 
-    /// What one process does with the texts of a model.
+    /// Simulates one process that uses the texts of a model.
     fn visit<T>(&self, limit: u64, model: Fingerprint, can_truncate: bool, work: impl FnOnce(&DiskTexts) -> T) -> T {
         let (cache, writer) = self.open(limit);
         let texts = DiskTexts { cache, model, can_truncate };
@@ -42,7 +42,7 @@ impl Place {
         self.visit(u64::MAX, MODEL, true, |disk| disk.best(prompt).map_or(0, |(_, reach)| reach))
     }
 
-    /// The files that hold texts, oldest first.
+    /// The text files, oldest first.
     fn files(&self) -> Vec<PathBuf> {
         let paths = fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().path());
         let mut files: Vec<PathBuf> = paths.filter(|path| path.extension().is_some_and(|end| end == "text")).collect();
@@ -59,7 +59,7 @@ impl Place {
     }
 }
 
-/// A snapshot whose state tells of the tokens.
+/// A snapshot whose state contains the tokens.
 fn snapshot(ids: &[u32]) -> Snapshot {
     Snapshot { position: ids.len(), state: vec![Tensor::from_slice(ids, &[ids.len(), 1]).unwrap()] }
 }
@@ -71,7 +71,7 @@ fn texts_outlive_the_process() {
     let (found, reach) = place.visit(u64::MAX, MODEL, true, |disk| disk.best(&[1, 2, 3, 7, 7])).unwrap();
     assert_eq!((found.position(), reach), (4, 3));
     assert_eq!(found.state[0].aligned().as_slice::<u32>().unwrap(), [1, 2, 3, 4]);
-    // Of states that cannot go back, whole texts serve alone.
+    // States that cannot be truncated only serve whole texts.
     let whole = |prompt: &[u32]| place.visit(u64::MAX, MODEL, false, |disk| disk.best(prompt).map_or(0, |(_, reach)| reach));
     assert_eq!([whole(&[1, 2, 3, 7, 7]), whole(&[1, 2, 3, 4, 7]), whole(&[1, 9, 1])], [0, 4, 2]);
     assert_eq!(place.warnings(), [""; 0]);
@@ -90,7 +90,7 @@ fn the_text_that_was_not_used_for_longest_goes_first() {
     let texts: [&[u32]; 3] = [&[1; 8], &[2; 8], &[3; 8]];
     place.keep(u64::MAX, &texts);
     let each = place.bytes() / 3;
-    // Uses and their order outlive the process too.
+    // Uses and their order survive the process too.
     assert_eq!(place.reach(&[1; 9]), 8);
     place.keep(3 * each, &[&[4; 8]]);
     assert_eq!([1, 2, 3, 4].map(|id| place.reach(&[id; 9])), [8, 0, 8, 8]);
@@ -120,7 +120,7 @@ fn what_cannot_be_used_is_ignored_with_a_warning() {
         place.visit(u64::MAX, MODEL, true, |disk| {
             assert!((0..3).all(|_| disk.best(&[1, 2, 3, 4]).is_none()));
             assert!(!disk.holds(&[1, 2]));
-            // The text can be kept again, beside the bad file.
+            // The text can be cached again although the damaged file exists.
             disk.put(&[1, 2, 3], &snapshot(&[1, 2, 3]));
         });
         let warnings = place.warnings();
@@ -134,7 +134,7 @@ fn models_have_texts_of_their_own_and_one_bound() {
     let place = Place::new();
     place.keep(u64::MAX, &[&[1, 2, 3]]);
     let size = place.bytes();
-    // The first eight bytes are all that names tell.
+    // File names contain only the fingerprint's first eight bytes.
     let mut other = MODEL;
     other[31] = 9;
     for model in [[4; 32], other] {

@@ -1,17 +1,17 @@
-//! Beginnings of texts that no loaded sequence holds any more, as snapshots.
+//! Snapshots of texts that no loaded sequence holds.
 
 use super::super::{
     prefix::{reusable, stands_for},
     snapshot::Snapshot,
 };
 
-/// Snapshots of sequences with their tokens, in a bounded number of bytes.
+/// Snapshots of sequences with their tokens, limited in total size.
 #[derive(Debug)]
 pub(super) struct Kept {
-    /// Most bytes of all of them.
+    /// Maximum total size in bytes.
     limit: usize,
     bytes: usize,
-    /// The one that was used last comes last.
+    /// Entries in order of last use, most recent last.
     list: Vec<Entry>,
     /// Whether a snapshot serves a prompt that shares only a part of its tokens.
     can_truncate: bool,
@@ -28,27 +28,27 @@ impl Kept {
         Kept { limit, bytes: 0, list: Vec::new(), can_truncate }
     }
 
-    /// Bytes of all snapshots.
+    /// Total size of the snapshots in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// All of them with their tokens; the one that was used last comes last.
+    /// All snapshots with their tokens, most recently used last.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&[u32], &Snapshot)> {
         self.list.iter().map(|entry| (&entry.ids[..], &entry.snapshot))
     }
 
-    /// Whether so many bytes would be kept at all.
+    /// Whether a snapshot of this size fits the limit.
     pub(super) fn takes(&self, bytes: usize) -> bool {
         bytes > 0 && bytes <= self.limit
     }
 
-    /// How many tokens of a prompt the best of them holds.
+    /// Length of the longest stored prefix of a prompt, in tokens.
     pub(super) fn reach(&self, prompt: &[u32]) -> usize {
         self.list.iter().map(|entry| reusable(&entry.ids, prompt, self.can_truncate)).max().unwrap_or(0)
     }
 
-    /// The snapshot that holds the most of a prompt, and how much of it.
+    /// The snapshot with the longest prefix of a prompt, and this prefix's length in tokens.
     pub(super) fn best(&mut self, prompt: &[u32]) -> Option<(&Snapshot, usize)> {
         let reach = self.reach(prompt);
         let at = self.list.iter().position(|entry| reach > 0 && reusable(&entry.ids, prompt, self.can_truncate) == reach)?;
@@ -57,12 +57,13 @@ impl Kept {
         self.list.last().map(|entry| (&entry.snapshot, reach))
     }
 
-    /// Whether one of them holds all of these tokens.
+    /// Whether a snapshot covers all of these tokens.
     pub(super) fn holds(&self, ids: &[u32]) -> bool {
         self.list.iter().any(|entry| stands_for(&entry.ids, ids, self.can_truncate))
     }
 
-    /// Keeps a snapshot of these tokens. Shorter ones that it stands for go, and after them those that were not used for longest.
+    /// Stores a snapshot of these tokens. Evicts shorter snapshots that it covers, then the least
+    /// recently used ones.
     pub(super) fn put(&mut self, ids: Vec<u32>, snapshot: Snapshot) {
         if !self.takes(snapshot.bytes()) || self.holds(&ids) {
             return;
@@ -86,7 +87,7 @@ mod tests {
 
     use super::*;
 
-    /// A snapshot of four bytes a token.
+    /// A snapshot with four bytes per token.
     fn snapshot(tokens: usize) -> Snapshot {
         let state = vec![Tensor::from_slice(&vec![0.0f32; tokens], &[tokens]).unwrap()];
         Snapshot { position: tokens, state }
@@ -120,7 +121,7 @@ mod tests {
         assert_eq!(kept.bytes(), 36);
         kept.put(vec![5; 11], snapshot(11));
         assert!(!kept.holds(&[5]), "what never fits drives nothing out");
-        // A longer one stands for a shorter one that it begins with.
+        // A longer text covers its prefixes.
         kept.put(vec![3; 4], snapshot(4));
         assert_eq!(kept.bytes(), 40);
     }

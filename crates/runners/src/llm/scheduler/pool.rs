@@ -1,4 +1,4 @@
-//! The sequences of a scheduler: which of them a prompt continues.
+//! The sequences of a scheduler, and the choice of the sequence that a prompt continues.
 
 use super::{
     super::{
@@ -11,35 +11,35 @@ use super::{
 };
 use crate::Result;
 
-/// Fewer tokens are computed again rather than copied.
+/// Minimum number of tokens worth copying; fewer are computed again.
 pub(super) const WORTH_A_COPY: usize = 32;
 
-/// Loaded sequences, of which those that no generation uses keep their text.
+/// Loaded sequences; idle ones keep their text.
 pub(super) struct Pool {
     model: Model,
-    /// Most sequences that are loaded.
+    /// Maximum number of loaded sequences.
     limit: usize,
-    /// Sequences that are loaded, those in use included.
+    /// Number of loaded sequences, including those in use.
     loaded: usize,
-    /// The one that was used last comes last.
+    /// Idle sessions in order of last use, most recent last.
     idle: Vec<Session>,
-    /// Copies of earlier contents of sequences.
+    /// Snapshots of earlier contents of sequences.
     kept: Kept,
-    /// Copies on disk.
+    /// Snapshots on disk.
     disk: Option<DiskTexts>,
 }
 
-/// How a prompt can use an idle sequence.
+/// Suitability of an idle sequence for a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fit {
     at: usize,
-    /// Tokens of the prompt that it holds already.
+    /// Number of prompt tokens that it holds.
     kept: usize,
-    /// Tokens that it would lose.
+    /// Number of its tokens that would be lost.
     lost: usize,
 }
 
-/// How to get a sequence.
+/// Source of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Choice {
     Idle(usize),
@@ -47,18 +47,18 @@ enum Choice {
 }
 
 impl Pool {
-    /// A pool of at most `limit` sequences, and of snapshots of `kept_bytes`.
+    /// Creates a pool of at most `limit` sequences, and of `kept_bytes` bytes of snapshots.
     pub(super) fn new(model: Model, limit: usize, kept_bytes: usize) -> Pool {
         let kept = Kept::new(if model.can_snapshot() { kept_bytes } else { 0 }, model.can_truncate());
         Pool { model, limit, loaded: 0, idle: Vec::new(), kept, disk: None }
     }
 
-    /// Continues the texts of a folder, and writes to it what is kept.
+    /// Adds a prompt cache on disk, to read from and write to.
     pub(super) fn use_disk(&mut self, disk: &DiskCache) {
         self.disk = self.model.can_snapshot().then(|| disk.of(&self.model));
     }
 
-    /// Writes to the folder what idle sequences and snapshots hold.
+    /// Writes the texts of idle sequences and snapshots to the folder.
     pub(super) fn save(&mut self) {
         let Some(disk) = &self.disk else { return };
         for (ids, snapshot) in self.kept.iter().filter(|(ids, _)| !disk.holds(ids)) {
@@ -75,12 +75,12 @@ impl Pool {
         }
     }
 
-    /// Bytes of the snapshots.
+    /// Total size of the snapshots in bytes.
     pub(super) fn kept_bytes(&self) -> usize {
         self.kept.bytes()
     }
 
-    /// How many tokens of a prompt an idle sequence or a snapshot holds.
+    /// Length of the longest prefix of a prompt in an idle sequence or a snapshot, in tokens.
     pub(super) fn reach(&self, prompt: &[u32]) -> usize {
         let disk = self.disk.as_ref().map_or(0, |disk| disk.reach(prompt));
         self.reach_in_memory(prompt).max(disk)
@@ -92,7 +92,8 @@ impl Pool {
         idle.unwrap_or(0).max(self.kept.reach(prompt))
     }
 
-    /// A snapshot from the folder, if it holds more of a prompt than memory and those `elsewhere`, and how much of it.
+    /// A snapshot from disk and its usable prefix, if longer than the prefix in memory and the
+    /// `elsewhere` tokens.
     fn read_from_disk(&self, prompt: &[u32], elsewhere: usize) -> Option<(Snapshot, usize)> {
         let disk = self.disk.as_ref()?;
         let worth = self.reach_in_memory(prompt).max(elsewhere) + WORTH_A_COPY;
@@ -103,11 +104,12 @@ impl Pool {
         self.idle.len()
     }
 
-    /// A sequence for a prompt: the one that holds the most of it if `reuses`, and an empty one otherwise. There is one as long as fewer are
-    /// in use than may be loaded. `elsewhere` is how much of the prompt the caller can copy into the sequence.
+    /// Takes a sequence for a prompt: the one with its longest prefix if `reuses`, else an empty
+    /// one. Always succeeds in finding one while fewer are in use than may be loaded. `elsewhere`
+    /// is the number of prompt tokens that the caller can copy.
     ///
     /// # Errors
-    /// The engine cannot load another one.
+    /// Fails if the engine cannot load another sequence.
     pub(super) fn take(&mut self, prompt: &[u32], reuses: bool, elsewhere: usize) -> Result<Session> {
         let disk = if reuses { self.read_from_disk(prompt, elsewhere) } else { None };
         let copied = match disk {
@@ -124,7 +126,7 @@ impl Pool {
         let mut fits: Vec<Fit> = self.idle.iter().enumerate().map(fit).collect();
         let is_copied = fits.iter().all(|fit| fit.kept + WORTH_A_COPY <= copied);
         if is_copied {
-            // What a sequence holds of the prompt makes it no better than another one.
+            // A copy replaces the sequence's contents, so its prefix of the prompt does not matter.
             fits.iter_mut().for_each(|fit| (fit.kept, fit.lost) = (0, fit.kept + fit.lost));
         }
         let choice = choose(&fits, self.loaded < self.limit);
@@ -147,24 +149,25 @@ impl Pool {
         } else if is_copied {
             let copy = disk.as_ref().map(|(snapshot, count)| (snapshot, *count)).or_else(|| self.kept.best(prompt));
             if let Some((snapshot, count)) = copy.filter(|(_, count)| *count == copied) {
-                // A copy that cannot be put back leaves an empty sequence, which computes the whole prompt.
+                // If the snapshot cannot be restored, the sequence is empty and computes the whole
+                // prompt.
                 let _ = session.restore(snapshot, &prompt[..count]);
             }
         }
         Ok(session)
     }
 
-    /// Keeps what an idle sequence holds, if there is room for it.
+    /// Stores a snapshot of an idle sequence, if the limit allows.
     fn keep(&mut self, session: &mut Session) {
         let ids = session.cached().ids().to_vec();
         self.keep_text(session, ids);
     }
 
-    /// Keeps what a sequence holds of its first tokens, which are `ids`, if there is room for it.
+    /// Stores a snapshot of a sequence's first tokens, `ids`, if the limit allows.
     pub(super) fn keep_text(&mut self, session: &mut Session, ids: Vec<u32>) {
         let in_memory = self.kept.takes(1) && !self.kept.holds(&ids);
         let disk = self.disk.as_ref().filter(|disk| !disk.holds(&ids));
-        // An engine that fails to copy will say so when it computes.
+        // An engine that fails to copy reports the failure at its next run.
         if (in_memory || disk.is_some())
             && let Ok(Some(snapshot)) = session.snapshot(ids.len())
         {
@@ -173,19 +176,20 @@ impl Pool {
         }
     }
 
-    /// Takes a sequence back.
+    /// Returns a sequence to the pool.
     pub(super) fn put(&mut self, session: Session) {
         self.idle.push(session);
     }
 
-    /// Notes that a sequence that was taken does not come back.
+    /// Records that a taken sequence will not come back.
     pub(super) fn lost(&mut self) {
         self.loaded = self.loaded.saturating_sub(1);
     }
 }
 
-/// The sequence that holds the most of a prompt, unless it would lose more than it keeps while there is room for another one; without any that
-/// holds a part, an empty or a new one, and at last the one that was not used for longest.
+/// Chooses the sequence with the longest prefix of a prompt, unless it would lose more tokens than
+/// it keeps and another one can be used. Without a prefix, chooses an empty or a new sequence, or
+/// else the least recently used one.
 fn choose(fits: &[Fit], can_load: bool) -> Choice {
     let best = fits.iter().filter(|fit| fit.kept > 0).max_by_key(|fit| (fit.kept, usize::MAX - fit.lost));
     let empty = fits.iter().find(|fit| fit.kept + fit.lost == 0);
@@ -213,7 +217,7 @@ mod tests {
         check(&[(0, 9), (0, 3)], false, Choice::Idle(0));
         check(&[(0, 9), (0, 0)], true, Choice::Idle(1));
         check(&[(4, 1), (7, 2), (7, 1)], true, Choice::Idle(2));
-        // A long text is not given up for a short beginning as long as there is room.
+        // A long text is not lost for a short prefix while another sequence can be loaded.
         check(&[(4, 100)], true, Choice::Load);
         check(&[(4, 100)], false, Choice::Idle(0));
         check(&[(4, 100), (0, 0)], false, Choice::Idle(1));
