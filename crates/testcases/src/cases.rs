@@ -1,4 +1,4 @@
-//! Where cases are.
+//! Locations of conformance cases.
 
 use std::{
     fs,
@@ -6,7 +6,8 @@ use std::{
     process::Command,
 };
 
-/// Archives of cases beside the repository, and how many cases each holds at least.
+/// Archives in the folder of shared material next to the repository, and the minimum number of
+/// cases in each.
 const ARCHIVES: [(&str, usize); 2] = [("ops", 712), ("models", 28)];
 const CHECKPOINTS: (&str, usize) = ("checkpoints", 42);
 const SPEECH: (&str, usize) = ("speech", 8);
@@ -14,24 +15,25 @@ const SESSIONS: (&str, usize) = ("sessions", 35);
 const FAMILIES: (&str, usize) = ("families", 67);
 const REPORTS: (&str, usize) = ("reports", 400);
 
-/// What describes a case.
+/// Files that describe a case; one of them marks a case folder.
 const DESCRIPTIONS: [&str; 2] = ["case.json", "session.json"];
 
-/// A case folder, or the cases of an archive that is not there.
+/// A case folder, or a placeholder for the cases of a missing archive.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// `small/NAME`, or `NAME` behind the name of its archive; the archive's name alone if it is not there.
+    /// `small/NAME` for a committed case, `ARCHIVE/NAME` for an archived case, or `ARCHIVE` alone
+    /// if the archive is missing.
     pub name: String,
-    /// The folder, or what is missing.
+    /// The folder, or a message about the missing archive.
     pub folder: Result<PathBuf, String>,
 }
 
-/// The cases of the repository, in order.
+/// The committed cases, in order.
 pub fn committed() -> Vec<Case> {
     cases_in("small", &Path::new(env!("CARGO_MANIFEST_DIR")).join("cases"))
 }
 
-/// The cases of the repository, and those of the archives beside it.
+/// The committed cases and those of the archives.
 ///
 /// # Panics
 /// As [`archives`].
@@ -40,7 +42,8 @@ pub fn all(target: &Path) -> Vec<Case> {
     committed().into_iter().chain(of_archives).collect()
 }
 
-/// Checkpoints of models of language and speech in the repository and beside it, each with what its program must compute.
+/// Committed and archived checkpoints of language and speech models, with the expected results of
+/// their programs.
 ///
 /// # Panics
 /// As [`archives`].
@@ -49,8 +52,8 @@ pub fn checkpoints(target: &Path) -> Vec<Case> {
     small.into_iter().chain(beside(CHECKPOINTS, target)).chain(beside(SPEECH, target)).collect()
 }
 
-/// ExecuTorch's own programs of language and speech models beside the repository, each with calls that follow one another and what
-/// they must return.
+/// ExecuTorch's programs of language and speech models, each with consecutive calls and the
+/// expected results.
 ///
 /// # Panics
 /// As [`archives`].
@@ -58,7 +61,7 @@ pub fn sessions(target: &Path) -> Vec<Case> {
     beside(SESSIONS, target)
 }
 
-/// Checkpoints of further families of models beside the repository.
+/// Archived checkpoints of further model families.
 ///
 /// # Panics
 /// As [`archives`].
@@ -66,7 +69,7 @@ pub fn families(target: &Path) -> Vec<Case> {
     beside(FAMILIES, target)
 }
 
-/// Programs of public reports and samplers beside the repository.
+/// Archived programs from public reports and samplers.
 ///
 /// # Panics
 /// As [`archives`].
@@ -85,10 +88,11 @@ fn of_archive(name: &str, folder: Result<PathBuf, String>) -> Vec<Case> {
     }
 }
 
-/// The archives beside the repository, unpacked below `target`: name and folder, or what is missing.
+/// Unpacks the archives below `target`; returns the name and folder of each, or a message if it is
+/// missing.
 ///
 /// # Panics
-/// If an archive does not unpack, or holds fewer cases than it should.
+/// Panics if an archive cannot be unpacked or holds too few cases.
 pub fn archives(target: &Path) -> Vec<(&'static str, Result<PathBuf, String>)> {
     ARCHIVES.iter().map(|&(name, at_least)| (name, unpacked(name, at_least, target))).collect()
 }
@@ -96,26 +100,26 @@ pub fn archives(target: &Path) -> Vec<(&'static str, Result<PathBuf, String>)> {
 fn unpacked(name: &str, at_least: usize, target: &Path) -> Result<PathBuf, String> {
     let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/conformance").join(format!("{name}.tar.xz"));
     let missing = |_| format!("{at_least} cases: ../shared/conformance/{name}.tar.xz is not there");
-    // Another archive of that name has another length.
+    // The archive's length distinguishes versions of an archive.
     let folder = target.join(format!("cases-{name}-{}", fs::metadata(&archive).map_err(missing)?.len()));
     if !folder.exists() {
         unpack(&archive, name, &folder);
     }
-    // The archive of speech holds recordings beside its cases.
+    // The archive of speech models stores its cases in a subfolder, next to recordings.
     let folder = Some(folder.join("cases")).filter(|cases| cases.is_dir()).unwrap_or(folder);
     let found = cases_in(name, &folder).len();
     assert!(found >= at_least, "{} holds {found} cases of {at_least}", folder.display());
     Ok(folder)
 }
 
-/// Unpacks the folder `name` of an archive with the system's tar.
+/// Unpacks the folder `name` of an archive with the system's `tar`.
 fn unpack(archive: &Path, name: &str, folder: &Path) {
     let target = folder.parent().expect("a folder below the target folder");
     fs::create_dir_all(target).expect("the folder is made");
     let beside = tempfile::tempdir_in(target).expect("a folder beside");
     let status = Command::new("tar").arg("-xJf").arg(archive).arg("-C").arg(beside.path()).status().expect("tar runs");
     assert!(status.success(), "{} does not unpack", archive.display());
-    // Whoever comes second finds the first one's folder in the way, which is as good.
+    // If another process finished first, its folder is used.
     let moved = fs::rename(beside.path().join(name), folder);
     assert!(moved.is_ok() || folder.exists(), "{} holds no folder `{name}`", archive.display());
 }

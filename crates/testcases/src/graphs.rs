@@ -1,4 +1,4 @@
-//! Small graphs that the tests of several crates run.
+//! Small graphs shared by the tests of several crates.
 
 use flambeau_ir::{
     Chain, Graph, Slot, SlotCounts, TensorMeta, Tid, Vid,
@@ -6,8 +6,9 @@ use flambeau_ir::{
 };
 use flambeau_tensor::{DType, Tensor};
 
-/// A language model over `tokens` tokens as text: a token `[1, 1]` and its position `[1]` give logits `[1, tokens]`, the sum of the
-/// rows of the constant `table` `[tokens, tokens]` of all tokens so far. It keeps 8 positions.
+/// A language model over `tokens` tokens in text form. A token `[1, 1]` and its position `[1]` give
+/// logits `[1, tokens]`: the sum of the rows of the constant `table` `[tokens, tokens]` for all
+/// tokens so far. Its cache has 8 positions.
 pub fn history(tokens: usize) -> String {
     format!(
         r#"slots constants=1 inputs=2 outputs=1 buffers=1 temps=2 values=0
@@ -33,8 +34,8 @@ chain 0
     )
 }
 
-/// A graph of given chains over slots of f32 `[4]`: constant 0 `c`, input 1, output 2, buffer 3, temporaries from 4. Value 0 is the
-/// second input.
+/// A graph of the given chains over slots of f32 `[4]`: constant 0 `c`, input 1, output 2, buffer
+/// 3, temporaries from 4 on. Value 0 is the second input.
 pub fn with_buffer(chains: Vec<Chain>, init: Option<u32>) -> Graph {
     let slots = SlotCounts { constants: 1, inputs: 1, outputs: 1, buffers: 1, temps: 4 };
     Graph {
@@ -54,10 +55,10 @@ pub fn with_buffer(chains: Vec<Chain>, init: Option<u32>) -> Graph {
 /// Runs a graph of [`with_buffer`].
 ///
 /// # Errors
-/// The session's.
+/// Returns the session's error.
 ///
 /// # Panics
-/// If the result is not one tensor of f32.
+/// Panics if the result is not a single f32 tensor.
 pub fn run_with_buffer(session: &mut dyn Session, x: [f32; 4], v: i32) -> Result<Vec<f32>, EngineError> {
     let x = Tensor::from_slice(&x, &[4]).expect("four elements");
     match &session.run(&[Value::Tensor(x), Value::Int(v)])?[..] {

@@ -1,4 +1,4 @@
-//! Tests of their own names that are ignored, with the reason, where what they need is missing.
+//! Named tests that report themselves as ignored, with the reason, if a requirement is missing.
 
 use std::{path::Path, process::ExitCode, sync::Arc};
 
@@ -6,11 +6,11 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 use crate::Case;
 
-/// What came of a test.
+/// Outcome of a test.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     Passed,
-    /// Why the test does not apply here.
+    /// Skipped, with the reason.
     Ignored(String),
     Failed(String),
 }
@@ -37,15 +37,15 @@ impl From<Outcome> for Result<Completion, Failed> {
     }
 }
 
-/// What tests need: it is there, or the reason why it is not.
+/// Checks a requirement of tests; the error is the reason for skipping them.
 pub type Requirement = fn() -> Result<(), String>;
 
-/// A test that is ignored where the requirement is not met. A panic is a failure.
+/// A test that is ignored if the requirement is not met. A panic is a failure.
 pub fn test<T: Into<Outcome>>(name: &str, requirement: Requirement, test: impl FnOnce() -> T + Send + 'static) -> Trial {
     Trial::ignorable_test(name, move || requirement().map_or_else(Outcome::Ignored, |()| test().into()).into())
 }
 
-/// A test of each case, given its name and folder.
+/// One test per case, called with its name and folder.
 pub fn per_case<T: Into<Outcome>>(cases: Vec<Case>, test: impl Fn(&str, &Path) -> T + Send + Sync + 'static) -> Vec<Trial> {
     let test = Arc::new(test);
     let trial = |Case { name, folder }: Case| {
@@ -58,12 +58,12 @@ pub fn per_case<T: Into<Outcome>>(cases: Vec<Case>, test: impl Fn(&str, &Path) -
     cases.into_iter().map(trial).collect()
 }
 
-/// Runs the tests that the command line asks for, which it does in the words of the standard harness.
+/// Runs the tests selected by the command line, which has the standard harness's options.
 pub fn run(tests: Vec<Trial>) -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }
 
-/// Functions without arguments as tests of their names, under a [`Requirement`].
+/// Turns functions without arguments into tests of the same names, with a [`Requirement`].
 #[macro_export]
 macro_rules! functions {
     ($requirement:expr; $($name:ident),+ $(,)?) => { vec![$($crate::test(stringify!($name), $requirement, $name)),+] };

@@ -1,8 +1,9 @@
-//! Conformance cases and the harness that names them: where cases are, how one runs on an engine, tests that are ignored where what
-//! they need is missing, and programs that differ from the cases a little.
+//! Conformance cases and their test harness. It locates cases, runs a case on an engine, ignores
+//! tests with missing requirements, and mutates programs.
 //!
-//! A case is a folder with a program that ExecuTorch or Flambeau wrote (`model.pte`), the archive that it was made of (`model.pt2`),
-//! its inputs, and PyTorch's results. Small ones are a part of the repository; archives of more may lie beside it.
+//! A case is a folder with a program written by ExecuTorch or Flambeau (`model.pte`), its source
+//! archive (`model.pt2`), inputs, and PyTorch's results. Small cases are committed; larger ones
+//! come from archives next to the repository.
 
 #![forbid(unsafe_code)]
 
@@ -29,7 +30,7 @@ pub use self::{
     script::script,
 };
 
-/// A kernel from f32 `[4]` to f32 `[4]` that no engine knows, by the name `mystery`.
+/// A kernel called `mystery` from f32 `[4]` to f32 `[4]`, which no engine implements.
 pub fn unknown_kernel(input: u32, output: u32) -> MetalKernel {
     MetalKernel {
         name: "mystery".into(),

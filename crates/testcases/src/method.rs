@@ -1,4 +1,4 @@
-//! Programs of graphs in text form, and tokenizers of a few words.
+//! Programs from graphs in text form, and tokenizers with few words.
 
 use flambeau_ir::{Graph, MetaDim, Slot, check};
 use flambeau_tensor::DType;
@@ -7,10 +7,11 @@ use flambeau_wire::{
     pte::{Allocation, Chain, Delegate, EValue, ExecutionPlan, Instruction, TensorValue},
 };
 
-/// Adds a method that runs a graph. Its values have these types and largest shapes: its inputs, and `outputs` outputs behind them.
+/// Adds a method that runs a graph. `values` lists the types and largest shapes of its inputs,
+/// followed by `outputs` outputs.
 ///
 /// # Panics
-/// The graph is not valid, or has other inputs and outputs.
+/// Panics if the graph is invalid or has other inputs and outputs.
 pub fn add_method(writer: &mut ProgramWriter<'_>, name: &str, graph: &str, values: &[(DType, &[u32])], outputs: u32) {
     let graph = check(graph.parse::<Graph>().expect("the text is a graph")).expect("the graph is valid");
     let is_dynamic = |slot: &Slot| match slot {
@@ -41,10 +42,10 @@ pub fn add_method(writer: &mut ProgramWriter<'_>, name: &str, graph: &str, value
     writer.method(plan, vec![Blob::from_bytes(mlx::encode(&graph))]).expect("the method is written");
 }
 
-/// The file of a program that answers by a table, the constant `table`, for texts of `context` tokens.
+/// Writes a program with the constant `table`, for texts of `context` tokens; returns the file.
 ///
 /// # Panics
-/// The table is written already.
+/// Panics if the table is written already.
 pub fn finish_program(mut writer: ProgramWriter<'_>, table: impl IntoIterator<Item = f32>, context: i64) -> Vec<u8> {
     writer.constant_method("get_max_ctx_len", vec![EValue::Int(context)]);
     let table: Vec<u8> = table.into_iter().flat_map(f32::to_le_bytes).collect();
@@ -54,11 +55,11 @@ pub fn finish_program(mut writer: ProgramWriter<'_>, table: impl IntoIterator<It
     file
 }
 
-/// A `tokenizer.json` of these words, of which the last one is the special token that ends a text, and `unknown` stands for all that are
-/// not there.
+/// A `tokenizer.json` of these words. The last word is the special end token; `unknown` replaces
+/// other words.
 ///
 /// # Panics
-/// Two words are the same, or there is none.
+/// Panics if two words are equal, or if there are none.
 pub fn word_tokenizer(words: &[&str], unknown: &str) -> Vec<u8> {
     let vocabulary: serde_json::Map<String, serde_json::Value> =
         words.iter().enumerate().map(|(id, word)| ((*word).to_owned(), id.into())).collect();

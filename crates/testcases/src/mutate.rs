@@ -1,15 +1,16 @@
-//! Small changes to programs, as faults in files would make them.
+//! Small mutations of programs, which simulate faults in files.
 
 use fastrand::Rng;
 use flambeau_ir::{Graph, Node};
 use serde_json::Value;
 
-/// Whether changed programs of a case may run for minutes: its loop ends by a condition that a change can break.
+/// Whether mutated programs of a case may run for minutes: a mutation can break the condition that
+/// ends its loop.
 pub fn may_not_end(case: &str) -> bool {
     case.ends_with("/while.linear")
 }
 
-/// Another value of the same kind: small integers, other slots, shorter or longer lists.
+/// Another value of the same kind: a small integer, another slot, a shorter or longer list.
 fn changed(value: &Value, rng: &mut Rng, slots: usize) -> Value {
     match value {
         Value::Number(n) if n.is_i64() || n.is_u64() => [-3, -1, 0, 1, 2, 3, 5, 64][rng.usize(..8)].into(),
@@ -30,7 +31,7 @@ fn changed(value: &Value, rng: &mut Rng, slots: usize) -> Value {
     }
 }
 
-/// Changes one field of one node; `None` if the field drawn cannot be another.
+/// Changes one field of one node; `None` if the chosen field cannot change.
 pub fn mutate(graph: &mut Graph, rng: &mut Rng) -> Option<()> {
     let slots = graph.slots.total() as usize;
     let chain = rng.choice(&mut graph.chains)?;

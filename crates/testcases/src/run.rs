@@ -1,4 +1,4 @@
-//! A case on an engine.
+//! Running a case on an engine.
 
 use std::{collections::HashMap, fs, path::Path, sync::Arc};
 
@@ -22,7 +22,7 @@ impl Constants for Named<'_> {
     }
 }
 
-/// A case as its files state it.
+/// The contents of a case's files.
 #[derive(Debug)]
 pub struct LoadedCase {
     program: Program,
@@ -39,10 +39,10 @@ fn text(error: impl std::fmt::Display) -> String {
 }
 
 impl LoadedCase {
-    /// Reads the folder's files.
+    /// Reads the files of a case folder.
     ///
     /// # Errors
-    /// If one is missing or malformed.
+    /// Fails if a file is missing or malformed.
     pub fn open(folder: &Path) -> Result<LoadedCase, String> {
         let facts = serde_json::from_slice(&read(folder, "case.json")?).map_err(text)?;
         let program = read_program(&read(folder, "model.pte")?).map_err(text)?;
@@ -53,10 +53,10 @@ impl LoadedCase {
         self.program.plan("forward").ok_or_else(|| "no method `forward`".to_owned())
     }
 
-    /// The only delegate call: its graph and its arguments, or `None` if the method does more than that.
+    /// The graph and arguments of the method's only delegate call; `None` if the method does more.
     ///
     /// # Errors
-    /// If there is no method `forward`, or the payload does not decode.
+    /// Fails if there is no method `forward`, or if the payload does not decode.
     pub fn delegate_call(&self) -> Result<Option<(Graph, Vec<u32>)>, String> {
         let plan = self.plan()?;
         let instructions: Vec<&Instruction> = plan.chains.iter().flat_map(|c| &c.instructions).collect();
@@ -65,10 +65,11 @@ impl LoadedCase {
         Ok(Some((mlx::decode(&payload).map_err(text)?, args.clone())))
     }
 
-    /// A graph loaded for the case, and the call's arguments.
+    /// Loads a graph for the case; also returns the call's arguments.
     ///
     /// # Errors
-    /// If the graph is not sound, the engine refuses it, or the case's inputs are not the method's.
+    /// Fails if the graph is invalid, if the engine refuses it, or if the case's inputs do not
+    /// match the method's.
     pub fn load(&self, engine: &dyn Engine, graph: Graph, args: &[u32]) -> Result<(Box<dyn Session>, Vec<Value>), String> {
         let graph = Arc::new(check(graph).map_err(text)?);
         let options = LoadOptions { kv_cache: kv_cache(&self.facts["kv_cache"]), ..LoadOptions::default() };
@@ -78,10 +79,10 @@ impl LoadedCase {
         Ok((session, ins.map(|i| argument(self.plan()?, &values, *i)).collect::<Result<_, _>>()?))
     }
 
-    /// Loads and runs a graph with the case's inputs; the method's values afterwards.
+    /// Loads a graph and runs it with the case's inputs; returns the method's values after the run.
     ///
     /// # Errors
-    /// As [`LoadedCase::load`], and if the run fails.
+    /// As [`LoadedCase::load`]; also fails if the run fails.
     pub fn run(&self, engine: &dyn Engine, graph: Graph, args: &[u32]) -> Result<HashMap<u32, Value>, String> {
         let mut values = bind_inputs(self.plan()?, self.inputs.clone())?;
         let (mut session, arguments) = self.load(engine, graph, args)?;
@@ -91,7 +92,8 @@ impl LoadedCase {
     }
 }
 
-/// Runs the program of a case folder, if it is one delegate call, and compares the results if they are to be compared.
+/// Runs the program of a case folder and compares the results, unless the case skips the
+/// comparison. Ignores methods with more than one delegate call.
 pub fn run_case(engine: &dyn Engine, folder: &Path) -> Outcome {
     let run = || {
         let case = LoadedCase::open(folder)?;
@@ -109,7 +111,7 @@ pub fn run_case(engine: &dyn Engine, folder: &Path) -> Outcome {
     run().unwrap_or_else(Outcome::Failed)
 }
 
-/// The method's arguments by value; integers are the elements of tensors in the case.
+/// The method's arguments by value index; the case stores integers as tensors.
 fn bind_inputs(plan: &ExecutionPlan, inputs: Vec<Tensor>) -> Result<HashMap<u32, Value>, String> {
     let open = plan.inputs.iter().filter(|&&i| matches!(plan.values[i as usize], EValue::Tensor(_) | EValue::Int(_)));
     let open: Vec<u32> = open.copied().collect();
@@ -154,7 +156,7 @@ fn compare_outputs(
     Ok(())
 }
 
-/// `capacity,n_layers,n_kv_heads,head_dim[,kv_dtype]`.
+/// Parses `capacity,n_layers,n_kv_heads,head_dim[,kv_dtype]`.
 fn kv_cache(spec: &serde_json::Value) -> Option<KvCacheConfig> {
     let numbers: Vec<usize> = spec.as_str()?.split(',').filter_map(|n| n.parse().ok()).collect();
     let [capacity, n_layers, n_kv_heads, head_dim, ref dtype @ ..] = numbers[..] else { return None };

@@ -1,4 +1,4 @@
-//! A language model that says what it is told to.
+//! A language model that generates a fixed text.
 
 use flambeau_tensor::DType;
 use flambeau_wire::ProgramWriter;
@@ -26,10 +26,10 @@ chain 0
     )
 }
 
-/// A program (`.pte`) that answers every prompt with these pieces of text, one a token, and its `tokenizer.json`. Words of prompts are
-/// unknown to it. It goes round for ever unless `ends`.
+/// A program (`.pte`) that answers every prompt with these pieces of text, one per token, and its
+/// `tokenizer.json`. Words of prompts are unknown tokens. The text repeats forever unless `ends`.
 pub fn script(pieces: &[&str], context: i64, ends: bool) -> (Vec<u8>, Vec<u8>) {
-    // Token 0 is any word, the last one ends the text.
+    // Token 0 is the unknown token; the last token ends the text.
     let words = [&["<unk>"], pieces, &["</s>"]].concat();
     let tokens = words.len();
     let next = |token: usize| if token == pieces.len() && !ends { 1 } else { (token + 1).min(tokens - 1) };
