@@ -1,4 +1,4 @@
-//! Fields drawn by type and name.
+//! Random values of node fields, by type and name.
 
 use flambeau_ir::{
     ChainId, Float, In, InOut, InVid, Index, Int, Node, NodeKind, Out, OutVid, QuantMode, Vid, VidOrTid, field::Tid, for_each_node,
@@ -7,21 +7,21 @@ use flambeau_tensor::DType;
 
 use crate::Generator;
 
-/// A node whose fields are drawn one by one.
+/// Context in which a node's fields are drawn one by one.
 struct FieldCx<'g> {
     g: &'g mut Generator,
-    /// The first operand, which axes and shapes speak of.
+    /// The first operand, to which axes and shapes refer.
     first: Option<Tid>,
 }
 
-/// A field type that can be drawn.
+/// A field type with random values.
 trait Field: Sized {
     fn draw(cx: &mut FieldCx<'_>, name: &str) -> Self;
 }
 
 macro_rules! draw_nodes {
     ($(#[doc = $doc:literal] $tag:literal $name:ident { $($field:ident: $ty:ty $(= $default:tt)?),* $(,)? } $facts:tt;)*) => {
-        /// A node of this kind, which may not be valid here.
+        /// Draws a node of this kind; it may be invalid here.
         pub(crate) fn draw(g: &mut Generator, kind: NodeKind) -> Node {
             let _cx = &mut FieldCx { g, first: None };
             match kind {
@@ -41,13 +41,14 @@ impl FieldCx<'_> {
         self.first.map_or(1, |t| self.g.shape_of(t).len() as i32)
     }
 
-    /// An axis of the first operand, from either end, and sometimes one beyond, which only insertions accept.
+    /// An axis of the first operand, from either end, sometimes one too far, which only insertions
+    /// accept.
     fn axis(&mut self) -> i32 {
         let rank = self.rank();
         self.g.rng.i32(-rank - 1..=rank)
     }
 
-    /// Another operand: of the first one's shape, of one that broadcasts with it, or any.
+    /// Another operand: with the first one's shape, with a shape that broadcasts with it, or any.
     fn operand(&mut self) -> Tid {
         let Some(first) = self.first else {
             let slot = self.g.any();
@@ -70,7 +71,7 @@ impl FieldCx<'_> {
         }
     }
 
-    /// A shape for the first operand's elements, one that it broadcasts to, or any.
+    /// A shape for the first operand's elements, a shape that it broadcasts to, or any shape.
     fn target_shape(&mut self) -> Vec<i64> {
         let mut shape = self.first.map(|t| self.g.shape_of(t)).unwrap_or_default();
         match self.roll(3) {
@@ -271,7 +272,7 @@ impl Field for Vec<In> {
     }
 }
 
-/// Results in a number that nothing here can know: templates draw such nodes.
+/// Fields whose length depends on other fields stay empty; templates draw such nodes.
 macro_rules! draw_empty {
     ($($ty:ty)*) => { $(impl Field for $ty {
         fn draw(_: &mut FieldCx<'_>, _: &str) -> $ty {

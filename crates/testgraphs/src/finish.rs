@@ -1,4 +1,4 @@
-//! From provisional slots to the slots of a graph.
+//! Conversion of provisional slots to the slots of a graph.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,8 @@ use flambeau_ir::{Graph, Node, Slot, SlotCounts, SlotRef, TensorMeta, Tid, Vid, 
 use crate::{Generator, RandomGraph, Source};
 
 impl Generator {
-    /// The graph with its arguments; `None` if the checker, which knows less of sizes, refuses it, or if there is no result.
+    /// The graph with its arguments. `None` without results, or if the checker refuses the graph,
+    /// because it knows less about sizes.
     pub(crate) fn finish(self) -> Option<RandomGraph> {
         let results = self.results();
         if results.is_empty() {
@@ -57,7 +58,7 @@ impl Generator {
         Some(RandomGraph { graph: check(graph).ok()?, inputs: arguments, tainted })
     }
 
-    /// What nodes wrote and no node reads, and some of the rest.
+    /// Slots that nodes write and no node reads, and a random part of the other written slots.
     fn results(&self) -> Vec<u32> {
         let mut rng = self.rng.clone();
         let written =
@@ -66,10 +67,11 @@ impl Generator {
         all.filter(|&t| !self.read.contains(&Tid(t)) || rng.usize(..4) == 0).collect()
     }
 
-    /// Numbers for the remaining slots, used again once their contents are no longer read. Returns how many there are.
+    /// Assigns numbers to the remaining slots; a number is reused after the last read. Returns the
+    /// count of numbers.
     fn number_temps(&self, numbers: &mut HashMap<Tid, Tid>, first: u32) -> u32 {
         let mut last: HashMap<Tid, usize> = HashMap::new();
-        // Branches run where their node stands; what they touch lives from the start to the end.
+        // Branches run at their node, so slots in branches stay live from start to end.
         let mut everywhere = Vec::new();
         for (chain, nodes) in self.chains.iter().enumerate() {
             for (at, node) in nodes.iter().enumerate() {

@@ -1,11 +1,13 @@
 //! Random valid graphs for property tests of engines.
 //!
-//! A graph is generated node by node. Fields are drawn by type and name from the node table; nodes whose operands must fit each
-//! other (products, convolutions, attention, gathers) come from templates with fresh inputs. A node that inference refuses is dropped
-//! and another is drawn, so every graph is valid and every new row of the table takes part.
+//! A graph is generated node by node. Fields are drawn by type and name from the node table. Nodes
+//! with dependent operands (products, convolutions, attention, gathers) come from templates with
+//! fresh inputs. A node that inference refuses is dropped, and another is drawn. Every graph is
+//! therefore valid, and every new row of the node table takes part.
 //!
-//! A slot is tainted if a node that engines may compute by another formula ([`flambeau_ir::decompose`]) contributed to it. Tainted
-//! values may differ by rounding between engines, so only well-conditioned nodes read them.
+//! A slot is tainted if its value depends on a node that engines may compute by another formula
+//! ([`flambeau_ir::decompose`]). Tainted values may differ between engines by rounding, so only
+//! well-conditioned nodes read them.
 
 #![forbid(unsafe_code)]
 
@@ -21,13 +23,13 @@ use flambeau_ir::{
 };
 use flambeau_tensor::{DType, Tensor};
 
-/// A graph with arguments for it.
+/// A graph and its arguments.
 #[derive(Clone, Debug)]
 pub struct RandomGraph {
     pub graph: Checked,
     pub inputs: Vec<Value>,
-    /// For each output, whether engines may differ by rounding. The others must be equal bit by bit on engines that share their
-    /// element functions.
+    /// For each output, whether engines may differ by rounding. Other outputs must be equal bit by
+    /// bit on engines with the same element functions.
     pub tainted: Vec<bool>,
 }
 
@@ -68,13 +70,13 @@ fn is_well_conditioned(node: &Node) -> bool {
     )
 }
 
-/// Whether graphs have nodes of this kind. `UpdateAndAttend` needs a cache that the session is told of, `MetalKernel` a kernel known
-/// by name, and `Scan` a body of nodes.
+/// Whether random graphs contain nodes of this kind. `UpdateAndAttend` needs a cache from the
+/// session's options, `MetalKernel` a kernel known by name, and `Scan` a body of nodes.
 fn is_generated(kind: NodeKind) -> bool {
     !matches!(kind, NodeKind::UpdateAndAttend | NodeKind::MetalKernel | NodeKind::Scan)
 }
 
-/// Which nodes may round differently on the two sides of a comparison.
+/// Nodes that may round differently on the two sides of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
     /// Nodes that engines may compute by another formula.
@@ -83,7 +85,7 @@ pub enum Rounding {
     FloatNodes,
 }
 
-/// A valid graph of up to `nodes` nodes for a seed; the same for the same arguments.
+/// A valid graph of up to `nodes` nodes; the same arguments give the same graph.
 pub fn random_graph(seed: u64, nodes: usize, rounding: Rounding) -> RandomGraph {
     let mut rng = Rng::with_seed(seed);
     loop {
@@ -95,20 +97,21 @@ pub fn random_graph(seed: u64, nodes: usize, rounding: Rounding) -> RandomGraph 
     }
 }
 
-/// Where a slot's contents come from.
+/// Source of a slot's contents.
 #[derive(Clone, Debug)]
 enum Source {
     Input(Tensor),
     Node,
 }
 
-/// A graph under construction. Slot numbers are provisional: tensors and values in the order of their first use.
+/// A graph under construction. Slot numbers are provisional: tensors and values are numbered by
+/// first use.
 struct Generator {
     rng: Rng,
     rounding: Rounding,
     env: Env,
     tensors: Vec<Source>,
-    /// Arguments for value inputs, by slot; `None` for values that nodes write.
+    /// Arguments of value inputs, by slot; `None` for values that nodes write.
     values: Vec<Option<i32>>,
     chains: Vec<Vec<Node>>,
     tainted: HashSet<Tid>,
@@ -137,7 +140,7 @@ impl Generator {
 
     fn generate(&mut self, nodes: usize) {
         for _ in 0..self.rng.usize(1..=nodes.max(1)) {
-            // A kind of node that fits nothing here soon gives way to another.
+            // If a kind of node does not fit, another one is drawn soon.
             while !(0..30).any(|_| self.try_node()) {}
         }
     }
@@ -206,7 +209,7 @@ impl Generator {
         [DType::F32, DType::F32, DType::F16, DType::BF16][self.rng.usize(..4)]
     }
 
-    /// Up to four small sizes; now and then a zero.
+    /// A shape of up to four small sizes, rarely with a zero.
     fn shape(&mut self) -> Vec<usize> {
         (0..self.rng.usize(..5)).map(|_| if self.rng.usize(..40) == 0 { 0 } else { self.rng.usize(1..6) }).collect()
     }
@@ -218,14 +221,14 @@ impl Generator {
         self.given(tensor)
     }
 
-    /// A fresh input of indices below `size`.
+    /// A fresh input of random indices below `size`.
     fn indices(&mut self, dtype: DType, shape: &[usize], size: usize) -> Tid {
         let values: Vec<i64> = (0..shape.iter().product()).map(|_| self.rng.i64(0..size.max(1) as i64)).collect();
         let tensor = Tensor::from_slice(&values, shape).expect("as many elements");
         self.given(flambeau_tensor::cast(&tensor, dtype).expect("small integers"))
     }
 
-    /// A fresh input.
+    /// A fresh input with these elements.
     fn given(&mut self, tensor: Tensor) -> Tid {
         let slot = self.fresh(Source::Input(tensor.clone()));
         self.env.replace(slot, Some(Spec::fixed(tensor.dtype(), tensor.shape())));
@@ -251,7 +254,7 @@ impl Generator {
         slot
     }
 
-    /// Any slot that holds something, recent ones more often.
+    /// A random initialized slot; recent slots are more likely.
     fn any(&mut self) -> Tid {
         let count = self.tensors.len();
         for _ in 0..20 {
@@ -263,7 +266,7 @@ impl Generator {
         Tid(0)
     }
 
-    /// A slot of a floating type.
+    /// A slot with a float type.
     fn any_float(&mut self) -> Tid {
         for _ in 0..10 {
             let slot = self.any();
@@ -279,13 +282,13 @@ impl Generator {
         self.env.get(slot).and_then(Spec::shape).map(|s| s.to_vec()).unwrap_or_default()
     }
 
-    /// A literal, or a value input that holds it.
+    /// A literal, or a value input with this value.
     fn int(&mut self, value: i64) -> Int {
         if self.rng.usize(..5) == 0 { Int::Vid(self.fresh_value(Some(value as i32))) } else { Int::Lit(value) }
     }
 }
 
-/// Elements of a type: floats of both signs around 1, small integers.
+/// Random elements of a type: floats of both signs around 1, or small integers.
 fn elements(rng: &mut Rng, dtype: DType, count: usize) -> Tensor {
     let signed = if matches!(dtype, DType::U8 | DType::U32 | DType::Bool) { 0.0 } else { -4.0 };
     let values: Vec<f32> = (0..count)

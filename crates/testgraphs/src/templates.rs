@@ -1,4 +1,4 @@
-//! Nodes whose operands must fit each other.
+//! Templates for nodes with dependent operands.
 
 use flambeau_ir::{
     Addmm, ChainId, Convolution, Dequantize, Gather, GatherMm, GatherQmm, IdCopy, If, In, Index, IndexCopy, Int, LayerNorm, Neg,
@@ -9,7 +9,8 @@ use flambeau_tensor::{DType, WindowAxis};
 
 use crate::Generator;
 
-/// A node of this kind with fresh operands beside existing ones. The outer `None`: there is no template. The inner: not now.
+/// A node of this kind over fresh and existing operands. The outer `None` means no template, the
+/// inner `None` means that nothing fits now.
 pub(crate) fn draw(g: &mut Generator, kind: NodeKind) -> Option<Option<Node>> {
     Some(match kind {
         NodeKind::Addmm => Some(addmm(g)),
@@ -75,7 +76,7 @@ fn conv(g: &mut Generator, dims: usize, transposed: bool) -> Option<Node> {
     Convolution { x, w, out: Out(g.out()), axes, groups, transposed }.node()
 }
 
-/// Packed weights `[lead.., N, K]`: codes, scales, biases, and how they are packed.
+/// Packed weights `[lead.., N, K]`: codes, scales, biases and format.
 struct Packed {
     w: In,
     scales: In,
@@ -109,7 +110,7 @@ fn packed(g: &mut Generator, lead: &[usize], n: usize, k: usize, dtype: DType) -
     Packed { w: In(w), scales: In(scales), biases, mode, bits, group_size }
 }
 
-/// 8-bit floats have codes that stand for no number.
+/// Clears bits so that no code of an 8-bit float is NaN or infinite.
 fn mask_specials(words: Vec<u32>, mode: QuantMode) -> Vec<u32> {
     if mode == QuantMode::Mxfp8 { words.into_iter().map(|w| w & 0xbfbf_bfbf).collect() } else { words }
 }
@@ -209,7 +210,7 @@ fn sdpa(g: &mut Generator) -> Node {
     Sdpa { q, k, v, out: Out(g.out()), scale: 0.5, mask, causal }.into()
 }
 
-/// An operand and one of its axes, from which indices choose.
+/// An operand and the axis that indices refer to.
 struct Indexed {
     x: Tid,
     dtype: DType,
@@ -237,7 +238,7 @@ impl Indexed {
         self.shape[self.axis]
     }
 
-    /// The operand's shape with this many elements on the axis.
+    /// The operand's shape with `count` elements on the axis.
     fn shape_with(&self, count: usize) -> Vec<usize> {
         let mut shape = self.shape.clone();
         shape[self.axis] = count;
@@ -314,7 +315,7 @@ fn split(g: &mut Generator) -> Option<Node> {
     Some(Split { x: In(x), outs, sizes: vec![Int::Lit(chunk as i64)], axis: axis as i32 }.into())
 }
 
-/// Two branches that leave a value of one shape in one slot.
+/// Two branches that write a value of one shape to the same slot.
 fn branch(g: &mut Generator) -> Option<Node> {
     let x = g.any_float();
     let spec = g.env.get(x)?.clone();
