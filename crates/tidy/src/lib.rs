@@ -1,4 +1,5 @@
-//! The repository's own sources, as `tests/` looks at them: files, the tokens of Rust code, and what Cargo says of packages.
+//! Access to the repository's own sources for the checks in `tests/`: files, tokens of Rust code,
+//! and Cargo's package metadata.
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +20,7 @@ use crate::tokens::tokens;
 /// A text file of the repository.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// Relative to the repository's root, with `/` between its parts.
+    /// Path relative to the repository's root, with `/` separators.
     pub path: String,
     pub text: String,
 }
@@ -29,13 +30,13 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// What holds no source: what git ignores, and git's own.
+/// Folders without sources: ignored by git, or git's own.
 const SKIPPED: [&str; 6] = [".git", "target", "models", "__pycache__", "corpus", "artifacts"];
 
-/// Every text file of the repository, in the order of their paths.
+/// All text files of the repository, sorted by path.
 ///
 /// # Panics
-/// A folder or a file cannot be read.
+/// Panics if a folder or file cannot be read.
 pub fn sources() -> Vec<Source> {
     let (root, mut files) = (root(), Vec::new());
     collect(&root, String::new(), &mut files);
@@ -51,10 +52,10 @@ pub struct RustSource {
     pub tokens: Vec<Token>,
 }
 
-/// Every Rust file of the repository, read once.
+/// All Rust files of the repository, read once.
 ///
 /// # Panics
-/// As [`sources`] does, or a file is not Rust.
+/// As [`sources`]; also panics if a file is not valid Rust.
 pub fn rust_sources() -> &'static [RustSource] {
     static FILES: LazyLock<Vec<RustSource>> = LazyLock::new(|| {
         let files = sources().into_iter().filter(|file| file.path.ends_with(".rs"));
@@ -86,20 +87,20 @@ fn collect(folder: &Path, prefix: String, files: &mut Vec<Source>) {
     }
 }
 
-/// What `cargo metadata` says of the workspace's packages.
+/// The workspace's packages, from `cargo metadata`.
 ///
 /// # Panics
-/// Cargo fails.
+/// Panics if Cargo fails.
 pub fn packages() -> Vec<Json> {
     let text = cargo(&["metadata", "--no-deps", "--format-version", "1"]);
     let json: Json = serde_json::from_str(&text).expect("cargo metadata prints JSON");
     json["packages"].as_array().expect("metadata lists packages").clone()
 }
 
-/// What a Cargo command prints, run in the repository without the network.
+/// Runs a Cargo command offline in the repository; returns its standard output.
 ///
 /// # Panics
-/// The command fails.
+/// Panics if the command fails.
 pub fn cargo(args: &[&str]) -> String {
     let done = Command::new(env!("CARGO")).args(args).arg("--offline").current_dir(root()).output().expect("cargo starts");
     assert!(done.status.success(), "cargo {args:?}: {}", String::from_utf8_lossy(&done.stderr));

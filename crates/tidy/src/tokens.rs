@@ -6,16 +6,16 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     pub text: String,
-    /// From 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// Whether it stands in an item under `#[cfg(test)]`.
+    /// Whether the token belongs to an item under `#[cfg(test)]`.
     pub is_test: bool,
 }
 
-/// The tokens of a file; groups are flattened, their delimiters included.
+/// The tokens of a file, with groups and their delimiters flattened.
 ///
 /// # Errors
-/// The text is not Rust.
+/// Fails if the text is not valid Rust.
 pub(crate) fn tokens(text: &str) -> Result<Vec<Token>, String> {
     let stream: TokenStream = text.parse().map_err(|e| format!("{e}"))?;
     let mut out = Vec::new();
@@ -25,7 +25,7 @@ pub(crate) fn tokens(text: &str) -> Result<Vec<Token>, String> {
 
 fn flatten(stream: TokenStream, in_test: bool, out: &mut Vec<Token>) {
     let trees: Vec<TokenTree> = stream.into_iter().collect();
-    // Set by `#[cfg(test)]` until the item behind it ends.
+    // Set by `#[cfg(test)]` until the following item ends.
     let mut is_test = in_test;
     let mut is_lifetime = false;
     for (i, tree) in trees.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The table of crates in ARCHITECTURE.md against what Cargo sees.
+//! Compares the table of crates in ARCHITECTURE.md with Cargo's metadata.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,7 +9,7 @@ use flambeau_tidy::{packages, root, sources};
 
 type Arrows = BTreeMap<String, BTreeSet<String>>;
 
-/// Crates by their short names, as the table has them: `flambeau-ir` is `ir`.
+/// Short name of a crate, as in the table: `flambeau-ir` is `ir`.
 fn short(package: &str) -> &str {
     package.strip_prefix("flambeau-").unwrap_or(package)
 }
@@ -63,7 +63,7 @@ fn every_file_that_the_page_names_is_there() {
         let is_file = [".rs", ".cpp", ".sh", ".py", ".md"].iter().any(|end| text.ends_with(end));
         is_file && !text.contains([' ', '<', '*'])
     };
-    // Outside of fences, every second piece stands between backticks.
+    // Outside code fences, every second piece is between backticks.
     let names: Vec<&str> = page.split('`').filter(|text| is_name(text)).collect();
     assert!(names.len() > 20, "the page names files: {names:?}");
     for name in names {

@@ -1,10 +1,11 @@
-//! No environment, clock or global state below the rim.
+//! Library code below the rim (commands and bindings) uses no environment variables, clocks or
+//! global state.
 
 use flambeau_tidy::{Token, rust_sources, sources};
 
 use crate::{Exception, hold};
 
-/// The rim, and code that no program contains.
+/// Whether a file belongs to the rim, or to code outside of programs.
 fn is_free(path: &str) -> bool {
     let folders = ["crates/cli/", "crates/python/", "crates/serve/", "crates/tidy/", "crates/testcases/"];
     folders.iter().any(|folder| path.starts_with(folder))
@@ -12,7 +13,7 @@ fn is_free(path: &str) -> bool {
         || path.split('/').any(|part| ["tests", "examples", "benches", "fuzz"].contains(&part))
 }
 
-/// Places in library code where `is_found` says so of the tokens that begin there.
+/// Locations in library code where `is_found` accepts the tokens that begin there.
 fn places(is_found: impl Fn(&[Token]) -> bool) -> Vec<(String, usize, String)> {
     let mut found = Vec::new();
     for file in rust_sources().iter().filter(|file| !is_free(&file.path)) {

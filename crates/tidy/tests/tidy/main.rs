@@ -1,5 +1,5 @@
-//! What ARCHITECTURE.md promises of the sources, held against them. An exception stands in a list with its reason, and a list may
-//! not name what is no exception any more.
+//! Checks of the sources against the promises of ARCHITECTURE.md. Each exception is listed with a
+//! reason; a list must not contain obsolete exceptions.
 
 #![forbid(unsafe_code)]
 
@@ -11,10 +11,10 @@ mod unsafe_rooms;
 
 use std::collections::BTreeSet;
 
-/// A file that is allowed to break a rule, and why.
+/// A file that may break a rule, and the reason.
 type Exception = (&'static str, &'static str);
 
-/// Holds places that break a rule, as (path, line, what is there), against the files that may.
+/// Asserts that only listed files break a rule. Violations are (path, line, text).
 fn hold(rule: &str, found: &[(String, usize, String)], exceptions: &[Exception]) {
     let allowed = |path: &str| exceptions.iter().any(|(file, _)| *file == path);
     let broken: Vec<String> =

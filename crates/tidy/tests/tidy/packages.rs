@@ -1,4 +1,5 @@
-//! What makes a package complete, and what the facade's features leave out.
+//! Checks that packages are complete, and that features of the facade exclude unneeded
+//! dependencies.
 
 use std::fs;
 

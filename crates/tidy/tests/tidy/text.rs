@@ -1,8 +1,8 @@
-//! What no file of the repository says.
+//! Checks for text that no file may contain.
 
 use flambeau_tidy::{root, sources};
 
-/// Hosts that files may name, and why.
+/// Hosts that files may name, with reasons.
 const HOSTS: [(&str, &str); 10] = [
     ("127.0.0.1", "servers that tests start"),
     ("app.example", "a name that nobody has, for examples"),
@@ -16,7 +16,7 @@ const HOSTS: [(&str, &str); 10] = [
     ("www.apache.org", "the license"),
 ];
 
-/// Parts of paths that only one machine has.
+/// Prefixes of paths on a single machine.
 const ABSOLUTE: [&str; 5] = ["/home/", "/root/", "/Users/", "/work/", "C:\\Users"];
 
 #[test]
@@ -29,7 +29,7 @@ fn no_file_names_a_place_on_one_machine() {
     }
 }
 
-/// Whether a line has a path that begins with `part`, rather than one that contains it.
+/// Whether a line contains a path that begins with `part`, instead of a longer path around it.
 fn names(line: &str, part: &str) -> bool {
     line.match_indices(part).any(|(at, _)| !line[..at].ends_with(|c: char| c.is_alphanumeric() || "._-$}~*".contains(c)))
 }

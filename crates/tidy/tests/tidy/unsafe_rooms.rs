@@ -1,11 +1,11 @@
-//! `unsafe` lives in named rooms; everything else forbids it.
+//! `unsafe` occurs only in listed folders and files; all other code forbids it.
 
 use flambeau_tidy::rust_sources;
 
-/// Where `unsafe` may stand: a folder with `/` at its end, or a file.
+/// Folders (with a final `/`) and files that may use `unsafe`.
 const ROOMS: [&str; 4] = ["crates/kernels/", "crates/mlx/src/ffi/", "crates/python/src/dlpack.rs", "crates/runtime/src/map.rs"];
 
-/// Crates with such a room deny `unsafe` at their root and allow it at the room's door.
+/// Crate roots that deny `unsafe` instead of forbidding it, because one of their modules allows it.
 const DENYING: [&str; 3] = ["crates/mlx/src/lib.rs", "crates/python/src/lib.rs", "crates/runtime/src/lib.rs"];
 
 fn is_room(path: &str) -> bool {
