@@ -1,9 +1,9 @@
-//! Prints the table of nodes and calls, with what exercises each of them.
+//! Prints the table of nodes and calls, with their coverage by cases.
 //!
 //! cargo run --example op_table -p flambeau -- FOLDER... > docs/ops.md
 //!
-//! A folder holds case folders as `flambeau conformance` takes them. Columns about cases come from compiling each `model.pt2` and
-//! from the `model.pte` beside it, which ExecuTorch wrote.
+//! A folder contains case folders, as for `flambeau conformance`. The columns about cases come from
+//! compiling each `model.pt2`, and from ExecuTorch's `model.pte` next to it.
 
 #[path = "../tests/op_table/survey.rs"]
 mod survey;

@@ -1,22 +1,22 @@
 //! Flambeau: ExecuTorch's MLX delegate in Rust.
 //!
-//! It compiles PyTorch programs that `torch.export` captured into ExecuTorch `.pte` files whose work is delegated to MLX, and runs
-//! such files on a CPU engine of its own, or on an installed MLX.
+//! It compiles PyTorch programs captured by `torch.export` into ExecuTorch `.pte` files that
+//! delegate their work to MLX. It runs such files on its own CPU engine, or on an installed MLX.
 //!
 //! | to | use | feature |
 //! |---|---|---|
 //! | load a `.pte` file and run its methods | [`runtime`], [`tensor`] | |
-//! | look into files and graphs, or write them | [`wire`], [`ir`] | |
+//! | inspect or write files and graphs | [`wire`], [`ir`] | |
 //! | compute on the CPU | [`cpu`] | `cpu` |
 //! | compute on MLX: Metal, CUDA or its CPU backend | [`mlx`] | `mlx` |
 //! | compile an archive of `torch.export` | [`pt2`], [`compile`] | `compile` |
-//! | turn a Hugging Face folder or a GGUF file into a program | [`zoo`] | `zoo` |
-//! | tokenize, apply chat templates, sample, generate text, make vectors of texts | [`text`], [`runners`] | `text` |
-//! | read recordings, transcribe speech | [`audio`], [`runners`] | `speech` |
-//! | bring an engine of your own | [`engine`] | |
+//! | convert a Hugging Face folder or a GGUF file to a program | [`zoo`] | `zoo` |
+//! | tokenize, apply chat templates, sample, generate and embed text | [`text`], [`runners`] | `text` |
+//! | decode recordings, transcribe speech | [`audio`], [`runners`] | `speech` |
+//! | implement an engine | [`engine`] | |
 //!
-//! All features are on by default. A program that only runs models takes `default-features = false, features = ["cpu"]` and does
-//! without the dependencies of the others.
+//! All features are enabled by default. A program that only runs models needs
+//! `default-features = false, features = ["cpu"]`, without the dependencies of the other features.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -43,7 +43,7 @@ assert_eq!(outputs[0].describe(), "f32[1, 2]");
 "#
 )]
 
-/// Element types, shapes, shared bytes, tensors and their comparison.
+/// Element types, shapes, shared bytes, tensors and tensor comparison.
 ///
 /// ```
 /// use flambeau::tensor::{DType, Tensor, Tolerance, cast, compare};
@@ -62,7 +62,7 @@ pub mod tensor {
     };
 }
 
-/// The graph that a delegate holds: nodes over numbered slots, a checker, and a text form.
+/// The graph of a delegate: nodes over numbered slots, a checker, and a text form.
 ///
 /// ```
 /// use flambeau::ir::{Graph, check};
@@ -92,7 +92,7 @@ pub mod ir {
     };
 }
 
-/// The seam between programs and engines: what an engine implements, and what it is told.
+/// The interface between programs and engines: the traits of an engine, and its options and values.
 #[cfg_attr(
     feature = "cpu",
     doc = r#"
@@ -131,7 +131,7 @@ pub mod engine {
     };
 }
 
-/// The bytes of `.pte` programs, `.ptd` data files and delegate payloads.
+/// Readers and writers of `.pte` programs, `.ptd` data files and delegate payloads.
 ///
 /// ```
 /// use flambeau::wire::{ProgramWriter, pte::EValue, read_program};
@@ -189,13 +189,14 @@ pub mod cpu {
     pub use flambeau_cpu::CpuEngine;
 }
 
-/// The MLX engine, which needs an installed MLX and, once for each version of it, a C++ compiler.
+/// The MLX engine. It needs an installed MLX and, once per version of MLX, a C++ compiler.
 ///
 /// ```no_run
 /// use flambeau::mlx::{MlxEngine, Options, Search, Shim};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let search = Search { path: Some(".venv".into()), interpreters: vec!["python3".into()], prefixes: vec![] };
+/// let interpreters = vec!["python3".into()];
+/// let search = Search { path: Some(".venv".into()), interpreters, prefixes: vec![] };
 /// let shim = Shim { install: search.find()?, cache: "cache".into(), compiler: None };
 /// let engine = MlxEngine::load(&shim.build()?, &Options::default())?;
 /// println!("MLX {} on {}", engine.version(), engine.device());
@@ -207,7 +208,7 @@ pub mod mlx {
     pub use flambeau_mlx::{Device, Error, Install, MemoryUse, MlxEngine, Options, Search, Shim};
 }
 
-/// The archives that `torch.export.save` writes.
+/// Reader of archives written by `torch.export.save`.
 ///
 /// ```
 /// use flambeau::{pt2::Archive, runtime::map_file};
@@ -226,15 +227,18 @@ pub mod pt2 {
     };
 }
 
-/// From exported programs to `.pte` files. Constants are folded by running them on the engine that the caller hands in.
+/// The compiler from exported programs to `.pte` files. It folds constants by running them on the
+/// caller's engine.
 ///
 /// ```
-/// use flambeau::{compile::{Options, Scheme, SchemeName, compile}, pt2::Archive, runtime::map_file};
+/// use flambeau::compile::{Options, Scheme, SchemeName, compile};
+/// use flambeau::{pt2::Archive, runtime::map_file};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let cpu = flambeau::engines(None, false).get("cpu")?;
 /// let exported = Archive::open(map_file("examples/data/mlp.pt2")?)?.only_program()?;
-/// let options = Options { linear: Some(Scheme::from_name("4w", Some(32))?), ..Options::default() };
+/// let linear = Some(Scheme::from_name("4w", Some(32))?);
+/// let options = Options { linear, ..Options::default() };
 /// let output = compile(&[("forward", &exported)], &options, &*cpu)?;
 /// for method in &output.report.methods {
 ///     println!("{}: {} calls became {} nodes", method.name, method.calls.len(), method.nodes);
@@ -252,7 +256,7 @@ pub mod compile {
     };
 }
 
-/// Model families: checkpoints to exported programs, without Python.
+/// Model families: converts checkpoints to exported programs, without Python.
 ///
 /// ```
 /// use flambeau::{compile, runtime::{Program, map_file}, zoo::{self, Checkpoint}};
@@ -280,11 +284,11 @@ pub mod zoo {
 
     use crate::{compile, engine::Engine, wire::pte::EValue};
 
-    /// Compiles a model as a whole, with the constant methods that state its facts. [Routers and gates](Model::floats) keep their floats unless
-    /// one of the options' rules says otherwise.
+    /// Compiles a whole model, with its metadata as constant methods. [Routers and
+    /// gates](Model::floats) stay in floating point unless a rule in the options quantizes them.
     ///
     /// # Errors
-    /// As [`compile`](compile::compile); what no delegate takes is one.
+    /// As [`compile`](compile::compile); also fails if the delegate cannot take all calls.
     pub fn compile<'m>(
         model: &'m Model,
         mut options: compile::Options,
@@ -314,20 +318,32 @@ pub mod zoo {
 /// Tokenizers, chat templates and sampling.
 ///
 /// ```
-/// use flambeau::text::{ChatInput, ChatTemplate, Sampler, SamplingParams, Tokenizer, TokenizerFiles, message};
+/// use flambeau::text::{
+///     ChatInput, ChatTemplate, Sampler, SamplingParams, Tokenizer, TokenizerFiles, message,
+/// };
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let tokenizer = std::fs::read("examples/data/tiny-llama/tokenizer.json")?;
 /// let config = std::fs::read("examples/data/tiny-llama/tokenizer_config.json")?;
-/// let files = TokenizerFiles { tokenizer: &tokenizer, tokenizer_config: Some(&config), ..TokenizerFiles::default() };
+/// let files = TokenizerFiles {
+///     tokenizer: &tokenizer,
+///     tokenizer_config: Some(&config),
+///     ..TokenizerFiles::default()
+/// };
 /// let tokenizer = Tokenizer::from_files(&files)?;
-/// let template = ChatTemplate::from_files(&files, tokenizer.special(), None)?.expect("the folder has a template");
+/// let template = ChatTemplate::from_files(&files, tokenizer.special(), None)?;
+/// let template = template.expect("the folder has a template");
 ///
-/// let chat = ChatInput { messages: vec![message("user", "where is the cat ?")], add_generation_prompt: true, ..ChatInput::default() };
+/// let chat = ChatInput {
+///     messages: vec![message("user", "where is the cat ?")],
+///     add_generation_prompt: true,
+///     ..ChatInput::default()
+/// };
 /// let prompt = tokenizer.encode(&template.render(&chat)?, false)?;
 /// assert_eq!(tokenizer.decode(&prompt, true)?, "user : where is the cat ? assistant :");
 ///
-/// let mut sampler = Sampler::new(SamplingParams { temperature: 0.0, ..SamplingParams::default() })?;
+/// let params = SamplingParams { temperature: 0.0, ..SamplingParams::default() };
+/// let mut sampler = Sampler::new(params)?;
 /// assert_eq!(sampler.sample(&[0.1, 2.0, -1.0], &prompt)?, 1);
 /// # Ok(())
 /// # }
@@ -341,7 +357,7 @@ pub mod text {
     };
 }
 
-/// Recordings to samples, and samples to the features of speech models.
+/// Decodes recordings to samples, and computes the features of speech models from samples.
 ///
 /// ```no_run
 /// use std::fs::File;
@@ -361,7 +377,8 @@ pub mod audio {
     pub use flambeau_audio::{Error, LogMel, MAX_CHANNELS, ParakeetMel, Pcm, RATES, Recording, Sample, VoiceActivity};
 }
 
-/// Loops over methods: generation, vectors of texts, and with the feature `speech` transcription.
+/// Loops over methods: text generation, text embeddings and, with the feature `speech`,
+/// transcription.
 #[cfg_attr(
     all(feature = "cpu", feature = "zoo"),
     doc = r#"
@@ -405,11 +422,12 @@ pub mod runners {
     pub use flambeau_runners::{Error, embed, llm};
 }
 
-/// The engines of this build that need nothing else: the CPU engine, with the feature `cpu`. Add
-/// [`MlxEngine`](mlx::MlxEngine) with [`Engines::with`](runtime::Engines::with) where an MLX is installed.
+/// The engines of this build without external requirements: the CPU engine, with the feature `cpu`.
+/// Add [`MlxEngine`](mlx::MlxEngine) with [`Engines::with`](runtime::Engines::with) if MLX is
+/// installed.
 ///
-/// `threads` bounds the CPU engine, the caller's thread included; `None` means one per core. With `profile`, sessions measure the
-/// time of each node.
+/// `threads` limits the CPU engine's threads, including the caller's; `None` means one per core.
+/// With `profile`, sessions measure the time of each node.
 pub fn engines(threads: Option<usize>, profile: bool) -> runtime::Engines {
     let engines = runtime::Engines::new();
     #[cfg(feature = "cpu")]
@@ -419,7 +437,7 @@ pub fn engines(threads: Option<usize>, profile: bool) -> runtime::Engines {
     engines
 }
 
-/// A monotonic clock, for engines that measure.
+/// A monotonic clock for engines that measure time.
 pub fn clock() -> engine::Clock {
     let start = std::time::Instant::now();
     engine::Clock::new(move || start.elapsed())

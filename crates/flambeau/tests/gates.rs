@@ -1,4 +1,5 @@
-//! Routers and gates of a model with gated delta nets and experts: they keep their floats, and stand where kernels of engines look for them.
+//! Routers and gates of a model with gated delta nets and experts: they stay in floating point, and
+//! their nodes have the order that engine kernels match.
 #![cfg(all(feature = "cpu", feature = "zoo"))]
 
 use flambeau::{
@@ -19,7 +20,7 @@ const KEY_HEADS: usize = 8;
 const DIM: usize = 128;
 const QUERIES: usize = 4;
 const VOCABULARY: usize = 64;
-/// Endings of the names of routers and gates.
+/// Suffixes of router and gate names.
 const GATES: [&str; 4] = ["mlp.gate.weight", "mlp.shared_expert_gate.weight", "in_proj_a.weight", "in_proj_b.weight"];
 
 fn config() -> Value {
@@ -96,7 +97,8 @@ fn model() -> Model {
     zoo::build(&checkpoint, &zoo::Options { max_seq_len: Some(64), prefill_chunk: Some(16), ..zoo::Options::default() }).unwrap()
 }
 
-/// Reads the graph of the model, whose linear layers have four bits unless a rule says otherwise.
+/// Compiles the model with four-bit linear layers, except where a rule differs, and reads its
+/// graph.
 fn compiled<T>(model: &Model, rules: Vec<WeightRule>, read: impl Fn(&Checked) -> T) -> T {
     let linear = Some(Scheme::from_name("4w", None).unwrap());
     let output = zoo::compile(model, Options { linear, rules, ..Options::default() }, &CpuEngine::new(Some(1))).unwrap();
@@ -133,7 +135,8 @@ fn a_rule_by_name_may_quantize_a_router() {
     assert!(!names.iter().any(|name| name.ends_with("in_proj_a.weight_packed")), "{names:?}");
 }
 
-/// The kernels that engines have for runs of nodes match what lies in this file, so that the exporter has to write the same.
+/// Engine kernels match the node sequence in this file, so the compiler must emit the same
+/// sequence.
 #[test]
 fn nodes_stand_in_the_order_that_kernels_match() {
     let kinds = |text: &str| -> Vec<String> {
@@ -142,7 +145,8 @@ fn nodes_stand_in_the_order_that_kernels_match() {
     };
     let expected = kinds(include_str!("../../mlx/tests/mixture/floats.txt"));
     let found = compiled(&model(), Vec::new(), |graph| kinds(&graph.to_string()));
-    // From a kind of node on, as many as belong to what a kernel takes: a delta net's projections and rule, attention, a mixture.
+    // Windows of nodes around a node kind, one per kernel: a delta net's projections and rule, then
+    // attention and a mixture of experts.
     for (kind, before, count) in [("Conv1D", 9, 60), ("SliceUpdate", 20, 40)] {
         let window = |nodes: &[String]| {
             let at = nodes.iter().position(|node| node == kind).unwrap() - before;

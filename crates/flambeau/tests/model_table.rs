@@ -1,4 +1,4 @@
-//! `docs/models.md` lists every family of language models, in the words of the table that reads their configs.
+//! `docs/models.md` must list every language model family, with the wording of the family table.
 #![cfg(feature = "zoo")]
 
 use std::{fs, path::Path};

@@ -1,4 +1,4 @@
-//! Sequences that step together: each has the bits that it has alone.
+//! Batched steps of several sequences give the same bits as separate steps.
 #![cfg(all(feature = "cpu", feature = "text", feature = "zoo"))]
 
 mod models;
@@ -75,7 +75,7 @@ fn a_sequence_that_fails_leaves_the_others() {
     let expected = bits(&begun(&model, 1).step(&[3]).expect("the step runs"));
     let mut sequences = [1, 5, 1].map(|number| begun(&model, number));
     let mut logits = vec![Vec::new(); 3];
-    // One token is none of the vocabulary's.
+    // One token is outside the vocabulary.
     let all = sequences.iter_mut().zip(&mut logits).zip([3, u32::MAX, 3]);
     let mut feeds: Vec<_> = all.map(|((sequence, logits), token)| Feed { sequence, token, logits }).collect();
     let outcomes: Vec<_> = Sequence::step_each(&mut feeds).into_iter().map(|outcome| outcome.expect("no panic")).collect();

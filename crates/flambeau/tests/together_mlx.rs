@@ -1,4 +1,5 @@
-//! Sequences that step together on MLX: each has the logits that it has alone, within what rounding changes.
+//! Batched steps of several sequences on MLX give the same logits as separate steps, up to
+//! rounding.
 #![cfg(all(feature = "mlx", feature = "text", feature = "zoo"))]
 
 mod models;
@@ -24,13 +25,13 @@ fn engine() -> (Arc<MlxEngine>, Arc<dyn Engine>) {
     (Arc::clone(&engine), engine)
 }
 
-/// The largest difference by the largest logit.
+/// The largest difference relative to the largest logit.
 fn difference(found: &[f32], expected: &[f32]) -> f32 {
     let most = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0, |most: f32, v| most.max(v.abs()));
     most(&mut found.iter().zip(expected).map(|(a, b)| a - b)) / most(&mut expected.iter().copied())
 }
 
-/// Whether any of the steps was one run of several sequences.
+/// Checks batched steps; returns whether any of them ran as a single run.
 fn check(what: &str, model: &Model, mlx: &MlxEngine, bound: f32) -> bool {
     let before = mlx.joined_runs();
     for count in [2, 5] {
@@ -41,7 +42,7 @@ fn check(what: &str, model: &Model, mlx: &MlxEngine, bound: f32) -> bool {
             for (number, (logits, expected)) in logits.iter().zip(&expected).enumerate() {
                 let difference = difference(logits, &expected[step]);
                 assert!(difference <= bound, "{what}: {number} of {count}, step {step}: {difference}");
-                // In 16 bits, the best may be several.
+                // In 16 bits, several logits may be the largest.
                 let is_best = bound > 1e-3 || best(logits) == best(&expected[step]);
                 assert!(is_best, "{what}: {number} of {count}, step {step} chooses another token");
             }
@@ -76,7 +77,7 @@ fn sequences_have_the_logits_that_they_have_alone() {
     }
 }
 
-/// What greedy decoding chooses.
+/// The token that greedy decoding chooses.
 fn best(logits: &[f32]) -> usize {
     (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).expect("there are logits")
 }
@@ -86,7 +87,7 @@ fn a_sequence_that_fails_leaves_the_others() {
     let (_, engine) = engine();
     let model = model("gguf-qwen2", DType::F32, Some(4), &engine);
     let expected = begun(&model, 1).step(&[3]).expect("the step runs");
-    // One token is none of the vocabulary's.
+    // One token is outside the vocabulary.
     let mut sequences = [1, 5, 1].map(|number| begun(&model, number));
     let mut logits = vec![Vec::new(); 3];
     let all = sequences.iter_mut().zip(&mut logits).zip([3, u32::MAX, 3]);

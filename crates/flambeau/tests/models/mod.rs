@@ -1,4 +1,4 @@
-//! Models of the repository's checkpoints, and sequences behind prompts of their own.
+//! Models of the committed checkpoints, and sequences with different prompts.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -11,10 +11,10 @@ use flambeau::{
     zoo::{self, Checkpoint},
 };
 
-/// Steps of each sequence behind its prompt.
+/// Number of steps of each sequence after its prompt.
 pub(crate) const STEPS: usize = 3;
 
-/// A checkpoint of the repository's.
+/// Reads a committed checkpoint.
 fn checkpoint(case: &str) -> Checkpoint {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testcases/checkpoints").join(case);
     let read = |name: &str| fs::read(folder.join(name)).expect("the case has the file");
@@ -25,7 +25,7 @@ fn checkpoint(case: &str) -> Checkpoint {
     Checkpoint::from_folder(files.to_vec()).expect("the folder is sound")
 }
 
-/// A checkpoint as a model whose linear layers have so many bits.
+/// Compiles a checkpoint as a model; `linear` is the number of bits of its linear layers.
 pub(crate) fn model(case: &str, dtype: DType, linear: Option<u32>, engine: &Arc<dyn Engine>) -> Model {
     let options = zoo::Options { dtype: Some(dtype), max_seq_len: Some(24), prefill_chunk: Some(16), ..zoo::Options::default() };
     let built = zoo::build(&checkpoint(case), &options).expect("the family is known");
@@ -37,7 +37,7 @@ pub(crate) fn model(case: &str, dtype: DType, linear: Option<u32>, engine: &Arc<
     Model::load(&program, engine, &ModelOptions::default()).expect("it is a language model")
 }
 
-/// A sequence behind a prompt of its own length.
+/// A sequence that has read a prompt; each number has a prompt of another length.
 pub(crate) fn begun(model: &Model, number: usize) -> Sequence {
     let mut sequence = model.sequence().expect("there is room");
     let prompt: Vec<u32> = (0..=number as u32).map(|i| (i * 5 + number as u32) % 16).collect();
@@ -45,7 +45,7 @@ pub(crate) fn begun(model: &Model, number: usize) -> Sequence {
     sequence
 }
 
-/// The logits of each sequence's steps, one sequence after the other.
+/// Logits of each step of each sequence, computed one sequence at a time.
 pub(crate) fn alone_each(model: &Model, count: usize) -> Vec<Vec<Vec<f32>>> {
     let steps = |number: usize| {
         let mut sequence = begun(model, number);
@@ -54,7 +54,7 @@ pub(crate) fn alone_each(model: &Model, count: usize) -> Vec<Vec<Vec<f32>>> {
     (0..count).map(steps).collect()
 }
 
-/// The logits of each sequence in a step of all of them.
+/// Logits of each sequence from one batched step.
 pub(crate) fn step_together(sequences: &mut [Sequence], step: usize) -> Vec<Vec<f32>> {
     let mut logits = vec![Vec::new(); sequences.len()];
     let pairs = sequences.iter_mut().zip(&mut logits).enumerate();
@@ -65,7 +65,7 @@ pub(crate) fn step_together(sequences: &mut [Sequence], step: usize) -> Vec<Vec<
     logits
 }
 
-/// What a sequence is fed behind its prompt.
+/// The token fed to a sequence in a step after its prompt.
 pub(crate) fn token(number: usize, step: usize) -> u32 {
     (number * 3 + step * 7) as u32 % 16
 }

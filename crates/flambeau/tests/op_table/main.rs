@@ -1,4 +1,4 @@
-//! `docs/ops.md` tells of every node and every call, and of what the conformance cases exercise.
+//! `docs/ops.md` must cover every node and call, and the coverage by conformance cases.
 
 mod survey;
 

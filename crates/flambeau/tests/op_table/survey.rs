@@ -1,4 +1,4 @@
-//! Which nodes and calls a set of case folders exercises.
+//! Survey of the nodes and calls in a set of case folders.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,18 +20,18 @@ use flambeau::{
 use flambeau_ir::{Role, infer::Env};
 use flambeau_lower as lower;
 
-/// What cases say of a kind of node.
+/// Occurrences of a kind of node.
 #[derive(Debug, Default)]
 struct NodeUse {
-    /// Cases whose program by this compiler contains it.
+    /// Number of cases with the node in this compiler's program.
     ours: usize,
-    /// Cases whose program by ExecuTorch contains it.
+    /// Number of cases with the node in ExecuTorch's program.
     peers: usize,
-    /// Element types of the tensors that it reads.
+    /// Element types of the tensors that the node reads.
     dtypes: BTreeSet<&'static str>,
 }
 
-/// What cases say of a PyTorch call.
+/// Occurrences of a PyTorch call.
 #[derive(Debug, Default)]
 struct CallUse {
     cases: usize,
@@ -39,7 +39,7 @@ struct CallUse {
     kernels: BTreeSet<String>,
 }
 
-/// What a set of case folders exercises.
+/// Occurrences of nodes and calls in a set of case folders.
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
     cases: usize,
@@ -48,7 +48,7 @@ pub(crate) struct Survey {
 }
 
 impl Survey {
-    /// Adds every case folder directly in a folder.
+    /// Adds all case folders directly inside a folder.
     pub(crate) fn add_cases(&mut self, folder: &Path) -> Result<(), Box<dyn Error>> {
         let engine = flambeau::engines(None, false).get("cpu")?;
         let mut cases: Vec<PathBuf> = fs::read_dir(folder)?.map(|e| e.map(|e| e.path())).collect::<Result<_, _>>()?;
@@ -103,7 +103,7 @@ impl Survey {
         }
     }
 
-    /// The table, complete for nodes and calls whatever the cases.
+    /// The table as Markdown; it lists all nodes and calls, even without cases.
     pub(crate) fn to_markdown(&self) -> String {
         let mut text = format!(
             "# Nodes and calls\n\n\
@@ -142,13 +142,13 @@ impl Survey {
     }
 }
 
-/// The line of a reason for refusing operators.
+/// The row of a refusal.
 pub(crate) fn refusal_columns(refusal: &lower::Refusal) -> String {
     let operators = code_list(refusal.operators.iter().copied());
     format!("| {operators} | {} | {} |", refusal.reason, refusal.instead)
 }
 
-/// The part of a node's line that no case changes.
+/// The part of a node's row that is independent of cases.
 pub(crate) fn node_columns(info: &ir::NodeInfo) -> String {
     let fields = info.fields.iter().map(|f| {
         let ty = f.ty.replace(' ', "");
@@ -159,7 +159,7 @@ pub(crate) fn node_columns(info: &ir::NodeInfo) -> String {
     format!("| {} | {} | {fields} |", info.tag, info.name)
 }
 
-/// The part of a call's line that no case changes.
+/// The part of a call's row that is independent of cases.
 pub(crate) fn call_column(target: &str) -> String {
     format!("| `{target}` |")
 }
