@@ -1,7 +1,7 @@
 //! Grouping of texts into batches.
 
-/// Number of tokens from which on a larger run is no faster per token. A smaller run is dominated
-/// by reading the weights.
+/// Run size in tokens above which the time per token stays constant. In smaller runs, reading the
+/// weights dominates.
 const ENOUGH: usize = 256;
 
 /// Maximum number of tokens of a run, padding included; it bounds the memory of a run.

@@ -34,8 +34,8 @@ pub struct Request {
     pub logprobs: Option<usize>,
     /// Constraint on the tokens of the answer.
     pub constraint: Option<Constraint>,
-    /// Enables prompt lookup: tokens that followed an earlier occurrence of the last tokens become
-    /// draft tokens, so that a step may yield several. It is faster where texts repeat their
+    /// Enables prompt lookup: it finds an earlier occurrence of the last tokens and drafts the
+    /// tokens after it. A step may then yield several tokens. It is faster where texts repeat their
     /// prompts. Tokens only change by the rounding of multi-token steps.
     pub prompt_lookup: bool,
 }

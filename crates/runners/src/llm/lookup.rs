@@ -56,7 +56,7 @@ impl Lookup {
         continuation(text, self.width.min(most))
     }
 
-    /// Number of tokens that a draft model predicts in the round that begins `now`, at most `most`.
+    /// Number of draft tokens, at most `most`, for the draft model in the round that begins `now`.
     /// If drafting is slower per token than plain steps, some rounds are plain.
     pub(super) fn width(&mut self, most: usize, now: Duration) -> usize {
         let rest = self.pace.note(now, 1 + self.row);

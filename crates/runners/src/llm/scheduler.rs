@@ -124,9 +124,9 @@ impl Scheduler {
         Scheduler { model, tokenizer, limits, waiting: VecDeque::new(), running: Vec::new(), pool, next_id: 0, steps: 0 }
     }
 
-    /// Adds a prompt cache on disk. The scheduler continues its texts and writes texts that would
-    /// be lost: those of reused sequences, and all texts on [`save`](Self::save). Reads all weights
-    /// to identify the model.
+    /// Adds a prompt cache on disk. The scheduler continues its texts. It writes the texts of
+    /// sequences that it reassigns, and all texts on [`save`](Self::save). Reads all weights to
+    /// identify the model.
     #[must_use]
     pub fn with_disk(mut self, disk: &DiskCache) -> Scheduler {
         self.pool.use_disk(disk);

@@ -1,4 +1,4 @@
-//! A sequence that answers a series of prompts, most of which extend the previous one.
+//! A sequence that answers a series of prompts; most prompts extend the previous one.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},

@@ -37,7 +37,7 @@ pub(crate) fn text_held_back_for_a_stop_text_is_shown_at_the_end(engine: &AnyEng
 }
 
 pub(crate) fn end_tokens_can_be_ignored(engine: &AnyEngine) {
-    // Nothing is known of the token after the end token, so that the lowest id wins.
+    // The end token's row is all zeros, so the lowest id wins.
     let request = Request { ignore_eos: true, stop_ids: vec![1], ..request(&[2], 3) };
     let done = run(engine, &bigrams(&cycle(END), 100), &request).unwrap();
     assert_eq!((&done.ids[..], done.finish), (&[END, 0, 1][..], FinishReason::Length));
@@ -52,7 +52,7 @@ pub(crate) fn as_many_tokens_as_asked_for(engine: &AnyEngine) {
 }
 
 pub(crate) fn a_full_context_ends_generation(engine: &AnyEngine) {
-    // The last token that is drawn takes no place.
+    // The last sampled token needs no position in the cache.
     for (prompt, tokens) in [(1, 4), (3, 2), (4, 1)] {
         let done = run(engine, &bigrams(&cycle(0), 4), &request(&vec![0; prompt], 50)).unwrap();
         assert_eq!((done.ids.len(), done.finish), (tokens, FinishReason::Context), "a prompt of {prompt}");
@@ -72,8 +72,8 @@ pub(crate) fn callers_cancel_between_tokens(engine: &AnyEngine) {
         let done = done.unwrap();
         assert_eq!((&*done.text, done.finish), (&"bca"[..pieces], FinishReason::Cancelled));
         assert_eq!(done.ids.len(), pieces);
-        // Tokens that were never received are not a part of the sequence: the prompt and what was
-        // fed back are.
+        // The sequence holds the prompt and the tokens fed back, but no tokens that were never
+        // received.
         let fed = if pieces == 0 { 0 } else { 5 + pieces - 1 };
         assert!(model.position() >= fed && model.position() <= fed + 1, "position {} after {pieces}", model.position());
     }

@@ -21,7 +21,7 @@ const MAGIC: [u8; 8] = *b"FLMBTXT\x01";
 /// Number of bytes before the head.
 const START: usize = 24;
 
-/// Alignment of tensor data in bytes, equal to that of a tensor's own storage.
+/// Alignment of tensor data in bytes; a tensor's own storage has the same alignment.
 const ALIGNMENT: usize = 64;
 
 /// Error of reading a file.
