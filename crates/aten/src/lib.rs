@@ -7,7 +7,8 @@
 //!
 //! ```
 //! let add = flambeau_aten::schema("aten.add_.Tensor").unwrap();
-//! assert_eq!(add.to_string(), "aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)");
+//! let text = "aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)";
+//! assert_eq!(add.to_string(), text);
 //! assert_eq!(add.functional().unwrap().target(), "aten.add.Tensor");
 //! ```
 
