@@ -1,8 +1,10 @@
-"""Writes src/pytorch.txt: the function schemas of the ATen operators that Flambeau speaks of, as the installed PyTorch prints them.
+"""Writes src/pytorch.txt: the function schemas of ATen operators in Flambeau's sources, in the
+installed PyTorch's notation.
 
-The operators are those that Rust sources of the workspace name in quotes (`"aten.add.Tensor"`, or `"aten::add"` for all its
-overloads on tensors), with the in-place, out and copying variants of each. One schema a line, in the order of their names. A target
-that PyTorch lacks is reported, unless src/custom.txt has it.
+An operator is included if a Rust source of the workspace names it in quotes (`"aten.add.Tensor"`,
+or `"aten::add"` for all its overloads on tensors), with its in-place, out and copying variants. The
+file has one schema per line, sorted by name. The script reports a target that PyTorch lacks, unless
+src/custom.txt has it.
 
     python crates/aten/schemas.py
 """
@@ -20,29 +22,32 @@ QUOTED_NAME = re.compile(r'"aten::(\w+)"')
 
 
 def base(name):
-    """The name without the marks of an in-place variant: `add_` and `__iadd__` are variants of `add` and `__add__`."""
+    """The base name of an in-place variant: `add` for `add_`, `__add__` for `__iadd__`."""
     if match := re.fullmatch(r"__i(\w+)__", name):
         return f"__{match[1]}__"
     return name if name.endswith("__") else name.removesuffix("_")
 
 
 def is_on_tensors(schema):
-    """Whether the operator takes and gives tensors, whose axes have no names."""
+    """Whether the operator takes and returns tensors without named axes."""
     types = [str(a.type) for a in schema.arguments]
     return any("Tensor" in t for t in types) and all("Tensor" in str(r.type) for r in schema.returns) and not (
         "Dimname" in str(schema) or schema.overload_name.startswith("prim_"))
 
 
 def signature(schema):
-    """What the variants of an operator have in common: names and types of the parameters, except for those that take results, or
-    that say of what kind a new tensor is."""
+    """The parameters that all variants of an operator share: names and types, without outputs and
+    without the options of a factory function.
+    """
     names = {a.name for a in schema.arguments}
     options = OPTIONS if OPTIONS <= names else set()
     return {a.name: str(a.type) for a in schema.arguments if not a.is_out and a.name not in options}
 
 
 def are_variants(one, other):
-    """Whether two operators have the same operands. The one that an in-place variant writes to may have another name there."""
+    """Whether two operators have the same operands. The written operand of an in-place variant may
+    have another name.
+    """
     a, b = signature(one), signature(other)
     names, others = sorted(a.keys() - b.keys()), sorted(b.keys() - a.keys())
     same = all(a[name] == b[name] for name in a.keys() & b.keys())

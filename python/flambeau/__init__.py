@@ -7,12 +7,12 @@ run ``.pte`` programs        :mod:`flambeau.runtime`, as ``executorch.runtime``
 generate text, chat          :class:`flambeau.LLM`
 transcribe recordings        :class:`flambeau.Transcriber`
 compile PyTorch programs     :func:`flambeau.compile`
-run a model by PyTorch       ``torch.compile(model, backend="flambeau")``
+run a PyTorch model          ``torch.compile(model, backend="flambeau")``
 serve models over HTTP       :func:`flambeau.serve`
 ===========================  =====================================================
 
-Neither PyTorch nor NumPy is imported here. Results are tensors of PyTorch's where the program has imported it, else arrays of
-NumPy's where that is installed, else :class:`flambeau.Tensor`.
+This package imports neither PyTorch nor NumPy. Results are PyTorch tensors if the program has
+imported PyTorch, else NumPy arrays if NumPy is installed, else :class:`flambeau.Tensor`.
 """
 
 from ._compile import Program, compile

@@ -1,4 +1,4 @@
-"""Graphs of ATen calls as archives of ``torch.export``."""
+"""Conversion of ATen graphs to archives of ``torch.export``."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ from torch.export.graph_signature import (
 )
 from torch.utils._pytree import tree_flatten
 
-#: For each output of a graph ``None`` if the program computes it, else the value in a tuple.
+#: For each output of a graph, ``None`` if the program computes it, else a tuple with the constant
+#: value.
 Outputs = list["tuple[Any] | None"]
 
 
 def archive(
     graph: torch.fx.GraphModule, args: Sequence[Any], weights: Mapping[int, torch.Tensor], room: tuple[int, int]
 ) -> tuple[bytes, list[int], Outputs]:
-    """The archive of a graph, whose inputs in ``weights`` become parameters, and which of the inputs it takes: those that are used.
+    """Returns the archive of a graph, the indices of the inputs that it takes, and its constant
+    outputs.
 
-    Sizes that are open are bounded by a multiple of those in ``args``, and by a least bound: both stand in ``room``.
+    Inputs in ``weights`` become parameters; unused inputs are dropped. ``room`` bounds dynamic
+    sizes: a multiple of the sizes in ``args``, and a minimum for the bound.
     """
     root = copy.deepcopy(graph)
     inputs, state, taken = _inputs(root, weights)
@@ -56,7 +59,7 @@ def _inputs(root: torch.fx.GraphModule, weights: Mapping[int, torch.Tensor]) -> 
     specs: list[InputSpec] = []
     state: dict[str, Any] = {}
     placeholders = dict(enumerate(node for node in root.graph.nodes if node.op == "placeholder"))
-    # Sizes that only shapes speak of are among the unused ones.
+    # Unused inputs include sizes that occur only in shapes.
     for i in [i for i, node in placeholders.items() if not node.users]:
         root.graph.erase_node(placeholders.pop(i))
     # Parameters come first in an exported program.
@@ -79,7 +82,7 @@ def _inputs(root: torch.fx.GraphModule, weights: Mapping[int, torch.Tensor]) -> 
 
 
 def _reorder(graph: torch.fx.Graph, placeholders: Sequence[torch.fx.Node]) -> None:
-    """Puts placeholders in an order, ahead of everything else."""
+    """Moves placeholders to the start of the graph, in the given order."""
     start = next(iter(graph.nodes))
     for node in placeholders:
         if node is not start:
@@ -107,7 +110,7 @@ def _outputs(root: torch.fx.GraphModule) -> tuple[list[OutputSpec], Outputs]:
 
 
 def _ranges(graph: torch.fx.GraphModule, args: Sequence[Any], room: tuple[int, int]) -> dict[Any, Any]:
-    """Bounds of the symbols in a graph: a plan for sizes without end would be as large."""
+    """Bounds of the symbols in a graph. Memory planning needs finite sizes."""
     from torch.utils._sympy.value_ranges import ValueRanges
 
     times, least = room
@@ -125,7 +128,7 @@ def _ranges(graph: torch.fx.GraphModule, args: Sequence[Any], room: tuple[int, i
         return {}
     ranges = {}
     for symbol, bounds in environment.var_to_range.items():
-        # Numbers of other kinds are fixed in the graph.
+        # Symbols of other types are constants in the graph.
         if symbol.is_integer:
             least_size = int(bounds.lower) if bounds.lower.is_Integer else 0
             most = max(times * sizes.get(symbol, 0), least)

@@ -1,4 +1,4 @@
-"""From captured programs to programs that run."""
+"""Compilation of captured programs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ Source = Any
 
 
 class Program(runtime.Program):
-    """A program that was compiled here. It runs as one that was loaded does, and can be saved."""
+    """A compiled program. It runs like a loaded one, and can be saved."""
 
     def __init__(self, program: _native.Program, report: dict[str, Any]) -> None:
         super().__init__(program)
-        #: What became of every call: ``methods``, each with ``calls``, which have ``target``, ``source`` and ``nodes`` or ``kernel``.
+        #: Report on every call: ``methods``, each with ``calls`` of ``target``, ``source`` and
+        #: ``nodes`` or ``kernel``.
         self.report = report
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -27,7 +28,7 @@ class Program(runtime.Program):
         self._program.save(os.fspath(path))
 
     def to_bytes(self) -> bytes:
-        """The ``.pte`` file."""
+        """The bytes of the ``.pte`` file."""
         return self._program.to_bytes()
 
 
@@ -43,14 +44,16 @@ def compile(
     threads: int | None = None,
     device: str | None = None,
 ) -> Program:
-    """Compiles a program that ``torch.export`` captured.
+    """Compiles a program captured by ``torch.export``.
 
-    ``source`` is an ``ExportedProgram``, the path or the bytes of a ``.pt2`` archive, or a mapping from names of methods to such;
-    a single one becomes the method ``forward``. ``qlinear``, ``qembedding``, ``group_size`` and ``recipe`` quantize weights as the
-    flags of ``flambeau compile`` do. With ``require_full``, a call that cannot be delegated is an error, in place of being left to
-    portable kernels.
+    ``source`` is an ``ExportedProgram``, or the path or bytes of a ``.pt2`` archive; it becomes the
+    method ``forward``. A mapping of method names to such sources compiles several methods.
+    ``qlinear``, ``qembedding``, ``group_size`` and ``recipe`` quantize weights like the same flags
+    of ``flambeau compile``. With ``require_full``, a call that cannot be delegated is an error;
+    otherwise portable kernels run it.
 
-    The program runs on ``engine``. :class:`flambeau.CompileError` names the calls that cannot be compiled, and their lines.
+    The program runs on ``engine``. :class:`flambeau.CompileError` lists the calls that cannot be
+    compiled, with source lines.
     """
     methods = source if isinstance(source, Mapping) else {"forward": source}
     quantize = {"qlinear": qlinear, "qembedding": qembedding, "group_size": group_size, "recipe": recipe}
@@ -64,7 +67,7 @@ def compile(
 
 
 def archive_of(source: Source) -> str | bytes:
-    """The path or the bytes of an archive."""
+    """Returns the path or the bytes of an archive."""
     if isinstance(source, (str, os.PathLike)):
         return os.fspath(source)
     if isinstance(source, (bytes, bytearray)):

@@ -1,8 +1,8 @@
 """The backend of ``torch.compile(model, backend="flambeau")``.
 
-Each graph that Dynamo captures becomes a program with one method. Weights are constants of the program while they stay as they are:
-when a call finds one changed, the graph is compiled anew. A graph with operators that cannot be compiled runs in PyTorch, with a
-warning that names them.
+Each graph captured by Dynamo becomes a program with one method. Weights are constants of the
+program; a call that finds a changed weight recompiles the graph. A graph with unsupported operators
+runs in PyTorch, with a warning that lists them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from . import _native
 from ._archive import archive
 from ._flags import engine_flags, flags
 
-#: Options of ``torch.compile(options=...)``: those of :func:`flambeau.compile`.
+#: Options of ``torch.compile(options=...)``, the same as for :func:`flambeau.compile`.
 Options = dict[str, Any]
 
-#: Weights that change more often than this become inputs.
+#: Number of recompilations for changed weights; after more changes, weights become inputs.
 _MOST_CHANGES = 2
 
-#: Open sizes are planned up to this many times the first one, and at least up to the second number.
+#: Bound of dynamic sizes: this multiple of the first size, but at least the second number.
 _ROOM, _LEAST_ROOM = 4, 1024
 
 
 def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options | None = None, **_: Any) -> Callable[..., Any]:
-    """Compiles a graph of Dynamo's. Gradients, where they are asked for, are computed by PyTorch."""
+    """Compiles a Dynamo graph. PyTorch computes gradients if they are needed."""
     chosen = dict(options or {})
 
     def compiler(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -50,7 +50,8 @@ def _boxed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _constant_inputs() -> set[int]:
-    """Numbers of the inputs that are parameters and buffers, without those that the graph writes."""
+    """Indices of the parameters and buffers among the inputs, except those that the graph writes.
+    """
     context = TracingContext.try_get()
     facts = getattr(context, "fw_metadata", None)
     if facts is None:
@@ -59,7 +60,7 @@ def _constant_inputs() -> set[int]:
 
 
 class _Graph:
-    """A graph that is compiled at its first call, when weights are at hand."""
+    """A graph that is compiled at its first call, when its weights are known."""
 
     def __init__(self, graph: torch.fx.GraphModule, constants: set[int], options: Options) -> None:
         self._graph = graph
@@ -76,7 +77,7 @@ class _Graph:
         try:
             return self._run(list(args))
         except _native.InputError:
-            # A size is larger than what was planned.
+            # A size exceeds the planned bound.
             self._compile(args)
             return self._run(list(args))
 

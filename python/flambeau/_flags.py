@@ -1,4 +1,4 @@
-"""Options of functions as flags of the command, which checks them and writes the errors."""
+"""Conversion of keyword options to command line flags, which the command checks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ Value = Union[None, bool, int, float, str, "os.PathLike[str]", Sequence[str]]
 
 
 def flags(options: Mapping[str, Value]) -> list[str]:
-    """Flags of options: ``None`` and ``False`` are left out, ``True`` is a flag alone, lists repeat theirs."""
+    """Converts options to flags. Omits ``None`` and ``False``; ``True`` gives a bare flag; a list
+    repeats its flag.
+    """
     result: list[str] = []
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
@@ -27,5 +29,5 @@ def flags(options: Mapping[str, Value]) -> list[str]:
 
 
 def engine_flags(engine: str, threads: int | None, device: str | None = None) -> list[str]:
-    """The flags of an engine. Equal flags name the same engine within a process."""
+    """The flags of an engine. Equal flags select the same engine within a process."""
     return flags({"engine": engine, "threads": threads, "device": device})

@@ -1,4 +1,4 @@
-"""Language models: text, conversations, vectors of texts."""
+"""Language models: text generation, conversations and text embeddings."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from ._flags import engine_flags, flags
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-#: Messages with ``role`` and ``content``, or the text of one user.
+#: Messages with ``role`` and ``content``, or the text of a single user message.
 Messages = Union[str, Sequence[Mapping[str, Any]]]
 #: Descriptions of tools as JSON schemas, in OpenAI's form.
 Tools = Optional[Sequence[Mapping[str, Any]]]
 
 
 class Options(TypedDict, total=False):
-    """How text is generated."""
+    """Options of text generation."""
 
-    #: 256 without it; the model's context may end earlier.
+    #: Default 256; the model's context may end earlier.
     max_new_tokens: int
-    #: 0, the default, takes the likeliest token each time.
+    #: 0, the default, always takes the likeliest token.
     temperature: float
-    #: Sample from so many of the likeliest tokens; 0 means all.
+    #: Sample from this many of the likeliest tokens; 0 means all.
     top_k: int
-    #: Sample from the likeliest tokens whose probabilities sum up to this.
+    #: Sample from the likeliest tokens, up to this total probability.
     top_p: float
-    #: Drop tokens less likely than this times the likeliest one.
+    #: Drop tokens less likely than this fraction of the likeliest one.
     min_p: float
-    #: Penalty on tokens that occurred already; 1 is none.
+    #: Penalty on tokens that have occurred; 1 means none.
     repetition_penalty: float
-    #: Fixes what is drawn.
+    #: Seed of the sampling.
     seed: int | None
-    #: Texts that end the answer and are not part of it.
+    #: Texts that end the answer; excluded from it.
     stop: str | Sequence[str]
-    #: Whether the model's end of text is treated as any other token.
+    #: Whether to treat the model's end token like any other token.
     ignore_eos: bool
-    #: A JSON schema that the answer will follow.
+    #: A JSON schema that constrains the answer.
     schema: Mapping[str, Any] | None
 
 
@@ -59,24 +59,26 @@ _DEFAULTS: Options = {
 
 
 class Text(str):
-    """Text of a model, with what is known of how it came about."""
+    """Generated text with statistics of its generation."""
 
-    #: ``stop``: the model ended it; ``length``: there was no room for more; ``cancelled``: Ctrl-C or ``cancel()``.
+    #: ``stop``: the model ended the text; ``length``: a length limit was reached; ``cancelled``:
+    #: Ctrl-C or ``cancel()``.
     finish_reason: str
-    #: Tokens of the text.
+    #: Token ids of the text.
     ids: list[int]
-    #: Tokens of the prompt that had to be computed.
+    #: Number of computed prompt tokens, without cached ones.
     prompt_tokens: int
-    #: Tokens of the text, one that ended it included.
+    #: Number of generated tokens, including one that ended the text.
     generated_tokens: int
     prompt_tokens_per_second: float | None
     generated_tokens_per_second: float | None
 
 
 class TextStream(Iterator[str], AsyncIterator[str]):
-    """Text as it is written, piece by piece: for ``for`` and for ``async for``.
+    """Streamed text, piece by piece, for ``for`` and ``async for``.
 
-    The model computes while the next piece is waited for. ``cancel()`` ends the text where it is, as does dropping the stream.
+    The model only computes while a piece is awaited. ``cancel()``, or dropping the stream, ends the
+    text early.
     """
 
     def __init__(self, answer: _native.Answer) -> None:
@@ -95,7 +97,7 @@ class TextStream(Iterator[str], AsyncIterator[str]):
         return self
 
     async def __anext__(self) -> str:
-        # Imported here, since it would double the time of `import flambeau`.
+        # Imported here, because it would double the time of `import flambeau`.
         import asyncio
 
         piece = await asyncio.to_thread(next, self, None)
@@ -104,11 +106,11 @@ class TextStream(Iterator[str], AsyncIterator[str]):
         return piece
 
     def cancel(self) -> None:
-        """Ends the text where it is."""
+        """Ends the text early."""
         self._answer.cancel()
 
     def text(self) -> Text:
-        """All text: what was given out already, and what is still to come."""
+        """Generates the rest; returns the whole text, including pieces already returned."""
         self._pieces.append(self._answer.rest())
         text = Text("".join(self._pieces))
         for name, value in (self._answer.summary() or {}).items():
@@ -124,11 +126,12 @@ class LLM:
     """A language model, or a text encoder for :meth:`embed`.
 
     ``model`` is a program (``.pte``), a folder or GGUF file of weights, or a name such as
-    ``HuggingFaceTB/SmolLM2-135M-Instruct`` on the Hugging Face hub. What is no program is exported once, into the user's cache;
-    ``dtype``, ``max_seq_len``, ``kv_cache``, ``qlinear``, ``qembedding``, ``group_size`` and ``recipe`` say how, as the flags of
-    ``flambeau generate`` do. Weights become 4-bit codes unless ``qlinear="none"``.
+    ``HuggingFaceTB/SmolLM2-135M-Instruct`` on the Hugging Face hub. Weights are exported to a
+    program once, into the user's cache. ``dtype``, ``max_seq_len``, ``kv_cache``, ``qlinear``,
+    ``qembedding``, ``group_size`` and ``recipe`` configure the export like the flags of ``flambeau
+    generate``. Weights are quantized to 4 bits unless ``qlinear="none"``.
 
-    ``engine`` is ``"cpu"`` or ``"mlx"``; ``threads`` bounds the former.
+    ``engine`` is ``"cpu"`` or ``"mlx"``; ``threads`` limits the CPU engine.
     """
 
     def __init__(
@@ -183,9 +186,10 @@ class LLM:
     def generate(
         self, prompt: str | Sequence[int], *, stream: bool = False, **options: Unpack[Options]
     ) -> Text | TextStream:
-        """Continues a prompt, a text or tokens, as it is; :meth:`chat` applies the model's template.
+        """Continues a prompt, given as text or tokens, without a template; :meth:`chat` applies the
+        model's template.
 
-        Options are those of :class:`Options`. With ``stream=True`` the text comes piece by piece.
+        See :class:`Options` for the options. ``stream=True`` returns the text piece by piece.
         """
         model = self._language()
         ids = model.encode(prompt, True) if isinstance(prompt, str) else list(prompt)
@@ -216,10 +220,12 @@ class LLM:
         think: bool = False,
         **options: Unpack[Options],
     ) -> Text | TextStream:
-        """Answers a conversation: messages with ``role`` and ``content``, or the text of one user.
+        """Answers a conversation: messages with ``role`` and ``content``, or the text of a single
+        user message.
 
-        ``tools`` are described to the model as its template does; calls come as the model writes them. What the caches hold of an
-        earlier conversation that begins alike is not computed again. Further options are those of :meth:`generate`.
+        The model's template describes ``tools`` to the model; tool calls are returned as the model
+        writes them. A cached prefix of an earlier conversation is not computed again. Further
+        options are those of :meth:`generate`.
         """
         prompt = self.apply_chat_template(messages, tools=tools, think=think)
         return self.generate(self._language().encode(prompt, False), stream=stream, **options)
@@ -231,7 +237,7 @@ class LLM:
         tools: Tools = None,
         think: bool = False,
     ) -> str:
-        """The prompt of a conversation, with the beginning of the answer."""
+        """Renders a conversation as a prompt, including the start of the answer."""
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         described = None if tools is None else json.dumps(list(tools))
@@ -239,26 +245,28 @@ class LLM:
         return self._language().render(json.dumps(list(messages)), described, variables)
 
     def tokenize(self, text: str, *, special: bool = True) -> list[int]:
-        """Tokens of a text, with those that the model expects around it if ``special``."""
+        """Tokenizes a text; ``special`` adds the model's special tokens around it."""
         return self._language().encode(text, special)
 
     def detokenize(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
-        """Text of tokens."""
+        """Decodes tokens to text."""
         return self._language().decode(list(ids), skip_special)
 
     def embed(self, texts: str | Sequence[str], *, truncate: bool = False) -> list[list[float]]:
-        """A vector for each text, from a text encoder. ``truncate`` leaves out the end of texts that are too long."""
+        """Computes a vector for each text with a text encoder. ``truncate`` cuts overlong texts."""
         if self._encoder is None:
             raise _native.InputError(f"{self._name} is a language model; embed() needs a text encoder")
         return self._encoder.embed([texts] if isinstance(texts, str) else list(texts), truncate)
 
     def eval(self, text: str, *, window: int = 512, windows: int | None = None) -> dict[str, float]:
-        """How well the model predicts a text: its perplexity over windows of so many tokens, as ``flambeau eval`` measures it."""
+        """Measures the perplexity on a text over windows of ``window`` tokens, like ``flambeau
+        eval``.
+        """
         return self._language().evaluate(text, window, windows)
 
     @property
     def context(self) -> int | None:
-        """Most tokens of prompt and answer together, if the program says."""
+        """Maximum number of tokens of prompt and answer together, if the program states it."""
         return self._language().context
 
     def _language(self) -> _native.LanguageModel:

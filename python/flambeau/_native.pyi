@@ -1,4 +1,4 @@
-"""The native module: what needs speed or the engines."""
+"""Native module with the engines and performance-critical code."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Models over HTTP."""
+"""Serving models over HTTP."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ if TYPE_CHECKING:
 
 
 class Server:
-    """A server that runs beside this program until it is stopped, or until a ``with`` block ends."""
+    """A server process that runs until it is stopped, or until a ``with`` block ends."""
 
     def __init__(self, process: subprocess.Popen[bytes], url: str) -> None:
         self._process = process
-        #: The address, such as ``http://127.0.0.1:8080``; clients of OpenAI's API take it with ``/v1``.
+        #: The address, such as ``http://127.0.0.1:8080``; clients of OpenAI's API need ``/v1``
+        #: appended.
         self.url = url
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Lets running requests end, and ends the server."""
+        """Stops the server after its running requests; kills it after ``timeout`` seconds."""
         import subprocess
 
         if self._process.poll() is None:
@@ -36,7 +37,7 @@ class Server:
                 self._process.wait()
 
     def wait(self) -> int:
-        """Waits until the server ends, and gives its exit code."""
+        """Waits until the server ends, and returns its exit code."""
         return self._process.wait()
 
     def __enter__(self) -> Server:
@@ -58,11 +59,12 @@ def serve(
     ready_timeout: float = 600.0,
     **options: Any,
 ) -> Server:
-    """Serves models in OpenAI's protocol, as ``flambeau serve`` does, from a process of its own.
+    """Serves models with OpenAI's protocol from a separate process, like ``flambeau serve``.
 
-    Returns when the server answers. Further options are flags of ``flambeau serve``: ``parallel=8``, ``api_key="..."``.
+    Returns when the server is ready. Further options are flags of ``flambeau serve``:
+    ``parallel=8``, ``api_key="..."``.
     """
-    # Imported here, since they would double the time of `import flambeau`.
+    # Imported here, because they would double the time of `import flambeau`.
     import subprocess
     import urllib.error
     import urllib.request

@@ -1,4 +1,4 @@
-"""Recordings to text."""
+"""Speech transcription."""
 
 from __future__ import annotations
 
@@ -25,30 +25,31 @@ class Segment(NamedTuple):
     text: str
     start: float
     end: float
-    #: Empty unless they were asked for.
+    #: Empty unless requested.
     words: list[Word]
 
 
 class Transcript(NamedTuple):
-    """What was said in a recording."""
+    """The transcript of a recording."""
 
     text: str
-    #: Code of the language, where the model knows of languages.
+    #: Language code, if the model distinguishes languages.
     language: str | None
-    #: Seconds that were heard.
+    #: Length of the transcribed audio in seconds.
     duration: float
     segments: list[Segment]
 
     @property
     def words(self) -> list[Word]:
-        """All words, if they were asked for."""
+        """All words, if requested."""
         return [word for segment in self.segments for word in segment.words]
 
 
 class Transcriber:
-    """A model of speech: Whisper, Parakeet, Moonshine or Voxtral.
+    """A speech model: Whisper, Parakeet, Moonshine or Voxtral.
 
-    ``model`` is a program, a folder or file of weights, or a name on the Hugging Face hub, as for ``flambeau transcribe``.
+    ``model`` is a program, a folder or file of weights, or a name on the Hugging Face hub, as for
+    ``flambeau transcribe``.
     """
 
     def __init__(
@@ -90,11 +91,12 @@ class Transcriber:
         vad: bool = False,
         on_segment: Callable[[float, float, str], object] | None = None,
     ) -> Transcript:
-        """Transcribes a file, the bytes of one, or an array of samples.
+        """Transcribes a file, the bytes of a file, or an array of samples.
 
-        Arrays have the shape [samples] or [samples, channels], of floats from -1 to 1 or of integers, ``rate`` of them a second. With
-        ``word_timestamps`` segments have words with times. ``on_segment`` is called with start, end and text of each segment as it
-        comes. The other options are those of ``flambeau transcribe``.
+        Arrays have the shape [samples] or [samples, channels], and hold floats from -1 to 1 or
+        integers, at ``rate`` samples per second. With ``word_timestamps``, segments have words with
+        times. ``on_segment`` is called with the start, end and text of each finished segment. The
+        other options are those of ``flambeau transcribe``.
         """
         options = flags(
             {

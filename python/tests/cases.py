@@ -1,4 +1,4 @@
-"""Conformance cases: folders of a program, inputs and PyTorch's outputs."""
+"""Conformance cases: folders with a program, inputs and PyTorch's outputs."""
 
 import json
 import struct
@@ -13,7 +13,7 @@ CASES = ROOT / "crates" / "testcases" / "cases"
 CHECKPOINTS = ROOT / "crates" / "testcases" / "checkpoints"
 DATA = ROOT / "crates" / "flambeau" / "examples" / "data"
 
-#: The format's numbers of element types: name, and the type whose bytes NumPy reads.
+#: Element type codes of the format: name, and the NumPy type of the bytes.
 _TYPES = [
     ("float32", np.float32),
     ("float16", np.float16),
@@ -26,12 +26,14 @@ _TYPES = [
 
 
 def widened(words):
-    """Float32 values of the bits of bfloat16."""
+    """Converts bits of bfloat16 to float32 values."""
     return (words.astype(np.uint32) << 16).view(np.float32)
 
 
 def read(path):
-    """Tensors of a file: pairs of a type's name and an array, which has the bits of bfloat16 as uint16."""
+    """Reads the tensors of a file as pairs of type name and array; bfloat16 arrays hold the bits as
+    uint16.
+    """
     data = Path(path).read_bytes()
     (count,), at = struct.unpack_from("<I", data), 4
     tensors = []
@@ -47,19 +49,21 @@ def read(path):
 
 
 def argument(name, array):
-    """An input for a method; bfloat16 goes through our own tensor, which needs no other package."""
+    """Creates an input for a method; bfloat16 uses ``flambeau.Tensor``, which needs no other
+    package.
+    """
     if name == "bfloat16":
         return flambeau.Tensor(widened(array), "bfloat16")
     return array
 
 
 def floats(name, array):
-    """Values of an expected output."""
+    """Float values of an expected output."""
     return widened(array) if name == "bfloat16" else array
 
 
 def values(output):
-    """Values of an output of any library."""
+    """Float values of an output from any library."""
     if isinstance(output, flambeau.Tensor):
         return np.array(output.tolist(), dtype=np.float32).reshape(output.shape)
     if type(output).__module__ == "torch":
@@ -68,5 +72,5 @@ def values(output):
 
 
 def facts(folder):
-    """What a case says of itself."""
+    """The description of a case."""
     return json.loads((Path(folder) / "case.json").read_text())

@@ -12,7 +12,7 @@ from flambeau.runtime import Runtime  # noqa: E402
 
 @pytest.fixture
 def mlp():
-    """A method that takes f32[batch, 4] and keeps no state."""
+    """A stateless method with an input f32[batch, 4]."""
     return Runtime.get().load_program(DATA / "mlp.pte").load_method("forward")
 
 

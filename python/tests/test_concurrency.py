@@ -74,7 +74,7 @@ def test_ten_thousand_calls_do_not_leak(mlp):
     references = sys.getrefcount(x)
     call(10_000)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    # A leak of the output alone would be 5 MB, one of the input 10 MB.
+    # A leaked output would take 5 MB in total, a leaked input 10 MB.
     assert grown < 3000, f"{grown} KiB"
     assert sys.getrefcount(x) == references
 
@@ -105,7 +105,7 @@ def test_a_forked_process_is_told_to_load_again(mlp):
 
 
 def test_other_threads_run_while_a_method_computes(mlp):
-    # The interpreter is held for the whole call without the release: then the counter stands still.
+    # Without releasing the interpreter lock, the counter would not advance during a call.
     program = Runtime.get().load_program(MLP)
     method = program.load_method("forward")
     x = np.ones((64, 4), np.float32)

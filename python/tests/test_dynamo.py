@@ -30,7 +30,7 @@ def close(a, b):
 
 
 def counted(monkeypatch):
-    """How many programs are compiled."""
+    """Counts compiled programs."""
     from flambeau import _dynamo
 
     programs = []

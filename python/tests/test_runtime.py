@@ -1,4 +1,4 @@
-"""`flambeau.runtime` beside `executorch.runtime`: classes, members, results and errors."""
+"""Compares `flambeau.runtime` with `executorch.runtime`: classes, members, results and errors."""
 
 import io
 import pickle

@@ -1,4 +1,4 @@
-"""A Whisper of a few kilobytes, whose text means nothing."""
+"""A Whisper model of a few kilobytes with meaningless text."""
 
 import io
 import wave

@@ -57,7 +57,7 @@ def test_a_capsule_is_taken_once():
     for options in ({}, {"max_version": (1, 0)}, {"copy": True}):
         np.testing.assert_array_equal(np.from_dlpack(_Capsule(tensor.__dlpack__(**options))), [1.0])
     assert tensor.__dlpack_device__() == (1, 0)
-    # Nobody takes this one.
+    # This capsule is never consumed.
     tensor.__dlpack__()
 
 

@@ -1,4 +1,4 @@
-"""Tensors of PyTorch's in and out."""
+"""PyTorch tensors as inputs and outputs."""
 
 import pytest
 from cases import DATA

@@ -1,4 +1,4 @@
-//! Captured programs to programs that run.
+//! Compilation of captured programs.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,8 @@ use crate::{
     program::PyProgram,
 };
 
-/// Compiles archives of `torch.export`, each given by the name of its method and a path or bytes, and says what became of each call, as JSON.
+/// Compiles archives of `torch.export`; each is a method name with a path or bytes. Returns the
+/// program and a JSON report on each call.
 #[pyfunction(name = "compile")]
 #[pyo3(signature = (methods, *, quantize=vec![], require_full=false, undelegated=vec![], engine=vec![]))]
 pub(crate) fn compile_methods(
@@ -43,7 +44,7 @@ pub(crate) fn compile_methods(
     Ok((PyProgram::of(py, program, &engine)?, report))
 }
 
-/// What would become of each call of archives, as JSON; no weight is read.
+/// Reports the outcome of each call of archives as JSON, without compiling. Reads no weights.
 #[pyfunction]
 pub(crate) fn dry_run(py: Python<'_>, methods: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<String> {
     let archives = read_all(methods)?;

@@ -1,4 +1,4 @@
-//! Python's values as a method's arguments, and results as Python's values.
+//! Conversion of Python values to a method's arguments, and of results to Python values.
 
 use bytes::Bytes;
 use flambeau::{
@@ -20,7 +20,7 @@ use crate::{
     tensor::PyTensor,
 };
 
-/// What is used of PyTorch, once a program has imported it.
+/// PyTorch's type and functions, once the program has imported PyTorch.
 struct Torch {
     tensor: Py<PyAny>,
     to_dlpack: Py<PyAny>,
@@ -29,25 +29,27 @@ struct Torch {
 
 static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
 
-/// PyTorch, if the program has imported it; it is not imported here, since that takes seconds.
+/// PyTorch, if the program has imported it. It is not imported here, because an import takes
+/// seconds.
 fn torch(py: Python<'_>) -> PyResult<Option<&Torch>> {
     if let Some(torch) = TORCH.get(py) {
         return Ok(Some(torch));
     }
     let Some(module) = imported(py, "torch")? else { return Ok(None) };
-    // While another thread imports PyTorch, parts are missing.
+    // While another thread imports PyTorch, attributes are missing.
     let (Ok(tensor), Ok(native)) = (module.getattr("Tensor"), module.getattr("_C")) else { return Ok(None) };
     let (Ok(to), Ok(from)) = (native.getattr("_to_dlpack"), native.getattr("_from_dlpack")) else { return Ok(None) };
     Ok(Some(TORCH.get_or_init(py, || Torch { tensor: tensor.unbind(), to_dlpack: to.unbind(), from_dlpack: from.unbind() })))
 }
 
-/// A module that the program has imported.
+/// A module from `sys.modules`; `None` if the program has not imported it.
 fn imported<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
     let modules = py.import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
     Ok(modules.get_item(name)?.filter(|module| !module.is_none()))
 }
 
-/// Arguments of a method: a list or tuple has one for each input, anything else is the only one.
+/// Arguments of a method. A list or tuple has one item per input; any other object is the only
+/// argument.
 pub(crate) fn arguments(inputs: &Bound<'_, PyAny>, specs: &[ValueSpec], method: &str) -> PyResult<Vec<Value>> {
     let one =
         |(i, object): (usize, Bound<'_, PyAny>)| argument(&object, specs.get(i)).map_err(|error| placed(&object, i, method, error));
@@ -63,7 +65,7 @@ pub(crate) fn arguments(inputs: &Bound<'_, PyAny>, specs: &[ValueSpec], method: 
     Ok(vec![one((0, inputs.clone()))?])
 }
 
-/// The error of an argument, with its place.
+/// Adds the input's index and the method's name to an error.
 fn placed(object: &Bound<'_, PyAny>, index: usize, method: &str, error: PyErr) -> PyErr {
     let py = object.py();
     if error.is_instance_of::<InputError>(py) || error.is_instance_of::<PyBufferError>(py) {
@@ -72,7 +74,7 @@ fn placed(object: &Bound<'_, PyAny>, index: usize, method: &str, error: PyErr) -
     error
 }
 
-/// Whether an object is one array, not a list of inputs.
+/// Whether an object is a single array instead of a list of inputs.
 fn is_array(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = object.py();
     Ok(object.is_instance_of::<PyTensor>()
@@ -108,10 +110,10 @@ fn argument(object: &Bound<'_, PyAny>, spec: Option<&ValueSpec>) -> PyResult<Val
     Err(InputError::new_err(format!("has the Unsupported python type {}", object.get_type().str()?)))
 }
 
-/// The tensor that an object is, if it is one.
+/// Reads an object as a tensor; `None` if it is not one.
 ///
 /// # Errors
-/// It is a tensor that cannot be read here.
+/// Fails for a tensor that cannot be read here.
 pub(crate) fn tensor_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Tensor>> {
     let py = object.py();
     if let Ok(tensor) = object.cast::<PyTensor>() {
@@ -138,7 +140,8 @@ pub(crate) fn tensor_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Tensor>> {
     of_array_interface(object)
 }
 
-/// The capsule of an object, versioned where its library knows that form: only that one can say that elements are not to be written.
+/// The DLPack capsule of an object, versioned if its library supports it. Only the versioned form
+/// can mark elements as read-only.
 fn capsule<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     let options = PyDict::new(py);
@@ -161,7 +164,8 @@ fn of_torch(object: &Bound<'_, PyAny>, torch: &Torch) -> PyResult<Tensor> {
     {
         return Ok(tensor);
     }
-    // Another device, a lazy sign, a layout or a subclass without elements of its own.
+    // The tensor is on another device, has a lazy sign or conjugation, or has a layout or subclass
+    // without its own elements.
     let device = object.getattr("device")?.str()?.to_string();
     if device == "meta" {
         let text = "is on device meta, which has no elements; only CPU and CUDA tensors, and others that can be copied to the CPU, can be read";
@@ -179,7 +183,8 @@ fn of_torch(object: &Bound<'_, PyAny>, torch: &Torch) -> PyResult<Tensor> {
     }
 }
 
-/// The elements that `__array_interface__` describes, which NumPy's arrays of foreign types have, such as those of ml_dtypes.
+/// Reads an object by its `__array_interface__`, which NumPy arrays of foreign types have, such as
+/// those of ml_dtypes.
 fn of_array_interface(object: &Bound<'_, PyAny>) -> PyResult<Option<Tensor>> {
     let py = object.py();
     if !object.hasattr(intern!(py, "__array_interface__"))? {
@@ -206,7 +211,8 @@ fn of_array_interface(object: &Bound<'_, PyAny>) -> PyResult<Option<Tensor>> {
     Ok(Some(tensor.aligned()))
 }
 
-/// Results as Python's values. No tensor shares its elements with `inputs`, with another result or with the method.
+/// Results as Python values. No tensor shares elements with `inputs`, with another result or with
+/// the method.
 pub(crate) fn results(py: Python<'_>, outputs: Vec<Value>, inputs: &[(usize, usize)]) -> PyResult<Vec<Py<PyAny>>> {
     outputs.into_iter().map(|value| result(py, value, inputs)).collect()
 }
@@ -222,13 +228,13 @@ fn result(py: Python<'_>, value: Value, inputs: &[(usize, usize)]) -> PyResult<P
     })
 }
 
-/// Where the elements of tensors lie: addresses of their first and behind their last byte.
+/// Memory ranges of tensors: addresses of the first byte and after the last byte.
 pub(crate) fn ranges(values: &[Value]) -> Vec<(usize, usize)> {
     let tensors = values.iter().filter_map(Value::as_tensor);
     tensors.map(|t| (t.bytes().as_ptr().addr(), t.bytes().as_ptr().addr() + t.bytes().len())).collect()
 }
 
-/// The tensor with elements that nobody else holds: itself where they are its own, else a copy.
+/// A tensor with exclusive elements: the same tensor if its elements are unshared, else a copy.
 pub(crate) fn own(tensor: Tensor, others: &[(usize, usize)]) -> Tensor {
     let start = tensor.bytes().as_ptr().addr();
     let overlaps = others.iter().any(|&(from, to)| start < to && from < start + tensor.bytes().len());
@@ -239,8 +245,9 @@ pub(crate) fn own(tensor: Tensor, others: &[(usize, usize)]) -> Tensor {
     Tensor::new(tensor.dtype(), tensor.shape(), bytes).unwrap_or(tensor)
 }
 
-/// A tensor of its own as one of PyTorch's if the program has imported it, else as an array of NumPy's if that is installed and knows the
-/// elements' type, else as ours.
+/// A tensor with exclusive elements as a PyTorch tensor if the program has imported PyTorch.
+/// Otherwise as a NumPy array if NumPy is installed and supports the type, or else as a
+/// [`PyTensor`].
 fn lend(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyAny>> {
     if let Some(torch) = torch(py)? {
         return torch.from_dlpack.bind(py).call1((dlpack::export(py, &tensor, false)?,));
@@ -252,7 +259,8 @@ fn lend(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyAny>> {
     }
 }
 
-/// An array of NumPy's over the elements of one of our tensors. `None` where NumPy is not installed, or the package with its type.
+/// A NumPy array over the elements of a [`PyTensor`]. `None` if NumPy, or the package with its
+/// element type, is not installed.
 pub(crate) fn to_numpy<'py>(ours: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = ours.py();
     let tensor = &ours.cast::<PyTensor>()?.get().tensor;
@@ -270,14 +278,14 @@ pub(crate) fn to_numpy<'py>(ours: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'
     raw.call_method1("view", (kind,)).map(Some)
 }
 
-/// A tensor of PyTorch's over the elements of one of ours; PyTorch is imported for it.
+/// A PyTorch tensor over the elements of a tensor; imports PyTorch.
 pub(crate) fn to_torch<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
     py.import("torch")?;
     let torch = torch(py)?.ok_or_else(|| InputError::new_err("PyTorch is not whole"))?;
     torch.from_dlpack.bind(py).call1((dlpack::export(py, tensor, false)?,))
 }
 
-/// A number of Python's.
+/// A number as a Python object.
 pub(crate) fn number(py: Python<'_>, scalar: Scalar) -> PyResult<Py<PyAny>> {
     Ok(match scalar {
         Scalar::Bool(v) => PyBool::new(py, v).to_owned().into_any().unbind(),

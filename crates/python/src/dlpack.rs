@@ -1,4 +1,4 @@
-//! Tensors of other libraries and ours, in DLPack's form, without a copy.
+//! Exchange of tensors with other libraries by DLPack, without copies.
 
 use std::{
     ffi::{CStr, c_void},
@@ -11,10 +11,10 @@ use pyo3::{exceptions::PyBufferError, ffi, prelude::*};
 
 use crate::errors::InputError;
 
-/// Devices whose memory the host can read: the CPU, and host memory that CUDA or ROCm pinned.
+/// Device codes of memory that the host can read: the CPU, and host memory pinned by CUDA or ROCm.
 const HOST: [i32; 3] = [1, 3, 11];
 
-/// (type, DLPack's code, bits).
+/// (type, DLPack type code, bits).
 const TYPES: [(DType, u8, u8); 18] = [
     (DType::I8, 0, 8),
     (DType::I16, 0, 16),
@@ -70,20 +70,22 @@ struct Versioned {
     view: View,
 }
 
-/// A tensor of another library that we have taken over; dropping it gives it back.
+/// An imported tensor of another library; dropping it calls its deleter.
 enum Owner {
     Plain(*mut Plain),
     Versioned(*mut Versioned),
 }
 
-// SAFETY: DLPack lets any thread read a tensor and call its deleter, which `drop` calls with the interpreter attached.
+// SAFETY: DLPack lets any thread read a tensor and call its deleter. `drop` calls the deleter with
+// the interpreter attached.
 unsafe impl Send for Owner {}
-// SAFETY: as above; nothing is written through it.
+// SAFETY: DLPack lets any thread read a tensor, and nothing is written through an `Owner`.
 unsafe impl Sync for Owner {}
 
 impl Owner {
     fn view(&self) -> &View {
-        // SAFETY: the pointers came out of a capsule of that name, and stay valid until the deleter is called.
+        // SAFETY: the pointers come from a capsule of the matching name, and stay valid until the
+        // deleter is called.
         unsafe {
             match *self {
                 Owner::Plain(tensor) => &(*tensor).view,
@@ -95,9 +97,10 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        // The memory of a library may belong to Python objects. At the interpreter's end it is left alone.
+        // A library's memory may belong to Python objects. At interpreter shutdown it is leaked.
         let _ = Python::try_attach(|_| {
-            // SAFETY: called once, by the only owner, as DLPack asks for.
+            // SAFETY: `drop` runs once and this is the only owner, so the deleter is called once,
+            // as DLPack requires.
             unsafe {
                 match *self {
                     Owner::Plain(tensor) => (*tensor).deleter.map(|delete| delete(tensor)),
@@ -108,43 +111,44 @@ impl Drop for Owner {
     }
 }
 
-/// Elements of another library's tensor, without gaps.
+/// Contiguous elements of another library's tensor.
 struct Foreign {
     data: *const u8,
     len: usize,
-    /// Keeps the elements.
+    /// Keeps the elements alive.
     _owner: Owner,
 }
 
-// SAFETY: as for `Owner`; the elements are only read.
+// SAFETY: `Owner` is `Send`, and the elements are only read.
 unsafe impl Send for Foreign {}
-// SAFETY: as above.
+// SAFETY: `Owner` is `Sync`, and the elements are only read.
 unsafe impl Sync for Foreign {}
 
 impl AsRef<[u8]> for Foreign {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the owner holds `len` bytes there until it is dropped. That nobody writes to them during a run is the caller's to see to, as it is
-        // for every library that shares memory by DLPack.
+        // SAFETY: `data` points to `len` bytes that the owner keeps until it is dropped. Callers
+        // must not write to them during a run, as with every library that shares memory by DLPack.
         unsafe { slice::from_raw_parts(self.data, self.len) }
     }
 }
 
-/// What a capsule holds.
+/// Contents of a capsule.
 pub(crate) enum Import {
     Tensor(Tensor),
-    /// It lies on a device that the host cannot read.
+    /// A tensor on a device that the host cannot read.
     Elsewhere,
 }
 
-/// Takes over the tensor of a capsule. Elements without gaps are shared, others copied.
+/// Takes over the tensor in a capsule. Shares contiguous elements and copies others.
 ///
 /// # Errors
-/// The object is no fresh capsule of DLPack's, or has elements of a type that does not exist here.
+/// Fails if the object is not an unused DLPack capsule, or if the element type is unsupported.
 pub(crate) fn import(capsule: &Bound<'_, PyAny>) -> PyResult<Import> {
     let owner = take(capsule)?;
     let view = owner.view();
     if let Owner::Versioned(tensor) = owner
-        // SAFETY: the version stands first in every version.
+        // SAFETY: the pointer is valid, and `major` is the first field in every version of the
+        // struct.
         && unsafe { (*tensor).major } != 1
     {
         return Err(PyBufferError::new_err("the tensor is in another major version of DLPack than 1"));
@@ -160,7 +164,8 @@ pub(crate) fn import(capsule: &Bound<'_, PyAny>) -> PyResult<Import> {
         ))
     })?;
     let rank = usize::try_from(view.ndim).unwrap_or(0);
-    // SAFETY: `shape` has `ndim` entries, and so has `strides` where it is not null; of rank 0 they may be null.
+    // SAFETY: `shape` has `ndim` entries, and so does `strides` unless it is null. For rank 0 both
+    // may be null.
     let (sizes, strides) = unsafe { (entries(view.shape, rank), (!view.strides.is_null()).then(|| entries(view.strides, rank))) };
     let shape: Option<Vec<usize>> = sizes.iter().map(|&size| usize::try_from(size).ok()).collect();
     let shape = shape.filter(|shape| numel(shape).is_some_and(|n| n.checked_mul(dtype.size()).is_some()));
@@ -190,14 +195,15 @@ fn tensor(result: Result<Tensor, flambeau::tensor::Error>) -> PyResult<Import> {
 /// # Safety
 /// `at` points to `count` entries, unless `count` is 0.
 unsafe fn entries<'a>(at: *mut i64, count: usize) -> &'a [i64] {
-    // SAFETY: as the caller promises.
+    // SAFETY: `count` is not 0, so the caller guarantees `count` entries at `at`.
     if count == 0 { &[] } else { unsafe { slice::from_raw_parts(at, count) } }
 }
 
-/// Takes the pointer out of a capsule, and renames it, so that nobody else does.
+/// Takes the pointer from a capsule, and renames the capsule so that no other consumer takes it.
 fn take(capsule: &Bound<'_, PyAny>) -> PyResult<Owner> {
     let raw = capsule.as_ptr();
-    // SAFETY: the calls check that the object is a capsule of the name; a pointer of that name is of that type.
+    // SAFETY: the calls check that the object is a capsule with the name; a pointer of that name
+    // has that type.
     unsafe {
         if ffi::PyCapsule_IsValid(raw, PLAIN.as_ptr()) == 1 {
             let tensor = ffi::PyCapsule_GetPointer(raw, PLAIN.as_ptr());
@@ -225,7 +231,8 @@ fn is_row_major(shape: &[usize], strides: &[i64]) -> bool {
 /// Copies elements of `size` bytes in row-major order.
 fn gather(data: *const u8, (shape, strides): (&[usize], &[i64]), size: usize, out: &mut [u8]) {
     if is_row_major(shape, strides) {
-        // SAFETY: DLPack's strides lead to elements of the tensor, and these lie one behind the other.
+        // SAFETY: DLPack's strides stay inside the tensor, and these elements are contiguous, so
+        // `out.len()` bytes are readable.
         unsafe { ptr::copy_nonoverlapping(data, out.as_mut_ptr(), out.len()) };
         return;
     }
@@ -235,34 +242,39 @@ fn gather(data: *const u8, (shape, strides): (&[usize], &[i64]), size: usize, ou
     }
 }
 
-/// Elements at an address, which `owner` keeps: what `__array_interface__` describes.
+/// Bytes at an address that `owner` keeps alive, as described by `__array_interface__`.
 pub(crate) fn borrowed(owner: &Bound<'_, PyAny>, address: usize, len: usize) -> Bytes {
     struct Kept {
         data: usize,
         len: usize,
-        /// Keeps the elements.
+        /// Keeps the elements alive.
         _owner: Py<PyAny>,
     }
     impl AsRef<[u8]> for Kept {
         fn as_ref(&self) -> &[u8] {
-            // SAFETY: the owner promises `len` bytes there for as long as it lives.
+            // SAFETY: the owner guarantees `len` bytes at `data` for its lifetime, and `_owner`
+            // keeps it alive.
             unsafe { slice::from_raw_parts(self.data as *const u8, self.len) }
         }
     }
     Bytes::from_owner(Kept { data: address, len, _owner: owner.clone().unbind() })
 }
 
-/// A tensor that is lent to another library, in both forms.
+/// An exported tensor, in both forms of DLPack.
 struct Lent {
     plain: Plain,
     versioned: Versioned,
     shape: Vec<i64>,
     strides: Vec<i64>,
-    /// Keeps the elements.
+    /// Keeps the elements alive.
     _bytes: Bytes,
 }
 
-/// A capsule with a tensor, whose elements the taker may write: nobody else may hold them. `None` for elements without a code in DLPack.
+/// Exports a tensor as a capsule. The consumer may write to the elements, so nothing else may share
+/// them.
+///
+/// # Errors
+/// Fails for element types without a DLPack code.
 pub(crate) fn export<'py>(py: Python<'py>, tensor: &Tensor, versioned: bool) -> PyResult<Bound<'py, PyAny>> {
     let kind = TYPES.iter().find(|t| t.0 == tensor.dtype());
     let &(_, code, bits) = kind.ok_or_else(|| PyBufferError::new_err(format!("DLPack has no {} elements", tensor.dtype())))?;
@@ -298,7 +310,8 @@ pub(crate) fn export<'py>(py: Python<'py>, tensor: &Tensor, versioned: bool) -> 
         strides,
     });
     let lent = Box::into_raw(lent);
-    // SAFETY: `lent` is a whole value until a deleter takes it back; the capsule gets a pointer into it that stays where it is.
+    // SAFETY: `lent` is a complete value until a deleter frees it. The capsule gets a pointer into
+    // its heap allocation, which does not move.
     unsafe {
         for view in [&mut (*lent).plain.view, &mut (*lent).versioned.view] {
             view.shape = (*lent).shape.as_mut_ptr();
@@ -317,9 +330,10 @@ pub(crate) fn export<'py>(py: Python<'py>, tensor: &Tensor, versioned: bool) -> 
     }
 }
 
-/// Frees a tensor whose capsule nobody has taken.
+/// Frees a tensor whose capsule was never consumed.
 unsafe extern "C" fn end(capsule: *mut ffi::PyObject) {
-    // SAFETY: only a capsule that still has its first name holds the pointer of that type, which nobody else will free.
+    // SAFETY: only an unconsumed capsule keeps its first name. Its pointer then has the matching
+    // type, and no consumer will free it.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, PLAIN.as_ptr()) == 1 {
             give_back_plain(ffi::PyCapsule_GetPointer(capsule, PLAIN.as_ptr()).cast());
@@ -330,11 +344,13 @@ unsafe extern "C" fn end(capsule: *mut ffi::PyObject) {
 }
 
 unsafe extern "C" fn give_back_plain(tensor: *mut Plain) {
-    // SAFETY: the taker calls this once with what it got from `export`.
+    // SAFETY: the consumer calls the deleter once, with the pointer from `export`, whose context is
+    // the leaked `Lent`.
     unsafe { drop(Box::from_raw((*tensor).context.cast::<Lent>())) }
 }
 
 unsafe extern "C" fn give_back_versioned(tensor: *mut Versioned) {
-    // SAFETY: as above.
+    // SAFETY: the consumer calls the deleter once, with the pointer from `export`, whose context is
+    // the leaked `Lent`.
     unsafe { drop(Box::from_raw((*tensor).context.cast::<Lent>())) }
 }

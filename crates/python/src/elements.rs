@@ -1,4 +1,4 @@
-//! Elements one by one: numbers of nested lists, and lists of numbers.
+//! Conversion between tensors and nested lists of numbers.
 
 use flambeau::tensor::{AlignedBytes, Bool, DType, Element, Tensor, bf16, cast, f16};
 use pyo3::{
@@ -16,7 +16,7 @@ pub(crate) enum Scalar {
     Complex(f64, f64),
 }
 
-/// Names of element types, as PyTorch and NumPy call them.
+/// PyTorch's and NumPy's names of element types.
 const NAMES: [(DType, &str); 18] = [
     (DType::Bool, "bool"),
     (DType::U8, "uint8"),
@@ -43,20 +43,20 @@ pub(crate) fn name(dtype: DType) -> &'static str {
     NAMES.iter().find(|row| row.0 == dtype).map_or("", |row| row.1)
 }
 
-/// The element type of that name.
+/// The element type with this name.
 pub(crate) fn of_numpy(name: &str) -> Option<DType> {
     NAMES.iter().find(|row| row.1 == name).map(|row| row.0)
 }
 
-/// The name of a type that NumPy only knows from ml_dtypes.
+/// The name of a type that NumPy only has through ml_dtypes.
 pub(crate) fn foreign_to_numpy(dtype: DType) -> Option<&'static str> {
     matches!(dtype, DType::BF16 | DType::F8E4M3 | DType::F8E5M2 | DType::F8E8M0).then(|| name(dtype))
 }
 
-/// A tensor of a number, or of nested lists of numbers that are equally long.
+/// Creates a tensor from a number, or from nested lists of numbers with equal lengths.
 ///
 /// # Errors
-/// Lists differ in length, or hold what is no number of the type.
+/// Fails if lists differ in length, or if an item is not a number of the type.
 pub(crate) fn from_nested(values: &Bound<'_, PyAny>, dtype: DType) -> PyResult<Tensor> {
     let mut shape = Vec::new();
     let mut first = Some(values.clone());
@@ -153,7 +153,7 @@ pub(crate) fn scalars(tensor: &Tensor) -> Vec<Scalar> {
     }
 }
 
-/// The elements as nested lists, or as one number.
+/// The elements as nested lists, or as a single number.
 pub(crate) fn to_nested(py: Python<'_>, tensor: &Tensor) -> PyResult<Py<PyAny>> {
     let numbers = scalars(tensor).into_iter().map(|scalar| convert::number(py, scalar));
     let mut level: Vec<Py<PyAny>> = numbers.collect::<PyResult<_>>()?;
@@ -166,7 +166,7 @@ pub(crate) fn to_nested(py: Python<'_>, tensor: &Tensor) -> PyResult<Py<PyAny>> 
     level.pop().ok_or_else(|| InputError::new_err("has no elements"))
 }
 
-/// The type that a list's numbers have without another word.
+/// The default element type of a list of numbers.
 pub(crate) fn natural(values: &Bound<'_, PyAny>) -> PyResult<DType> {
     let mut first = values.clone();
     while is_list(&first) && first.len()? > 0 {

@@ -1,4 +1,4 @@
-//! Engines, each made once in a process.
+//! Engines, created once per process.
 
 use std::{
     collections::BTreeMap,
@@ -11,16 +11,18 @@ use pyo3::prelude::*;
 
 use crate::errors::{self, ExecutionError};
 
-/// What an engine is chosen by: the flags of the command.
+/// Command line flags that choose an engine.
 type Flags = Vec<String>;
 
-/// Engines by process and flags. None is ever dropped: a process that was forked has no threads of its parent's engines to wait for.
+/// Engines by process id and flags. They are never dropped, because a forked process lacks the
+/// threads that a drop would wait for.
 static ENGINES: Mutex<BTreeMap<(u32, Flags), Arc<dyn Engine>>> = Mutex::new(BTreeMap::new());
 
-/// The engine that flags of the command choose, made at its first use in this process.
+/// The engine for these command line flags, created at its first use in this process.
 pub(crate) fn engine(py: Python<'_>, flags: &[String]) -> PyResult<Arc<dyn Engine>> {
     let key = (process::id(), flags.to_vec());
-    // The lock is held for moments only, with the interpreter attached, so that no fork finds it taken.
+    // The lock is held briefly and with the interpreter attached, so a fork never copies it in the
+    // locked state.
     let known = ENGINES.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
     if let Some(engine) = known {
         return Ok(engine);
@@ -30,7 +32,7 @@ pub(crate) fn engine(py: Python<'_>, flags: &[String]) -> PyResult<Arc<dyn Engin
     Ok(Arc::clone(engines.entry(key).or_insert(made)))
 }
 
-/// The process that loaded something, which alone has the threads to run it.
+/// The id of the process that loaded something. Only this process has the threads to run it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Home(u32);
 
@@ -40,7 +42,7 @@ impl Home {
     }
 
     /// # Errors
-    /// This process was forked from the one that loaded `what`.
+    /// Fails if this process was forked from the one that loaded `what`.
     pub(crate) fn check(self, what: &str) -> PyResult<()> {
         if process::id() == self.0 {
             return Ok(());

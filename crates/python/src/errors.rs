@@ -1,4 +1,4 @@
-//! Errors as Python's exceptions, with the texts that the command prints.
+//! Errors as Python exceptions, with the same messages as the command.
 
 use flambeau::runtime;
 use pyo3::{PyErr, create_exception, exceptions::PyRuntimeError};
@@ -9,7 +9,7 @@ create_exception!(flambeau, InputError, Error, "An argument does not fit what a 
 create_exception!(flambeau, ExecutionError, Error, "A run has failed.");
 create_exception!(flambeau, CompileError, Error, "A program cannot be compiled.");
 
-/// The exception of an error of the runtime.
+/// The exception for a runtime error.
 pub(crate) fn of_runtime(error: &runtime::Error) -> PyErr {
     let text = error.to_string();
     match error {
@@ -21,7 +21,7 @@ pub(crate) fn of_runtime(error: &runtime::Error) -> PyErr {
     }
 }
 
-/// A [`LoadError`] with the messages of an error, its causes, and advice.
+/// A [`LoadError`] with the messages of an error, its causes and advice.
 pub(crate) fn load(error: &anyhow::Error) -> PyErr {
     LoadError::new_err(flambeau_cli::library::message(error))
 }

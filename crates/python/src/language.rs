@@ -21,19 +21,19 @@ use crate::{
     errors::{self, ExecutionError, InputError},
 };
 
-/// A language model with its tokenizer. Each answer that is being written has a sequence of its own, so that threads do not wait for one
-/// another's answers.
+/// A language model with its tokenizer. Each running answer has its own sequence, so threads do not
+/// wait for each other's answers.
 #[pyclass(frozen, module = "flambeau._native")]
 pub(crate) struct LanguageModel {
     model: Model,
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
-    /// Sequences that nobody uses, with what they hold of earlier prompts; the one that was used last is at the end.
+    /// Unused sequences with the cached text of earlier prompts, most recently used last.
     idle: Mutex<Vec<Session>>,
     home: Home,
 }
 
-/// What a caller asks for, beside the prompt.
+/// A caller's generation options.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Wish {
@@ -59,13 +59,13 @@ impl LanguageModel {
         Ok(LanguageModel { model, tokenizer, template, idle: Mutex::default(), home: Home::here() })
     }
 
-    /// Most tokens of prompt and answer together, if the program says.
+    /// Maximum number of tokens of prompt and answer together, if the program states it.
     #[getter]
     fn context(&self) -> Option<usize> {
         self.model.metadata().context
     }
 
-    /// Whether conversations become prompts by the model's own template.
+    /// Whether the model has a chat template.
     #[getter]
     fn has_template(&self) -> bool {
         self.template.is_some()
@@ -79,7 +79,8 @@ impl LanguageModel {
         self.tokenizer.decode(&ids, skip_special).map_err(input)
     }
 
-    /// The prompt of a conversation: messages, descriptions of tools and further variables of the template, each as JSON.
+    /// Renders a conversation as a prompt: messages, tool descriptions and further template
+    /// variables, each as JSON.
     fn render(&self, messages: &str, tools: Option<&str>, variables: &str) -> PyResult<String> {
         let template = self.template.as_ref();
         let template =
@@ -96,7 +97,7 @@ impl LanguageModel {
         template.render(&chat).map_err(input)
     }
 
-    /// Begins an answer to the tokens of a prompt.
+    /// Starts an answer to a tokenized prompt.
     fn begin(slf: &Bound<'_, Self>, prompt: Vec<u32>, wish: Wish) -> PyResult<Answer> {
         let model = slf.get();
         model.home.check("the model")?;
@@ -118,7 +119,8 @@ impl LanguageModel {
         Ok(Answer { model: slf.clone().unbind(), running: Mutex::new(Some(running)), generation: Mutex::new(None) })
     }
 
-    /// How well the model predicts a text: perplexity, its standard error, predictions and windows.
+    /// Evaluates the model on a text: perplexity, its standard error, and the numbers of
+    /// predictions and windows.
     fn evaluate<'py>(&self, py: Python<'py>, text: &str, window: usize, windows: Option<usize>) -> PyResult<Bound<'py, PyDict>> {
         self.home.check("the model")?;
         let ids = self.tokenizer.encode(text, true).map_err(input)?;
@@ -205,7 +207,7 @@ impl Running {
         move || start.elapsed()
     }
 
-    /// Ends the answer where it is, and gives the sequence back.
+    /// Ends the answer early and returns the sequence.
     fn end(self) -> (Session, Generation) {
         let now = self.now();
         let Running { mut session, generator, .. } = self;
@@ -214,7 +216,7 @@ impl Running {
     }
 }
 
-/// An answer that is being written: an iterator over pieces of text.
+/// A running answer: an iterator over pieces of text.
 #[pyclass(frozen, module = "flambeau._native")]
 pub(crate) struct Answer {
     model: Py<LanguageModel>,
@@ -223,11 +225,11 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Takes steps until there is text. `None` at the end.
+    /// Takes steps until there is text; `None` at the end.
     fn step(&self) -> PyResult<Option<String>> {
         let mut slot = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            // Ctrl-C ends an answer between two of its tokens.
+            // Ctrl-C ends an answer between two tokens.
             Python::attach(|py| py.check_signals()).inspect_err(|_| self.close(&mut slot, true))?;
             let Some(running) = slot.as_mut() else { return Ok(None) };
             let now = running.now();
@@ -250,7 +252,7 @@ impl Answer {
     fn close(&self, slot: &mut Option<Running>, cancel: bool) {
         let Some(mut running) = slot.take() else { return };
         if cancel {
-            // What was held back is lost with the answer.
+            // The withheld text is lost with the answer.
             let _ = running.generator.cancel();
         }
         let (session, generation) = running.end();
@@ -280,7 +282,7 @@ impl Answer {
         py.detach(|| self.step())
     }
 
-    /// All text that is still to come.
+    /// Generates the rest of the answer and returns its text.
     fn rest(&self, py: Python<'_>) -> PyResult<String> {
         self.model.get().home.check("the model")?;
         py.detach(|| {
@@ -292,7 +294,7 @@ impl Answer {
         })
     }
 
-    /// Ends the answer where it is.
+    /// Ends the answer early.
     fn cancel(&self, py: Python<'_>) {
         py.detach(|| {
             let mut slot = self.running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -300,7 +302,7 @@ impl Answer {
         });
     }
 
-    /// Why and how the answer ended: `None` while it goes on.
+    /// Finish reason and statistics of the answer; `None` while it is running.
     fn summary<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let generation = self.generation.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(generation) = generation.as_ref() else { return Ok(None) };

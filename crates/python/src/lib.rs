@@ -1,4 +1,5 @@
-//! The native module of Flambeau's Python package: what needs speed or the engines. The package around it is in `python/flambeau`.
+//! Native module of Flambeau's Python package, with the engines and performance-critical code. The
+//! package itself is in `python/flambeau`.
 
 #![deny(unsafe_code)]
 
@@ -36,18 +37,19 @@ mod _native {
     #[expect(non_upper_case_globals, reason = "Python's name")]
     const __version__: &str = env!("CARGO_PKG_VERSION");
 
-    /// Names of the operators that run outside of delegates.
+    /// Names of the operators that run outside delegates.
     #[pyfunction]
     fn operator_names() -> Vec<String> {
         flambeau::runtime::operator_names().into_iter().collect()
     }
 
-    /// Runs the `flambeau` command and gives its exit code; the first argument is the program's name.
+    /// Runs the `flambeau` command and returns its exit code; the first argument is the program's
+    /// name.
     #[pyfunction]
     fn command(py: Python<'_>, args: Vec<String>) -> u8 {
         py.detach(|| {
             let code = flambeau_cli::run(args.into_iter().map(Into::into));
-            // Python does not know of what Rust holds back. A closed pipe has no reader.
+            // Python does not flush Rust's output buffer. An error means that the pipe is closed.
             let _ = std::io::stdout().flush();
             (0..=u8::MAX).find(|&number| ExitCode::from(number) == code).unwrap_or(1)
         })

@@ -32,12 +32,13 @@ pub(crate) struct PyProgram {
     home: Home,
 }
 
-/// What a file says of a tensor: sizes, number of the element type, whether its memory is planned, and bytes.
+/// Tensor metadata in the file: sizes, code of the element type, whether its memory is planned, and
+/// size in bytes.
 type Info = (Vec<u32>, i8, bool, u64);
 
 #[pymethods]
 impl PyProgram {
-    /// Opens a program: a path is mapped, bytes are copied once.
+    /// Opens a program: maps a path, or copies bytes once.
     #[new]
     #[pyo3(signature = (source, *, data=None, engine=vec![]))]
     fn new(py: Python<'_>, source: &Bound<'_, PyAny>, data: Option<&Bound<'_, PyAny>>, engine: Vec<String>) -> PyResult<PyProgram> {
@@ -62,12 +63,12 @@ impl PyProgram {
         Ok(PyProgram { program, engine: engines::engine(py, &engine)?, home: Home::here() })
     }
 
-    /// Names of all methods, in the file's order.
+    /// Names of all methods, in file order.
     fn method_names(&self) -> Vec<String> {
         self.program.method_names().map(str::to_owned).collect()
     }
 
-    /// Loads a method; each call gives one with state of its own.
+    /// Loads a method; each call returns one with its own state.
     fn load(&self, py: Python<'_>, name: &str) -> PyResult<PyMethod> {
         self.home.check("the program")?;
         let method = py.detach(|| self.program.method(name, &self.engine, &LoadOptions::default()));
@@ -82,19 +83,19 @@ impl PyProgram {
         })
     }
 
-    /// What the file says of the inputs of a method; `None` stands for what is no tensor.
+    /// Metadata of a method's inputs in the file; `None` for an input that is not a tensor.
     fn input_info(&self, method: &str) -> PyResult<Vec<Option<Info>>> {
         let plan = self.plan(method)?;
         Ok(plan.inputs.iter().map(|&at| info(plan, at)).collect())
     }
 
-    /// What the file says of the outputs of a method.
+    /// Metadata of a method's outputs in the file.
     fn output_info(&self, method: &str) -> PyResult<Vec<Option<Info>>> {
         let plan = self.plan(method)?;
         Ok(plan.outputs.iter().map(|&at| info(plan, at)).collect())
     }
 
-    /// What the file says of the tensors of a method that have names, such as buffers.
+    /// Metadata of a method's named tensors in the file, such as buffers.
     fn attribute_info(&self, method: &str) -> PyResult<Vec<Option<Info>>> {
         let plan = self.plan(method)?;
         let named = |value: &EValue| matches!(value, EValue::Tensor(tensor) if name_of(tensor).is_some());
@@ -102,18 +103,18 @@ impl PyProgram {
         Ok(places.map(|(at, _)| info(plan, at as u32)).collect())
     }
 
-    /// Writes the program's file.
+    /// Writes the program to a file.
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         let written = py.detach(|| std::fs::write(&path, self.file()));
         written.map_err(|error| LoadError::new_err(format!("cannot write {}: {error}", path.display())))
     }
 
-    /// The program's file.
+    /// The bytes of the program's file.
     fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.file())
     }
 
-    /// What MLX's delegates run, in the order of their calls: the payload of each.
+    /// Payloads of a method's delegates, in order.
     fn payloads<'py>(&self, py: Python<'py>, method: &str) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let file = self.program.file();
         Ok(self.plan(method)?.delegates.iter().map(|delegate| PyBytes::new(py, &file.delegate_payload(delegate))).collect())
@@ -125,7 +126,7 @@ impl PyProgram {
         keys.filter_map(|key| Some((key.clone(), PyBytes::new(py, &self.program.named(key)?)))).collect()
     }
 
-    /// Names of the delegates that a method calls.
+    /// Backend names of a method's delegates.
     fn backends(&self, method: &str) -> PyResult<Vec<String>> {
         Ok(self.plan(method)?.delegates.iter().map(|delegate| delegate.id.clone()).collect())
     }
@@ -146,7 +147,7 @@ impl PyProgram {
     }
 }
 
-/// The bytes of a `bytes` or `bytearray`, copied to where tensors in it are aligned.
+/// The bytes of a `bytes` or `bytearray`, copied to memory that aligns their tensors.
 fn bytes_of(object: &Bound<'_, PyAny>) -> Option<Bytes> {
     if let Ok(bytes) = object.cast::<PyBytes>() {
         return Some(AlignedBytes::copy_of(bytes.as_bytes()).into_bytes());
@@ -165,14 +166,14 @@ fn info(plan: &ExecutionPlan, at: u32) -> Option<Info> {
     Some((tensor.sizes.clone(), tensor.dtype.code(), tensor.allocation.is_some(), bytes))
 }
 
-/// A method that is ready to run. Threads take turns.
+/// A loaded method. Threads run it one at a time.
 #[pyclass(frozen, name = "Method", module = "flambeau._native")]
 pub(crate) struct PyMethod {
     #[pyo3(get)]
     name: String,
     inputs: Vec<ValueSpec>,
     outputs: Vec<ValueSpec>,
-    /// Whether no run hands anything on to later ones, so that inputs may be read where they lie.
+    /// Whether the method is stateless; inputs then need not be copied.
     keeps_nothing: bool,
     method: Mutex<Method>,
     home: Home,
@@ -180,7 +181,8 @@ pub(crate) struct PyMethod {
 
 #[pymethods]
 impl PyMethod {
-    /// Runs the method on a list of inputs, or on one. The interpreter is free for other threads while it computes.
+    /// Runs the method on a list of inputs, or on a single input. Releases the interpreter lock
+    /// while it computes.
     fn execute(&self, py: Python<'_>, inputs: &Bound<'_, PyAny>) -> PyResult<Vec<Py<PyAny>>> {
         self.home.check("the method")?;
         let mut inputs = convert::arguments(inputs, &self.inputs, &self.name)?;
@@ -193,24 +195,24 @@ impl PyMethod {
         convert::results(py, outputs.map_err(|error| errors::of_runtime(&error))?, &ranges)
     }
 
-    /// Sets all state back to what loading left.
+    /// Resets all state to its initial value.
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
         self.home.check("the method")?;
         py.detach(|| self.method.lock().unwrap_or_else(PoisonError::into_inner).reset());
         Ok(())
     }
 
-    /// What the method takes: name and type of each input.
+    /// Name and type of each input.
     fn inputs(&self) -> Vec<(Option<String>, String)> {
         described(&self.inputs)
     }
 
-    /// What the method gives.
+    /// Name and type of each output.
     fn outputs(&self) -> Vec<(Option<String>, String)> {
         described(&self.outputs)
     }
 
-    /// A copy of the tensor that the file calls by that name, such as a buffer, as it is now.
+    /// A copy of the current value of a named tensor, such as a buffer.
     fn attribute(&self, py: Python<'_>, name: &str) -> PyResult<Py<PyAny>> {
         self.home.check("the method")?;
         let value = py.detach(|| self.method.lock().unwrap_or_else(PoisonError::into_inner).attribute(name));

@@ -1,4 +1,4 @@
-//! Recordings to texts with times, and texts to vectors.
+//! Speech transcription and text embeddings.
 
 use std::{
     fs::File,
@@ -25,7 +25,7 @@ use crate::{
     errors::{self, ExecutionError, InputError},
 };
 
-/// A model of speech with its tokenizer. Threads take turns.
+/// A speech model with its tokenizer. Threads use it one at a time.
 #[pyclass(frozen, name = "SpeechModel", module = "flambeau._native")]
 pub(crate) struct PySpeechModel {
     model: Mutex<SpeechModel>,
@@ -42,8 +42,9 @@ impl PySpeechModel {
         Ok(PySpeechModel { model: Mutex::new(loaded.0), tokenizer: loaded.1, home: Home::here() })
     }
 
-    /// Transcribes a recording, which is a path, the bytes of a file, or an array of samples at `rate`. Gives JSON in the names of OpenAI's
-    /// `verbose_json`; `on_segment` is called with the start, end and text of each segment as it comes.
+    /// Transcribes a recording: a path, the bytes of a file, or an array of samples at `rate`.
+    /// Returns JSON in the format of OpenAI's `verbose_json`. Calls `on_segment` with the start,
+    /// end and text of each finished segment.
     #[pyo3(signature = (source, rate, flags, on_segment=None))]
     fn transcribe(
         &self,
@@ -127,7 +128,7 @@ fn of_samples(samples: &Tensor, rate: u32) -> PyResult<Recording> {
     Recording::from_pcm(bytes, Pcm { sample, rate, channels }, SAMPLE_RATE).map_err(input)
 }
 
-/// A text encoder with its tokenizer. Threads take turns.
+/// A text encoder with its tokenizer. Threads use it one at a time.
 #[pyclass(frozen, module = "flambeau._native")]
 pub(crate) struct Encoder {
     encoder: Mutex<Embedder>,
@@ -144,7 +145,8 @@ impl Encoder {
         Ok(Encoder { encoder: Mutex::new(loaded.0), tokenizer: loaded.1, home: Home::here() })
     }
 
-    /// A vector for each text. With `cut`, the end of texts that are too long is left out, in place of an error.
+    /// Computes a vector for each text. With `cut`, truncates overlong texts instead of raising an
+    /// error.
     fn embed(&self, py: Python<'_>, texts: Vec<String>, cut: bool) -> PyResult<Vec<Vec<f32>>> {
         self.home.check("the model")?;
         py.detach(|| {

@@ -5,10 +5,11 @@ use pyo3::{exceptions::PyValueError, prelude::*, types::PyTuple};
 
 use crate::{convert, dlpack, elements, errors::InputError};
 
-/// A tensor in the host's memory.
+/// A tensor in host memory.
 ///
-/// `Tensor(values, dtype=None)` copies nested lists of numbers, and shares the elements of arrays. `numpy()` and `torch()` give the same elements
-/// without a copy, as every library that knows DLPack takes them.
+/// `Tensor(values, dtype=None)` copies nested lists of numbers, and shares the elements of arrays.
+/// `numpy()` and `torch()` return the same elements without a copy. Any library with DLPack support
+/// can import a tensor.
 #[pyclass(frozen, name = "Tensor", module = "flambeau")]
 pub(crate) struct PyTensor {
     pub(crate) tensor: Tensor,
@@ -35,31 +36,32 @@ impl PyTensor {
         PyTuple::new(py, self.tensor.shape())
     }
 
-    /// Name of the elements' type, such as `float32` or `bfloat16`.
+    /// Name of the element type, such as `float32` or `bfloat16`.
     #[getter]
     fn dtype(&self) -> &'static str {
         elements::name(self.tensor.dtype())
     }
 
-    /// Bytes of all elements.
+    /// Size of all elements in bytes.
     #[getter]
     fn nbytes(&self) -> usize {
         self.tensor.bytes().len()
     }
 
-    /// The elements as nested lists, or as a number.
+    /// The elements as nested lists, or as a single number.
     fn tolist(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         elements::to_nested(py, &self.tensor)
     }
 
-    /// The elements as an array of NumPy's. Types that NumPy lacks, such as `bfloat16`, need the package ml_dtypes.
+    /// The elements as a NumPy array. Types that NumPy lacks, such as `bfloat16`, need the package
+    /// ml_dtypes.
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let missing =
             || PyValueError::new_err(format!("{} needs NumPy, and types that it lacks the package ml_dtypes", slf.get().dtype()));
         convert::to_numpy(slf.as_any())?.ok_or_else(missing)
     }
 
-    /// The elements as a tensor of PyTorch's.
+    /// The elements as a PyTorch tensor.
     fn torch<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         convert::to_torch(py, &self.tensor)
     }

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Makes the case folders beside this script: small programs of every family, in both formats, with PyTorch's results.
+"""Writes the case folders next to this script: small programs of every operator family, in both
+formats, with PyTorch's results.
 
     make.py FLAMBEAU [--only TEXT]
 
-FLAMBEAU is the built command, which compiles each `model.pt2` to the `model.pte` beside it. Needs PyTorch 2.15 and torchao.
+FLAMBEAU is the built command, which compiles each `model.pt2` to a `model.pte` next to it. Needs
+PyTorch 2.15 and torchao.
 """
 import argparse
 import json
@@ -55,7 +57,7 @@ FAMILIES = {
 
 
 def shrink(path):
-    """Zips an archive again with compression, without the stack traces, which name folders of this machine."""
+    """Recompresses an archive without its stack traces, which contain paths of this machine."""
     with zipfile.ZipFile(path) as old:
         entries = [(info.filename, old.read(info)) for info in old.infolist()]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:

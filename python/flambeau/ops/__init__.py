@@ -1,7 +1,9 @@
-"""The operators ``torch.ops.mlx.*``, with the names and schemas of ExecuTorch's MLX backend, on every platform.
+"""The operators ``torch.ops.mlx.*``, with the names and schemas of ExecuTorch's MLX backend, on
+every platform.
 
-Import this module ahead of ``torch.export``; ExecuTorch is not needed. Where its own module was imported before, that one's
-operators stay. They compute in PyTorch what the programs compute that Flambeau makes of them.
+Import this module before ``torch.export``; ExecuTorch is not needed. If ExecuTorch's module was
+imported first, its operators stay. In PyTorch, the operators compute the same results as in
+programs compiled by Flambeau.
 """
 
 from . import _attention, _experts, _quantized, _state

@@ -11,7 +11,9 @@ from ._define import operator
 
 
 def kv_cache_update(cache: Tensor, new_values: Tensor, start_pos: int, ring_size: int = 0) -> Tensor:
-    """Writes rows [b, heads, rows, d] to a cache [b, heads, positions, d] from a position on, around a ring if it has a size."""
+    """Writes rows [b, heads, rows, d] to a cache [b, heads, positions, d] from ``start_pos`` on; a
+    ``ring_size`` wraps positions.
+    """
     rows = new_values.shape[2]
     if ring_size == 0:
         if start_pos + rows > cache.shape[2]:
@@ -37,13 +39,14 @@ def custom_sdpa(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    """Attention of queries that begin at a position to the part of a whole cache up to their end."""
+    """Attention of queries that begin at ``start_pos`` to the rows of a cache up to the last query.
+    """
     rows = query.shape[2]
     end = start_pos + rows
     groups = query.shape[1] // key.shape[1]
     keys, values = (cache[:, :, :end].repeat_interleave(groups, dim=1) for cache in (key, value))
     if is_causal:
-        # Row i stands at position start_pos + i, and sees what is not behind it.
+        # Row i has position start_pos + i, and sees all positions up to its own.
         places = torch.arange(end, device=query.device)
         attn_mask = places[None, :] <= places[start_pos:, None]
     return torch.nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask, dropout_p, scale=scale)
@@ -58,7 +61,9 @@ def rope(
     scale: float = 1.0,
     freqs: Tensor | None = None,
 ) -> Tensor:
-    """Rotates the first ``dims`` elements of rows [b, heads, rows, d] by angles that grow with the position."""
+    """Rotary embedding: rotates the first ``dims`` elements of rows [b, heads, rows, d] by angles
+    proportional to the position.
+    """
     rows, half = x.shape[2], dims // 2
     positions = torch.arange(rows, dtype=torch.float32, device=x.device)[:, None] + pos
     if freqs is None:

@@ -1,4 +1,4 @@
-"""How an operator is defined."""
+"""Definition of operators."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ _defined: list[str] = []
 
 
 def defined() -> list[str]:
-    """Names of the operators that this package defined; those that were there before are not among them."""
+    """Names of the operators defined by this package, without operators that existed before."""
     return list(_defined)
 
 
 def operator(
     name: str, schema: str, function: Callable[..., Any], shape: Callable[..., Any], mutates: Sequence[str] = ()
 ) -> None:
-    """Defines ``mlx::name`` unless it exists: a second definition would replace the first without a word.
+    """Defines ``mlx::name`` unless it exists, because a second definition would silently replace
+    the first.
 
-    ``function`` computes it, and ``shape`` gives an empty result of the same shape and type.
+    ``function`` computes the operator; ``shape`` returns an empty result with the same shape and
+    type.
     """
     if hasattr(torch.ops.mlx, name):
         return

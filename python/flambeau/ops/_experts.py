@@ -1,4 +1,4 @@
-"""Products with the weights of experts, and the order of their rows."""
+"""Matrix products with expert weights, and the order of their rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ def gather_mm(
     lhs_indices: Tensor | None = None,
     sorted_indices: Tensor | None = None,
 ) -> Tensor:
-    """Matrices of ``a`` times those of ``b``, each chosen by its index. Whether indices are sorted changes no number."""
+    """Products of matrices of ``a`` and ``b`` selected by index. ``sorted_indices`` is a hint that
+    does not change results.
+    """
     left = a if lhs_indices is None else a.flatten(0, -3)[lhs_indices.long()]
     right = b if rhs_indices is None else b[rhs_indices.long()]
     return left @ right
@@ -41,7 +43,9 @@ def gather_qmm(
     mode: str = "affine",
     sorted_indices: Tensor | None = None,
 ) -> Tensor:
-    """As :func:`gather_mm`, with weights in codes: signed integers, or pairs of 4 bits in a byte, the lower one first."""
+    """:func:`gather_mm` with quantized weights: signed integers, or two 4-bit codes per byte, the
+    lower one first.
+    """
     if mode != "affine":
         raise ValueError(f"codes of mode {mode} cannot be computed in PyTorch here; affine ones can")
     codes = w
@@ -74,9 +78,11 @@ def _gather_qmm_shape(
 def moe_gather_inputs(
     x: Tensor, expert_indices: Tensor, top_k: int, sort_cutoff: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A row of ``x`` for each of its experts, in the order of the experts if there are more rows than ``sort_cutoff``.
+    """Repeats each row of ``x`` for each of its experts; sorts by expert if ``x`` has more than
+    ``sort_cutoff`` rows.
 
-    Gives the rows [n * top_k, 1, d], their experts, whether they are sorted, and where each row was before.
+    Returns the rows [n * top_k, 1, d], their experts, whether they are sorted, and the inverse
+    permutation.
     """
     experts = expert_indices.flatten().to(torch.int32)
     places = torch.arange(experts.numel(), device=x.device)
@@ -94,7 +100,7 @@ def _moe_gather_shape(x: Tensor, expert_indices: Tensor, top_k: int, sort_cutoff
 
 
 def moe_scatter_outputs(down: Tensor, sort_experts: Tensor, inv_order: Tensor, top_k: int) -> Tensor:
-    """Results [n * top_k, 1, d] back in the order of the rows: [n, top_k, d]."""
+    """Restores the row order of results [n * top_k, 1, d]: [n, top_k, d]."""
     rows = down.squeeze(-2)
     rows = rows[inv_order.long()] if bool(sort_experts) else rows.clone()
     return rows.unflatten(0, (-1, top_k))

@@ -1,4 +1,4 @@
-"""TurboQuant's codes of 4 bits: two in a byte, the first in its upper half."""
+"""TurboQuant's 4-bit codes: two per byte, the first in the upper half."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from ._define import operator
 
 
 def tq4_compress(values: Tensor, boundaries: Tensor) -> Tensor:
-    """Codes [..., d / 2] of values [..., d]: how many of 15 sorted boundaries each value exceeds."""
+    """Codes [..., d / 2] of values [..., d]. A code is the number of 15 sorted boundaries below the
+    value.
+    """
     if boundaries.shape != (15,) or values.shape[-1] % 2:
         raise ValueError(f"expected 15 boundaries and an even number of values, found {tuple(boundaries.shape)} and {values.shape[-1]}")
     codes = torch.bucketize(values, boundaries).to(torch.uint8).unflatten(-1, (-1, 2))
@@ -21,7 +23,9 @@ def _compressed(values: Tensor, boundaries: Tensor) -> Tensor:
 
 
 def tq_dequant(packed: Tensor, norms: Tensor, centroids: Tensor) -> Tensor:
-    """Values [..., d] of codes [..., d / 2]: 16 centroids times the norm of each row [..., 1]."""
+    """Values [..., d] of codes [..., d / 2]: one of 16 centroids times the norm of the row [...,
+    1].
+    """
     if centroids.shape != (16,):
         raise ValueError(f"expected 16 centroids, found {tuple(centroids.shape)}")
     codes = torch.stack((packed >> 4, packed & 15), -1).flatten(-2)
@@ -33,7 +37,7 @@ def _dequantized(packed: Tensor, norms: Tensor, centroids: Tensor) -> Tensor:
 
 
 def tq_norm(x: Tensor) -> Tensor:
-    """Length of each row: [..., 1], summed up in f32."""
+    """Length of each row, [..., 1], summed in f32."""
     return x.float().square().sum(-1, keepdim=True).sqrt().to(x.dtype)
 
 

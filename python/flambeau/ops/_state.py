@@ -1,4 +1,4 @@
-"""Recurrent state, and tokens that programs draw."""
+"""Recurrent state, and sampling of tokens."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from ._define import operator
 def gated_delta_rule(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, use_custom_kernel: bool = True
 ) -> Tensor:
-    """Steps of the gated delta rule: q, k [b, t, heads, dk], v [b, t, heads, dv], gates [b, t, heads], state [b, heads, dv, dk].
+    """Steps of the gated delta rule: q, k [b, t, heads, dk], v [b, t, heads, dv], gates [b, t,
+    heads], state [b, heads, dv, dk].
 
-    The state is left as the last step makes it. Gives [b, t, heads, dv].
+    Writes the last step's state to ``state``. Returns [b, t, heads, dv].
     """
     groups = v.shape[2] // k.shape[2]
     q, k = q.repeat_interleave(groups, 2), k.repeat_interleave(groups, 2)
@@ -35,9 +36,10 @@ def _like_values(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> Tensor:
 
 
 def sample(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, seed: Tensor | None = None) -> Tensor:
-    """Draws a token for each row of logits [b, vocabulary]; a temperature of 0 takes the likeliest one.
+    """Samples a token for each row of logits [b, vocabulary]; temperature 0 takes the likeliest
+    one.
 
-    Draws follow PyTorch's generator: a seed gives other tokens than MLX's does.
+    Uses PyTorch's generator, so a seed gives other tokens than in MLX.
     """
     if float(temperature) <= 0:
         return logits.argmax(-1)
@@ -46,7 +48,7 @@ def sample(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, se
     scaled = scaled.masked_fill(scaled < scaled.topk(count, -1).values[..., -1:], -torch.inf)
     likely = scaled.softmax(-1)
     ranked = likely.sort(-1, descending=True).values
-    # A token stays if those before it sum up to no more than top_p.
+    # A token stays if the likelier tokens sum up to at most top_p.
     kept = ranked.cumsum(-1) - ranked <= top_p
     least = ranked.masked_fill(~kept, torch.inf).amin(-1, keepdim=True)
     likely = likely.masked_fill(likely < least, 0)

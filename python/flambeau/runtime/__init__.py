@@ -1,14 +1,16 @@
-"""Programs and their methods, with the classes of ``executorch.runtime``.
+"""Programs and their methods, with the interface of ``executorch.runtime``.
 
-Change ``from executorch.runtime import Runtime`` to ``from flambeau.runtime import Runtime``; everything else stays:
+Change ``from executorch.runtime import Runtime`` to ``from flambeau.runtime import Runtime``; no
+other change is needed:
 
 >>> from flambeau.runtime import Runtime
 >>> runtime = Runtime.get()
 >>> runtime.backend_registry.is_available("MLXBackend")
 True
 
-Beyond the original, inputs may be arrays of NumPy's and of every library that knows DLPack, tensors of any strides, subclasses of
-``torch.Tensor``, and nested lists; ``Runtime(engine="mlx")`` computes on MLX; threads may share methods, and take turns.
+In addition to the original, inputs may be arrays of NumPy or any library with DLPack support,
+tensors of any strides, subclasses of ``torch.Tensor``, and nested lists. ``Runtime(engine="mlx")``
+computes on MLX. Threads may share a method and run it one at a time.
 """
 
 from ._metadata import MethodMeta, TensorInfo

@@ -1,4 +1,4 @@
-"""What a file says of its methods."""
+"""Metadata of a file's methods."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Optional
 
 from .. import _native
 
-#: What the native module says of a tensor: sizes, number of the element type, whether memory is planned, bytes.
+#: Tensor metadata of the native module: sizes, code of the element type, whether memory is planned,
+#: size in bytes.
 Info = tuple[Sequence[int], int, bool, int]
 
 _SCALAR_TYPES = {
@@ -39,19 +40,19 @@ class TensorInfo:
         self._sizes = tuple(sizes)
 
     def sizes(self) -> tuple[int, ...]:
-        """Sizes, outermost first; upper bounds where they are dynamic."""
+        """Sizes, outermost first; dynamic sizes are upper bounds."""
         return self._sizes
 
     def dtype(self) -> int:
-        """Number of the element type, as in ExecuTorch's ``ScalarType``."""
+        """Code of the element type, as in ExecuTorch's ``ScalarType``."""
         return self._dtype
 
     def is_memory_planned(self) -> bool:
-        """Whether the program has memory for the tensor."""
+        """Whether the program plans memory for the tensor."""
         return self._is_memory_planned
 
     def nbytes(self) -> int:
-        """Bytes of all elements."""
+        """Size of all elements in bytes."""
         return self._nbytes
 
     def __repr__(self) -> str:
@@ -61,7 +62,7 @@ class TensorInfo:
 
 
 class MethodMeta:
-    """What goes into a method and comes out of it."""
+    """Inputs, outputs and attributes of a method."""
 
     def __init__(self, program: _native.Program, name: str) -> None:
         self._name = name
@@ -83,7 +84,7 @@ class MethodMeta:
         return len(self._outputs)
 
     def num_attributes(self) -> int:
-        """Number of tensors that have a name in the file, such as buffers."""
+        """Number of named tensors in the file, such as buffers."""
         return len(self._attributes)
 
     def backends(self) -> list[str]:
@@ -91,15 +92,17 @@ class MethodMeta:
         return list(self._backends)
 
     def input_tensor_meta(self, index: int) -> TensorInfo:
-        """Of an input. IndexError if there is none of that number, RuntimeError if it is no tensor."""
+        """Metadata of an input. IndexError if the index is out of range, RuntimeError if the input
+        is not a tensor.
+        """
         return self._tensor("input", self._inputs, index)
 
     def output_tensor_meta(self, index: int) -> TensorInfo:
-        """Of an output; errors as for inputs."""
+        """Metadata of an output; errors as for inputs."""
         return self._tensor("output", self._outputs, index)
 
     def attribute_tensor_meta(self, index: int) -> TensorInfo:
-        """Of a tensor that has a name; errors as for inputs."""
+        """Metadata of a named tensor; errors as for inputs."""
         return self._tensor("attribute", self._attributes, index)
 
     def _tensor(self, kind: str, infos: Sequence[Optional[Info]], index: int) -> TensorInfo:

@@ -1,4 +1,4 @@
-"""Programs and methods that run."""
+"""Programs and loaded methods."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ from ._metadata import MethodMeta
 
 
 class Method:
-    """A method that is ready to run. Threads may share it, and take turns."""
+    """A loaded method. Threads may share it and run it one at a time."""
 
     def __init__(self, program: _native.Program, name: str) -> None:
         self._program = program
         self._method = program.load(name)
-        #: As a method of the native object, which saves a call.
+        #: The bound native method, which saves a call.
         self._execute = self._method.execute
 
     def execute(self, inputs: Sequence[Any]) -> list[Any]:
-        """Runs the method on a sequence of inputs, or on one tensor.
+        """Runs the method on a sequence of inputs, or on a single tensor.
 
-        Inputs are tensors of PyTorch's, arrays of any library that knows DLPack, nested lists of numbers, and plain values.
-        Contiguous ones are read where they lie if the method keeps no state. Outputs are the caller's own.
+        Inputs are PyTorch tensors, arrays of any library with DLPack support, nested lists of
+        numbers, and plain values. A stateless method reads contiguous inputs without copying them.
+        Outputs share no memory with the method.
         """
         return self._execute(inputs)
 
     def reset(self) -> None:
-        """Sets buffers back to what they hold after loading."""
+        """Resets buffers to their initial contents."""
         self._method.reset()
 
     @property
     def metadata(self) -> MethodMeta:
-        """What the file says of inputs and outputs."""
+        """Metadata of inputs and outputs."""
         return MethodMeta(self._program, self._method.name)
 
     def __repr__(self) -> str:
@@ -55,18 +56,18 @@ class Program:
         return set(self._methods)
 
     def load_method(self, name: str) -> Method:
-        """A method by its name, which is loaded once. KeyError if there is none."""
+        """Returns a method by name, loaded once. KeyError if there is none."""
         method = self._methods[name]
         if method is None:
             method = self._methods[name] = Method(self._program, name)
         return method
 
     def metadata(self, method_name: str) -> MethodMeta:
-        """What the file says of a method; nothing is loaded for it."""
+        """Metadata of a method; does not load it."""
         return MethodMeta(self._program, method_name)
 
     def write_etdump_result_to_file(self, etdump_path: str, debug_buffer_path: str) -> None:
-        """Of ExecuTorch's interface. No program here records an ETDump."""
+        """Always raises: Flambeau records no ETDump. Part of ExecuTorch's interface."""
         raise _native.ExecutionError("No etdump found")
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What programs may ask for."""
+"""Registries of backends and operators."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .. import _native
 
 
 class BackendRegistry:
-    """The backends that delegates run on."""
+    """The backends of delegates."""
 
     @property
     def registered_backend_names(self) -> list[str]:
@@ -14,12 +14,12 @@ class BackendRegistry:
         return ["MLXBackend"]
 
     def is_available(self, backend_name: str) -> bool:
-        """Whether there is a backend of that name."""
+        """Whether the backend exists."""
         return backend_name in self.registered_backend_names
 
 
 class OperatorRegistry:
-    """The operators that run outside of delegates."""
+    """The operators that run outside delegates."""
 
     @property
     def operator_names(self) -> set[str]:

@@ -14,14 +14,16 @@ from ._registry import BackendRegistry, OperatorRegistry
 
 
 class Verification(enum.Enum):
-    """How much of a file ExecuTorch checks. Here all of it is checked in both cases."""
+    """ExecuTorch's verification levels. Flambeau always verifies the whole file."""
 
     Minimal = 0
     InternalConsistency = 1
 
 
 class Runtime:
-    """Loads programs. ``Runtime.get()`` gives the one that computes on the CPU; ``Runtime(engine="mlx")`` one for MLX."""
+    """Loads programs. ``Runtime.get()`` returns the CPU runtime; ``Runtime(engine="mlx")`` creates
+    an MLX runtime.
+    """
 
     def __init__(self, *, engine: str = "cpu", threads: int | None = None, device: str | None = None) -> None:
         self.backend_registry = BackendRegistry()
@@ -31,7 +33,7 @@ class Runtime:
     @staticmethod
     @functools.lru_cache(maxsize=1)
     def get() -> Runtime:
-        """The runtime that all callers share."""
+        """Returns the shared CPU runtime."""
         return Runtime()
 
     def load_program(
@@ -43,10 +45,10 @@ class Runtime:
         debug_buffer_size: int = 0,
         data_path: Path | str | None = None,
     ) -> Program:
-        """Loads a program from a file, which is mapped, or from bytes.
+        """Loads a program from a file, which is memory-mapped, or from bytes.
 
-        ``data_path`` names a ``.ptd`` file with weights. ``verification``, ``enable_etdump`` and ``debug_buffer_size`` are ExecuTorch's,
-        and change nothing.
+        ``data_path`` names a ``.ptd`` file with weights. ``verification``, ``enable_etdump`` and
+        ``debug_buffer_size`` exist for compatibility with ExecuTorch and have no effect.
         """
         source: Any = data
         if not isinstance(data, (bytes, bytearray, str, Path)):

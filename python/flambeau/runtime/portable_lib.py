@@ -1,6 +1,7 @@
-"""The interface of ``executorch.extension.pybindings.portable_lib``, for programs that use it rather than ``executorch.runtime``.
+"""The interface of ``executorch.extension.pybindings.portable_lib``, for programs that use it
+instead of ``executorch.runtime``.
 
-Names that begin with an underscore do so in ExecuTorch.
+Names with a leading underscore have it in ExecuTorch too.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["BundledModule", "ExecuTorchMethod", "ExecuTorchModule", "ExecuTorchP
 
 
 class ExecuTorchMethod:
-    """A method whose inputs, run and outputs may be three calls."""
+    """A method with separate calls for inputs, run and outputs."""
 
     def __init__(self, program: _native.Program, name: str) -> None:
         self._program = program
@@ -26,15 +27,17 @@ class ExecuTorchMethod:
         self._outputs: list[Any] = []
 
     def set_inputs(self, inputs: Any) -> None:
-        """Inputs of the next run."""
+        """Sets the inputs of the next run."""
         self._inputs = inputs
 
     def execute(self) -> None:
-        """Runs the method on the inputs that were set."""
+        """Runs the method on the inputs from ``set_inputs``."""
         self._outputs = self._method.execute(self._inputs)
 
     def get_outputs(self, clone_outputs: bool = True) -> list[Any]:
-        """Outputs of the last run. They are the caller's own in any case."""
+        """Outputs of the last run. They never share memory with the method, whatever
+        ``clone_outputs``.
+        """
         return self._outputs
 
     def call(self, inputs: Any = (), clone_outputs: bool = True) -> list[Any]:
@@ -44,11 +47,11 @@ class ExecuTorchMethod:
     __call__ = call
 
     def method_meta(self) -> MethodMeta:
-        """What the file says of inputs and outputs."""
+        """Metadata of inputs and outputs."""
         return MethodMeta(self._program, self._method.name)
 
     def get_attribute(self, name: str) -> Any:
-        """A copy of the tensor of that name, such as a buffer, as it is now."""
+        """A copy of the current value of a named tensor, such as a buffer."""
         return self._method.attribute(name)
 
 
@@ -64,34 +67,34 @@ class ExecuTorchProgram:
         return len(self._names)
 
     def get_method_name(self, method_index: int) -> str:
-        """Name of a method by its number."""
+        """Name of a method by its index."""
         if not 0 <= method_index < len(self._names):
             raise _native.InputError(f"the program has {len(self._names)} methods, found index {method_index}")
         return self._names[method_index]
 
     def load_method(self, method_name: str) -> ExecuTorchMethod:
-        """Loads a method; each call gives one with state of its own."""
+        """Loads a method; each call returns one with its own state."""
         return ExecuTorchMethod(self._program, method_name)
 
     def method_meta(self, method_name: str) -> MethodMeta:
-        """What the file says of a method."""
+        """Metadata of a method."""
         return MethodMeta(self._program, method_name)
 
     def has_etdump(self) -> bool:
-        """No program here records an ETDump."""
+        """Always false: Flambeau records no ETDump."""
         return False
 
     def write_etdump_result_to_file(self, path: str, debug_buffer_path: str | None = None) -> None:
-        """Of ExecuTorch's interface. No program here records an ETDump."""
+        """Always raises: Flambeau records no ETDump. Part of ExecuTorch's interface."""
         raise _native.ExecutionError("No etdump found")
 
 
 class ExecuTorchModule:
-    """A program whose methods, and the data beside it, are loaded when they are first run."""
+    """A program that loads its methods and its data file at the first run."""
 
     def __init__(self, source: bytes | str, data: bytes | str | None) -> None:
         self._source, self._data = source, data
-        # Without the data, which is looked at when something runs.
+        # Opened without the data file, which is read at the first run.
         self._program = _native.Program(source, engine=Runtime.get()._engine)
         self._methods: dict[str, _native.Method] = {}
 
@@ -113,7 +116,7 @@ class ExecuTorchModule:
     __call__ = forward
 
     def method_meta(self, method_name: str) -> MethodMeta:
-        """What the file says of a method."""
+        """Metadata of a method."""
         return MethodMeta(self._program, method_name)
 
     def method_names(self) -> list[str]:
@@ -121,16 +124,16 @@ class ExecuTorchModule:
         return self._program.method_names()
 
     def has_etdump(self) -> bool:
-        """No program here records an ETDump."""
+        """Always false: Flambeau records no ETDump."""
         return False
 
     def write_etdump_result_to_file(self, path: str, debug_buffer_path: str | None = None) -> None:
-        """Of ExecuTorch's interface. No program here records an ETDump."""
+        """Always raises: Flambeau records no ETDump. Part of ExecuTorch's interface."""
         raise _native.ExecutionError("No etdump found")
 
 
 class BundledModule:
-    """A program with test cases around it; here the program alone is used."""
+    """A program bundled with test cases; only the program is used."""
 
     def __init__(self, bundle: bytes) -> None:
         if bundle[4:8] != b"BP08":
