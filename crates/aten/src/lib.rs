@@ -1,9 +1,9 @@
 //! Function schemas of PyTorch's operators: parameters, defaults, results, aliases and writes.
 //!
 //! `pytorch.txt` holds one schema per line in PyTorch's notation, sorted by name; `schemas.py` in
-//! the crate's folder writes it. `custom.txt` holds, in the same notation, operators from outside
-//! PyTorch: ExecuTorch's `mlx::` operators, TorchAO's, those in Python's `operator` module, and
-//! Flambeau's own.
+//! the crate's folder writes it. `custom.txt` has the same notation and holds operators from
+//! outside PyTorch. They come from ExecuTorch (`mlx::`), TorchAO, Python's `operator` module and
+//! Flambeau.
 //!
 //! ```
 //! let add = flambeau_aten::schema("aten.add_.Tensor").unwrap();
