@@ -8,7 +8,7 @@ use flambeau_tensor::{DType, Expr};
 pub enum Arg {
     None,
     Tensor(Tid),
-    /// A list of tensors, some of which may be None.
+    /// A list of tensors and Nones.
     Tensors(Vec<Option<Tid>>),
     Bool(bool),
     Int(Expr),

@@ -475,7 +475,7 @@ impl Lower {
         self.constant(Constant { name: name.to_owned(), dtype: tensor.dtype(), shape, expr: ConstExpr::Literal(bytes) })
     }
 
-    /// Reads an argument as a tensor of element type `dtype`: casts a tensor, makes a number a
+    /// Reads an argument as a tensor of element type `dtype`. Casts a tensor, makes a number a
     /// rank-0 constant, and fills a tensor with a symbolic integer.
     pub(crate) fn operand(&mut self, call: &Call, param: &str, dtype: DType) -> Result<Tid, Refuse> {
         match call.arg(param) {

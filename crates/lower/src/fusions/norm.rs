@@ -2,7 +2,7 @@
 //!
 //! Both fused nodes compute in f32 and round once. A formula in half precision rounds after every
 //! step and gives other results. Over bf16 values, PyTorch's `x * sigmoid(x)` differs from its
-//! `silu(x)` in one of five, by up to one bf16 step. Such formulas stay unfused.
+//! `silu(x)` in one of five, by up to one bf16 step. Formulas of that kind stay unfused.
 
 use flambeau_ir::{In, Multiply, Node, RMSNorm, Silu, Tid, promote};
 use flambeau_tensor::DType;

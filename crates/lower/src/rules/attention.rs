@@ -163,7 +163,7 @@ fn custom_sdpa(cx: &mut Lower, call: &Call) -> Items {
 }
 
 /// Returns no first result, because the operator's own result is a dummy. The second item is the
-/// cache's new content, to which callers bind the cache.
+/// cache's new content; callers bind the cache to it.
 fn kv_cache_update(cx: &mut Lower, call: &Call) -> Items {
     let (cache, new) = (call.tensor("cache")?, call.tensor("new_values")?);
     let start = call.size("start_pos")?;

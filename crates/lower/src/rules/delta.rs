@@ -90,7 +90,7 @@ fn read(cx: &mut Lower, call: &Call) -> Result<Delta, Refuse> {
     Ok(Delta { operands: [q, k?, v, g?, beta?], state, batch, steps, key_heads, heads, dk, dv })
 }
 
-/// Returns the result and the new state, to which callers bind the state.
+/// Returns the result and the new state; callers bind the state to the new one.
 fn gated_delta_rule(cx: &mut Lower, call: &Call) -> Items {
     let delta = read(cx, call)?;
     let whole = cx.spec(delta.operands[3]).rank() == 3;

@@ -272,8 +272,8 @@ fn grid_sampler(cx: &mut Lower, call: &Call) -> Items {
     if n == 0 || rank != n + 2 {
         return unsupported("a grid that does not fit the image");
     }
-    // PyTorch computes in the operands' type, halves included, so positions round alike. Bicubic
-    // weights on volumes use f32.
+    // PyTorch computes in the operands' type, halves included, so positions round alike. Cubic
+    // sampling of volumes uses f32.
     let dtype = call.out(0)?.dtype;
     let dtype = if mode == Mode::Cubic && n > 2 { ops::wide(dtype) } else { dtype };
     let (x, grid) = (cx.operand(call, "input", dtype)?, cx.operand(call, "grid", dtype)?);

@@ -3,8 +3,8 @@
 //! A row names the operator and its rule. The operator's schema names its parameters; an operator
 //! without a schema fails the build. Every rule
 //! - reads metadata only;
-//! - emits nodes whose result equals PyTorch's for every input that the metadata admits, or refuses
-//!   the call;
+//! - emits nodes with PyTorch's result for every input that the metadata admits, or refuses the
+//!   call;
 //! - never emits a node that a simpler node could replace;
 //! - leaves storage layout to the engines.
 

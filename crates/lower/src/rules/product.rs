@@ -47,8 +47,8 @@ impl Labelled {
         Ok(Labelled { t, labels: self.labels.into_iter().filter(|&l| wanted(l)).collect() })
     }
 
-    /// Drops a summed axis of size 1 if the other operand has more elements there, so that each sum
-    /// is over that operand alone.
+    /// Drops a summed axis of size 1 if the other operand has more elements there. Each sum is then
+    /// over that operand alone.
     fn without_units(self, cx: &mut Lower, other: &Labelled, wanted: &dyn Fn(u32) -> bool) -> Result<Labelled, Refuse> {
         let unit = |t: &Labelled, l: u32| t.size(cx, l) == Expr::Int(1);
         let drops = |l: &u32| other.labels.contains(l) && !wanted(*l) && unit(&self, *l) && !unit(other, *l);

@@ -1,4 +1,4 @@
-//! Quantized weights: packed constants and a `Dequantize` node, which fusions merge into the
+//! Quantized weights: packed constants and a `Dequantize` node. Fusions merge the node into the
 //! product that reads it.
 
 use std::sync::Arc;

@@ -131,9 +131,9 @@ fn isreal(cx: &mut Lower, call: &Call) -> Items {
     one(ops::full(cx, 1.0, &dims, DType::Bool)?)
 }
 
-/// Polynomial in `w = -ln(1 - x²) - 2.5` for `w < 2.5`, highest power first; the other branch uses
-/// `w = √(-ln(1 - x²)) - 3` (Giles, "Approximating the erfinv function", 2010: 7 units in the last
-/// place of f32).
+/// Polynomial in `w = -ln(1 - x²) - 2.5` for `w < 2.5`, highest power first; the tail uses
+/// `w = √(-ln(1 - x²)) - 3`. Source: Giles, "Approximating the erfinv function", 2010 (7 units in
+/// the last place of f32).
 const ERFINV_CENTER: [f64; 9] = [
     2.810_226_36e-8,
     3.432_739_39e-7,

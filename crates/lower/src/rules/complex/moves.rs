@@ -7,8 +7,8 @@ use super::{Items, conjugate, expand_to, first, pair_of, part_type, result, tens
 use crate::{Arg, Call, Item, Lower, call::unsupported};
 
 /// Lowers a call that moves or sums elements as the same call on pairs. `sizes` names the parameter
-/// with the result's sizes, `axes` the parameters with axes. Axes count in the operand's rank plus
-/// `more`.
+/// with the result's sizes. `axes` names the parameters with axes; these count in the operand's
+/// rank plus `more`.
 pub(super) fn moved(cx: &mut Lower, call: &Call, sizes: Option<&str>, axes: &[&str], more: usize) -> Items {
     let dtype = part_type(cx, call)?;
     let of_rank = call.args.iter().flat_map(|(_, arg)| tensors(arg)).find(|t| cx.spec(*t).dtype.part().is_some());
