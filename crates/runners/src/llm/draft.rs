@@ -2,8 +2,8 @@
 //! of the model verifies them all.
 //!
 //! The draft reads hidden states of the model, its *taps*, which the model's method returns next to
-//! the logits. A draft token is accepted if the model would have chosen it, so the text equals that
-//! of greedy decoding.
+//! the logits. A draft token is accepted if the model would have chosen it, so the text is the same
+//! as by greedy decoding.
 
 use std::{fmt, sync::Arc};
 

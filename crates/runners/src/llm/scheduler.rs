@@ -192,8 +192,8 @@ impl Scheduler {
         }
     }
 
-    /// Starts waiting jobs as far as the limits allow, and takes a step; false if there was nothing
-    /// to do. `now` returns the time since a fixed moment.
+    /// Starts waiting jobs within the limits, and takes a step; false if there was nothing to do.
+    /// `now` returns the time since a fixed moment.
     ///
     /// A generation that fails or panics ends; the others continue.
     pub fn step(&mut self, now: &dyn Fn() -> Duration, on_event: &mut dyn FnMut(JobId, Event)) -> bool {

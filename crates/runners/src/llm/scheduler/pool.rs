@@ -105,8 +105,8 @@ impl Pool {
     }
 
     /// Takes a sequence for a prompt: the one with its longest prefix if `reuses`, else an empty
-    /// one. A sequence is available while fewer than the limit are in use. `elsewhere` is the number
-    /// of prompt tokens that the caller can copy.
+    /// one. A sequence is available while fewer than the limit are in use. `elsewhere` is the
+    /// number of prompt tokens that the caller can copy.
     ///
     /// # Errors
     /// Fails if the engine cannot load another sequence.
