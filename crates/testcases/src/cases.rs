@@ -33,7 +33,7 @@ pub fn committed() -> Vec<Case> {
     cases_in("small", &Path::new(env!("CARGO_MANIFEST_DIR")).join("cases"))
 }
 
-/// The committed cases and those of the archives.
+/// The committed and archived cases.
 ///
 /// # Panics
 /// As [`archives`].
