@@ -10,7 +10,7 @@ use crate::Generator;
 /// Context in which a node's fields are drawn one by one.
 struct FieldCx<'g> {
     g: &'g mut Generator,
-    /// The first operand, to which axes and shapes refer.
+    /// The first operand; axes and shapes refer to it.
     first: Option<Tid>,
 }
 

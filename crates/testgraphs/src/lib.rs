@@ -70,8 +70,8 @@ fn is_well_conditioned(node: &Node) -> bool {
     )
 }
 
-/// Whether random graphs contain nodes of this kind. `UpdateAndAttend` needs a cache from the
-/// session's options, `MetalKernel` a kernel known by name, and `Scan` a body of nodes.
+/// Whether random graphs contain nodes of this kind. Excluded nodes need more: `UpdateAndAttend` a
+/// cache from the session's options, `MetalKernel` a known kernel, and `Scan` a body of nodes.
 fn is_generated(kind: NodeKind) -> bool {
     !matches!(kind, NodeKind::UpdateAndAttend | NodeKind::MetalKernel | NodeKind::Scan)
 }
