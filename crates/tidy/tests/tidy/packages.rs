@@ -1,5 +1,4 @@
-//! Checks that packages are complete, and that features of the facade exclude unneeded
-//! dependencies.
+//! Checks that packages are complete and that the facade's features exclude unneeded dependencies.
 
 use std::fs;
 
