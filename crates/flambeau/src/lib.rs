@@ -11,7 +11,7 @@
 //! | compute on MLX: Metal, CUDA or its CPU backend | [`mlx`] | `mlx` |
 //! | compile an archive of `torch.export` | [`pt2`], [`compile`] | `compile` |
 //! | convert a Hugging Face folder or a GGUF file to a program | [`zoo`] | `zoo` |
-//! | tokenize, apply chat templates, sample, generate and embed text | [`text`], [`runners`] | `text` |
+//! | tokenize, render chats, sample, generate and embed text | [`text`], [`runners`] | `text` |
 //! | decode recordings, transcribe speech | [`audio`], [`runners`] | `speech` |
 //! | implement an engine | [`engine`] | |
 //!

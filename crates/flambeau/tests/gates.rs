@@ -1,4 +1,4 @@
-//! Routers and gates of a model with gated delta nets and experts: they stay in floating point, and
+//! Routers and gates of a model with gated delta nets and experts. They stay in floating point, and
 //! their nodes have the order that engine kernels match.
 #![cfg(all(feature = "cpu", feature = "zoo"))]
 
