@@ -183,7 +183,7 @@ fn of_torch(object: &Bound<'_, PyAny>, torch: &Torch) -> PyResult<Tensor> {
     }
 }
 
-/// Reads an object by its `__array_interface__`, which NumPy arrays of foreign types have, such as
+/// Reads an object by its `__array_interface__`. NumPy arrays of foreign types have one, such as
 /// those of ml_dtypes.
 fn of_array_interface(object: &Bound<'_, PyAny>) -> PyResult<Option<Tensor>> {
     let py = object.py();

@@ -202,8 +202,8 @@ unsafe fn entries<'a>(at: *mut i64, count: usize) -> &'a [i64] {
 /// Takes the pointer from a capsule, and renames the capsule so that no other consumer takes it.
 fn take(capsule: &Bound<'_, PyAny>) -> PyResult<Owner> {
     let raw = capsule.as_ptr();
-    // SAFETY: the calls check that the object is a capsule with the name; a pointer of that name
-    // has that type.
+    // SAFETY: the calls check that the object is a capsule with this name, and the name determines
+    // the pointer's type.
     unsafe {
         if ffi::PyCapsule_IsValid(raw, PLAIN.as_ptr()) == 1 {
             let tensor = ffi::PyCapsule_GetPointer(raw, PLAIN.as_ptr());
