@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Makes the checkpoint cases beside this script: a GGUF file of every architecture, as llama.cpp's converter writes it, and a folder of
-every way to quantize, with transformers' logits.
+"""Writes the checkpoint cases next to this script: a GGUF file per architecture from llama.cpp's
+converter, and a folder per quantization method, with transformers' logits.
 
     make.py LLAMA_CPP [--only TEXT]
 
-LLAMA_CPP is a checkout of llama.cpp or the copy in llama-cpp-python's source package. Needs torch and transformers.
+LLAMA_CPP is a checkout of llama.cpp or the copy in llama-cpp-python's source package. Needs torch
+and transformers.
 """
 import argparse
 import shutil
@@ -37,7 +38,7 @@ CONVS = dict(layer_types=["conv", FULL], block_auto_adjust_ff_dim=False)
 GEMMA4 = dict(head_dim=8, global_head_dim=16, sliding_window=4, vocab_size_per_layer_input=32, hidden_size_per_layer_input=0, layer_types=KINDS)
 LESS_ONE = dict(norms_less_one=True)
 
-# Architecture, family as transformers spells it, config, and what `write` takes besides.
+# Architecture, family in transformers' spelling, config, and further arguments of `write`.
 ARCHITECTURES = [
     ("arcee", "Arcee", {}),
     ("chatglm", "Glm", dict(head_dim=8, attention_bias=True)),
@@ -106,7 +107,7 @@ def gguf(llama_cpp, only):
     randomize = checkpoint_cases.randomize
 
     def halves(model, norms_less_one):
-        """Weights that half precision, as the files have it, holds exactly."""
+        """Weights that the half precision of the files represents exactly."""
         randomize(model, norms_less_one)
         for tensor in model.state_dict().values():
             if tensor.is_floating_point():

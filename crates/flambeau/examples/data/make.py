@@ -1,6 +1,7 @@
-"""Makes what the documentation's examples read: `mlp.pt2`, a captured perceptron, and `tiny-llama`, a model folder of random weights.
+"""Writes the data of the documentation's examples: `mlp.pt2`, a captured perceptron, and
+`tiny-llama`, a model folder with random weights.
 
-`mlp.pte` is what `flambeau compile mlp.pt2 -o mlp.pte` made. Run with a Python that has torch, safetensors and tokenizers.
+`flambeau compile mlp.pt2 -o mlp.pte` creates `mlp.pte`. Needs torch, safetensors and tokenizers.
 """
 
 import json

@@ -55,7 +55,7 @@ fn parameter(cx: &mut Lower, call: &Call, name: &str, default: f64) -> Emitted {
     if call.arg(name).is_some() { cx.operand(call, name, DType::F32) } else { cx.number(default, DType::F32) }
 }
 
-/// Uniform floats from `from` to `to`.
+/// Uniform floats in `[from, to)`.
 fn uniform_between(cx: &mut Lower, call: &Call) -> Items {
     let (from, to) = (parameter(cx, call, "from", 0.0)?, parameter(cx, call, "to", 1.0)?);
     let u = uniform(cx, &call.out(0)?.dims.clone())?;
@@ -91,7 +91,7 @@ fn bernoulli(cx: &mut Lower, call: &Call) -> Items {
     one(ops::lt(cx, u, chance)?)
 }
 
-/// Integers from `low` to `high`, exclusive.
+/// Random integers in `[low, high)`.
 fn randint(cx: &mut Lower, call: &Call) -> Items {
     let (low, high) = (call.int_or("low", 0)?, call.int("high")?);
     let span = high.saturating_sub(low);
