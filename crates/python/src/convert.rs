@@ -183,8 +183,8 @@ fn of_torch(object: &Bound<'_, PyAny>, torch: &Torch) -> PyResult<Tensor> {
     }
 }
 
-/// Reads an object by its `__array_interface__`. NumPy arrays of foreign types have one, such as
-/// those of ml_dtypes.
+/// Reads an object by its `__array_interface__`. NumPy arrays of foreign types, such as
+/// ml_dtypes, have one.
 fn of_array_interface(object: &Bound<'_, PyAny>) -> PyResult<Option<Tensor>> {
     let py = object.py();
     if !object.hasattr(intern!(py, "__array_interface__"))? {

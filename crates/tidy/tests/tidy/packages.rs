@@ -1,4 +1,4 @@
-//! Checks that packages are complete and that the facade's features exclude unneeded dependencies.
+//! Checks for complete packages, and for features of the facade without unneeded dependencies.
 
 use std::fs;
 
