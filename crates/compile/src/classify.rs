@@ -1,4 +1,4 @@
-//! What kind of call a node is.
+//! Classification of the calls of a captured graph.
 
 use flambeau_aten::{Schema, Type, schema};
 use flambeau_pt2::{Argument, Graph, Node};
@@ -8,34 +8,34 @@ use crate::{
     trace::vmap::Mark,
 };
 
-/// How to treat a call.
+/// Kind of a call, which decides its treatment.
 pub(crate) enum CallKind<'a> {
     /// An operator that its rule lowers.
     Operator,
-    /// It only asserts what capture assumed.
+    /// An assertion of an assumption that capture made.
     Assertion,
-    /// It reads a field of a quantized weight.
+    /// Reads a field of a quantized weight.
     SubclassField,
-    /// It runs a sub-graph once.
+    /// Runs a sub-graph once.
     Inline(&'a Graph),
-    /// It compares sizes, or combines such comparisons.
+    /// Compares sizes, or combines such comparisons.
     SizePredicate,
-    /// It runs one of two sub-graphs.
+    /// Runs one of two sub-graphs.
     Cond,
-    /// It runs a sub-graph for each slice of tensors.
+    /// Runs a sub-graph for each slice of tensors.
     Scan,
-    /// It runs a sub-graph as long as another one says.
+    /// Runs one sub-graph while another one returns true.
     While,
-    /// It marks a region in which tensors lack an axis.
+    /// Marks a region where tensors lack their batch axis.
     Vmap(Mark),
-    /// It names an operator that writes to its operands, and gives what that would write as results.
+    /// Names an operator that writes to its operands, and returns the written contents as results.
     AutoFunctionalized,
-    /// It writes to an operand.
+    /// Writes to an operand.
     Mutation(Mutation),
     Refused(String),
 }
 
-/// How to treat a call.
+/// Classifies a call.
 pub(crate) fn classify(node: &Node) -> CallKind<'_> {
     let target = bare(&node.target);
     if let Some(mark) = Mark::of(target) {
@@ -71,7 +71,7 @@ pub(crate) fn classify(node: &Node) -> CallKind<'_> {
     }
 }
 
-/// Whether the operator takes numbers alone and gives a truth value.
+/// Whether the operator takes only numbers and returns booleans.
 fn is_size_predicate(schema: &Schema) -> bool {
     schema.returns.iter().all(|r| r.ty == Type::Bool) && schema.params.iter().all(|p| matches!(p.ty, Type::Scalar | Type::Bool))
 }

@@ -1,4 +1,4 @@
-//! What can go wrong between an exported program and a file.
+//! Errors of compilation.
 
 use flambeau_ir::{check::CheckError, engine::EngineError};
 use flambeau_lower::{FormulaError, Refuse};
@@ -6,17 +6,17 @@ use flambeau_tensor::{DType, Shape};
 
 use crate::report::{CallReport, Report};
 
-/// Why a program was not compiled.
+/// Reason why a program was not compiled.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Calls that cannot be expressed in nodes.
     #[error("{}", refusals(.calls))]
     Refused { calls: Vec<CallReport>, report: Box<Report> },
-    /// The program's own structure.
+    /// The structure of the program is invalid.
     #[error("program: {0}")]
     Program(ProgramError),
-    /// A rule of quantization is about no weight.
+    /// A quantization rule matches no weight.
     #[error("no weight is called `{0}`, as a rule of quantization says")]
     Rule(String),
     #[error(transparent)]
@@ -34,14 +34,14 @@ pub enum Error {
     Write(#[from] flambeau_wire::Error),
 }
 
-/// What about a program as a whole cannot be compiled.
+/// A defect of the whole program that prevents compilation.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramError {
     /// A parameter, buffer or constant without data.
     #[error("`{0}` has no data in the archive")]
     NoData(String),
-    /// An input of which the graph says neither shape nor content.
+    /// An input for which the graph states neither shape nor content.
     #[error("nothing is known of input `{0}`")]
     UnknownInput(String),
     /// An output that no call produces.
@@ -53,27 +53,27 @@ pub enum ProgramError {
     /// A constant names a weight that was never added.
     #[error("weight {0} does not exist")]
     NoWeight(usize),
-    /// A buffer that two delegates would have to hold.
+    /// A buffer that would need memory in two delegates.
     #[error(
         "buffer `{0}` is read before a call that stays outside of the delegate and written after it, and cannot live in both; use \
          --require-full to see what stays outside"
     )]
     SplitBuffer(String),
-    /// Fallback calls of which each needs the other's result.
+    /// Fallback calls that depend on each other in a cycle.
     #[error("calls outside of delegates wait for each other")]
     Cycle,
-    /// Tensors at their upper bounds need more memory than any plan may have.
+    /// Tensors at their upper bounds exceed the largest memory of a plan.
     #[error(
         "tensors at their upper bounds need {arena} bytes or more, even if each size without a bound counts as {bound}; bound dynamic \
          sizes at export, as by `torch.export.Dim(\"h\", max=1024)`"
     )]
     Memory { arena: u64, bound: u32 },
-    /// A value that is needed outside of any call cannot be expressed.
+    /// A value outside of any call, such as an output, cannot be expressed.
     #[error(transparent)]
     Value(#[from] Refuse),
 }
 
-/// Why a constant could not be computed.
+/// Reason why a constant could not be computed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConstantError {
@@ -81,7 +81,7 @@ pub enum ConstantError {
     Tensor(#[from] flambeau_tensor::Error),
     #[error(transparent)]
     Formula(#[from] FormulaError),
-    /// There is not one zero point for each scale.
+    /// The number of zero points differs from the number of scales.
     #[error("scales and zero points differ in number")]
     ZeroPoints,
     /// The expression contradicts the constant's own type or shape.
@@ -89,17 +89,17 @@ pub enum ConstantError {
     Type { found: Box<(DType, Shape)>, expected: Box<(DType, Shape)> },
 }
 
-/// Why constants could not be folded.
+/// Reason why constants could not be folded.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FoldError {
-    /// The nodes to fold are no valid graph.
+    /// The nodes to fold do not form a valid graph.
     #[error(transparent)]
     Check(#[from] CheckError),
     /// The engine cannot load or run them.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The engine gave another element type than inference.
+    /// The engine returned a different element type than inference.
     #[error("a folded constant has another type than inferred")]
     Type,
 }
@@ -110,7 +110,7 @@ impl From<ProgramError> for Error {
     }
 }
 
-/// The first refusals in full, the rest as a count.
+/// Lists the first refusals in full and counts the rest.
 fn refusals(calls: &[CallReport]) -> String {
     const SHOWN: usize = 8;
     let mut text = format!("{} calls cannot be expressed in MLX nodes:", calls.len());

@@ -8,7 +8,8 @@ use sha2::{Digest, Sha256};
 
 use crate::{Error, error::ConstantError, pack, quantize, weights::Weights};
 
-/// The elements of a constant. Nothing is kept: an operand is read, used and dropped.
+/// Computes the elements of a constant. Each operand is read, used and dropped, so nothing is
+/// cached.
 pub(crate) fn evaluate(constant: &Constant, weights: &Weights<'_>) -> Result<Tensor, Error> {
     let of = |operand: &Arc<Constant>| evaluate(operand, weights);
     let fail = |reason: ConstantError| Error::Weight { name: constant.name.clone(), reason };
@@ -48,7 +49,7 @@ pub(crate) fn evaluate(constant: &Constant, weights: &Weights<'_>) -> Result<Ten
     Ok(tensor)
 }
 
-/// What makes a constant's contents unique: equal texts mean equal bytes.
+/// A text that identifies a constant's contents: equal texts mean equal bytes.
 pub(crate) fn identity(constant: &Constant, weights: &Weights<'_>) -> String {
     let of = |operand: &Arc<Constant>| identity(operand, weights);
     let (dtype, shape) = (constant.dtype, &constant.shape);
@@ -76,7 +77,7 @@ fn wrap(constant: &Constant, bytes: Bytes) -> Result<Tensor, ConstantError> {
     Ok(Tensor::new(constant.dtype, &constant.shape, bytes)?.aligned())
 }
 
-/// Axis `i` of the result is axis `perm[i]` of `x`.
+/// Permutes axes: axis `i` of the result is axis `perm[i]` of `x`.
 fn permute(x: &Tensor, perm: &[usize]) -> Result<Tensor, flambeau_tensor::Error> {
     let shape: Shape = perm.iter().map(|&p| x.shape()[p]).collect();
     let strides = row_major_strides(x.shape());
@@ -98,7 +99,7 @@ fn permute(x: &Tensor, perm: &[usize]) -> Result<Tensor, flambeau_tensor::Error>
     Tensor::new(x.dtype(), &shape, out.into_bytes())
 }
 
-/// Joins tensors that agree in all other axes.
+/// Concatenates tensors that have equal sizes on all other axes.
 fn concat(parts: &[Tensor], axis: usize) -> Bytes {
     let outer: usize = parts.first().map_or(0, |p| p.shape()[..axis].iter().product());
     let mut out = Vec::with_capacity(parts.iter().map(|p| p.bytes().len()).sum());
@@ -122,7 +123,8 @@ fn repeat(x: &Tensor, factor: usize) -> Bytes {
     out.into()
 }
 
-/// The number whose reciprocal is `v` once more, where f32 has one: readers invert it back.
+/// The f32 reciprocal of `v`, chosen so that its own reciprocal is exactly `v` if possible. Readers
+/// invert it again.
 fn reciprocal(v: f32) -> f32 {
     let nearest = 1.0 / v;
     [nearest, nearest.next_up(), nearest.next_down()].into_iter().find(|r| 1.0 / r == v).unwrap_or(nearest)

@@ -1,4 +1,4 @@
-//! Fallback calls: those that kernels run between delegates.
+//! Fallback calls, which kernels run between delegates.
 
 use flambeau_aten::{Literal, Type};
 use flambeau_ir::{Slot, Spec, Tid, Vid};
@@ -12,7 +12,7 @@ use crate::{
     portable::{Kernel, Param, kernel_for},
 };
 
-/// A size: known, or computed by a delegate.
+/// A size that is known at compile time or computed by a delegate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Size {
     Known(i64),
@@ -41,7 +41,7 @@ pub(crate) struct FallbackCall {
 }
 
 impl KernelArg {
-    /// Slots that must hold something when the kernel runs.
+    /// Slots that must hold a value before the kernel runs.
     fn slots(&self) -> Vec<Slot> {
         let size = |s: &Size| if let Size::Slot(v) = s { Some(Slot::Value(*v)) } else { None };
         match self {
@@ -55,14 +55,14 @@ impl KernelArg {
     }
 }
 
-/// Which calls may fall back, and those that did.
+/// The fallback policy and the calls that fell back.
 #[derive(Debug)]
 pub(crate) struct Fallback {
     /// Whether a call without nodes may fall back.
     allowed: bool,
     /// Targets that the caller keeps out of delegates.
     undelegated: Vec<String>,
-    /// How many chains of control flow are open: kernels cannot run inside of a delegate.
+    /// Number of open chains of control flow. Kernels cannot run there, inside a delegate.
     pub(crate) open_chains: usize,
     pub(crate) calls: Vec<FallbackCall>,
 }
@@ -78,11 +78,11 @@ impl Fallback {
         self.undelegated.iter().any(|undelegated| undelegated == target)
     }
 
-    /// Leaves a call to a kernel; returns its results. `n_inputs` is the number of the method's inputs, behind which results of
-    /// kernels are counted.
+    /// Assigns a call to a kernel and returns its results. `n_inputs` is the method's number of
+    /// inputs. Results of kernels are numbered after them.
     ///
     /// # Errors
-    /// `reason`, if the call cannot or may not fall back.
+    /// Returns `reason` if the call cannot fall back or is not allowed to.
     pub(crate) fn call(
         &mut self,
         lower: &mut Lower,
@@ -103,10 +103,11 @@ impl Fallback {
 }
 
 impl FallbackCall {
-    /// The kernel call of a call that has no nodes; its results are the graph's inputs from number `first` on.
+    /// Creates the kernel call for a call without nodes. Its results are the graph's inputs from
+    /// number `first` on.
     ///
     /// # Errors
-    /// `reason`, if there is no kernel for it or its arguments cannot be passed.
+    /// Returns `reason` if there is no kernel for it or its arguments cannot be passed.
     fn new(lower: &mut Lower, call: &Call, id: u32, first: u32, reason: Refuse) -> Result<FallbackCall, Refuse> {
         let Some(kernel) = kernel_for(&call.target, &dtypes(lower, call)).filter(|k| k.results() == call.outputs.len()) else {
             return Err(reason);
@@ -121,13 +122,13 @@ impl FallbackCall {
         Ok(FallbackCall { kernel, args, results, call: id })
     }
 
-    /// The results as the call's own.
+    /// The results in the form of the call's outputs.
     fn items(&self, call: &Call) -> Vec<Item> {
         let used = |i: usize| call.outputs.get(i).is_some_and(|o| o.used);
         self.results.iter().enumerate().map(|(i, t)| if used(i) { Item::Tensor(*t) } else { Item::None }).collect()
     }
 
-    /// Slots that must hold something when the kernel runs.
+    /// Slots that must hold a value before the kernel runs.
     pub(crate) fn reads(&self) -> Vec<Slot> {
         self.args.iter().flat_map(KernelArg::slots).collect()
     }
@@ -146,8 +147,8 @@ fn dtypes(lower: &Lower, call: &Call) -> Vec<DType> {
     dtypes
 }
 
-/// No more elements come out than went in: the bound of sizes that depend on the data, where the program states none. Counts of whole
-/// numbers have as many elements as the largest number says.
+/// Bounds data-dependent sizes without a bound in the program by the number of elements of the
+/// first operand. The exception is `bincount`, whose length depends on the largest value.
 fn bound_sizes(lower: &mut Lower, call: &Call, args: &[KernelArg]) {
     if call.target == "aten.bincount.default" {
         return;
@@ -167,7 +168,7 @@ fn argument(lower: &mut Lower, call: &Call, param: Param) -> Option<KernelArg> {
     let Some(arg) = call.arg(param.name) else {
         return match (&param.default, call.args.iter().any(|(n, _)| n == param.name)) {
             (Some(default), _) => Some(default_arg(default, param.ty)),
-            // None was given where the kernel has no default of its own.
+            // The argument is absent and the kernel has no default.
             (None, true) => Some(KernelArg::Value(EValue::None)),
             (None, false) => None,
         };
@@ -196,7 +197,7 @@ fn argument(lower: &mut Lower, call: &Call, param: Param) -> Option<KernelArg> {
     })
 }
 
-/// A number as a tensor, in the type that promotion with the call's first tensor gives it.
+/// Converts a number to a tensor of the type that promotion with the call's first tensor gives.
 fn number(lower: &mut Lower, call: &Call, value: f64) -> Option<Tid> {
     let beside = call.args.iter().find_map(|(_, a)| if let Arg::Tensor(t) = a { Some(lower.spec(*t).dtype) } else { None });
     let own = if value.fract() == 0.0 { DType::I64 } else { DType::F32 };
@@ -206,7 +207,7 @@ fn number(lower: &mut Lower, call: &Call, value: f64) -> Option<Tid> {
     Some(lower.constant(Constant { name: format!("_scalar_{value}_{dtype}"), dtype, shape: Shape::new(), expr }))
 }
 
-/// A default as an argument.
+/// Converts a default value to an argument.
 fn default_arg(default: &Literal, ty: &Type) -> KernelArg {
     let sizes = |list: &[i64]| KernelArg::Sizes(list.iter().map(|&v| Size::Known(v)).collect());
     match (default, ty.required()) {

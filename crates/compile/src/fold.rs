@@ -1,7 +1,7 @@
-//! Computing at compile time what does not depend on the inputs.
+//! Constant folding: nodes that do not depend on the inputs run at compile time.
 //!
-//! Nodes whose operands are all small constants are run once, on the engine that the caller hands in. A constant that is only
-//! viewed differently stays one: views cost nothing at run time, and folding them would store the data twice.
+//! The caller's engine runs once each node that has only small constants as operands. Views of
+//! constants are not folded: they cost nothing at run time, and folding would store the data twice.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,18 +17,18 @@ use flambeau_tensor::{AlignedBytes, Bytes, Shape};
 
 use crate::{Error, error::FoldError, evaluate::evaluate, slots, weights::Weights};
 
-/// Neither an operand nor a result of folding is larger than this.
+/// Largest operand or result of folding, in bytes.
 const MAX_BYTES: usize = 1 << 20;
 
 struct Folding<'f> {
     ssa: &'f SsaGraph,
-    /// Slots whose contents are known, and whether computing was needed to know them.
+    /// Slots with known contents, and whether a computation produced them.
     known: HashMap<Tid, bool>,
-    /// Slots that several nodes write, as loops do with what they carry.
+    /// Slots that several nodes write, such as the carried slots of loops.
     rewritten: HashSet<Tid>,
 }
 
-/// Replaces slots that hold the same in every run by constants.
+/// Replaces slots that hold the same contents in every run by constants.
 pub(crate) fn fold(ssa: &mut SsaGraph, weights: &Weights<'_>, engine: &dyn Engine) -> Result<(), Error> {
     let folding = Folding { ssa, known: HashMap::new(), rewritten: rewritten(ssa) }.run();
     let (nodes, results) = folding.selection();
@@ -83,7 +83,7 @@ impl Folding<'_> {
     }
 
     fn visit(&mut self, node: &Node) {
-        // What these make of a constant takes more room than the constant.
+        // The results of these nodes are larger than the constant.
         let expands = matches!(node, Node::Dequantize(_) | Node::BroadcastTo(_));
         let is_view = matches!(node.cost(), Cost::View(_) | Cost::Relayout(_));
         let (mut foldable, mut computed) = (node.effect() == Effect::Pure && !expands, !is_view);
@@ -105,7 +105,7 @@ impl Folding<'_> {
         }
     }
 
-    /// Nodes to run, and the computed slots that something else reads.
+    /// Nodes to run, and the computed slots that other nodes or results read.
     fn selection(&self) -> (Vec<usize>, Vec<Tid>) {
         let is_known = |node: &Node| {
             let mut all = true;

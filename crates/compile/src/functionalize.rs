@@ -1,4 +1,4 @@
-//! Writes as values: the functional forms of operators that write to their operands, and which results are views.
+//! Functional forms of operators that write to their operands, and detection of views.
 
 use std::borrow::Cow;
 
@@ -9,28 +9,28 @@ use flambeau_tensor::Expr;
 /// A call that writes to an operand.
 #[derive(Debug)]
 pub(crate) struct Mutation {
-    /// The functional form, which gives the new contents behind its other results.
+    /// The functional form, which returns the new contents after its other results.
     pub(crate) target: String,
-    /// The operands that it writes to.
+    /// Names of the written operands.
     pub(crate) written: Vec<&'static str>,
-    /// The operand's name in the functional form, where that is another one.
+    /// The operand's name in the functional form, if it differs.
     pub(crate) renamed: Option<&'static str>,
-    /// How many other results there are.
+    /// Number of other results.
     pub(crate) results: usize,
 }
 
-/// What an operator writes, if it writes to an operand.
+/// The mutation that an operator performs, or `None` if it writes to no operand.
 pub(crate) fn mutation(schema: &'static Schema) -> Option<Mutation> {
     let written: Vec<&'static str> = schema.written().map(|param| param.name).collect();
     match schema.kind() {
-        // The results of the functional form are written, in their order.
+        // The results of the functional form are the written operands, in order.
         Kind::InPlace | Kind::Out => {
             let functional = schema.functional().filter(|f| !f.is_view() && f.returns.len() == written.len())?;
             let renamed = functional.operands().map(|p| p.name).find(|name| schema.param(name).is_none());
             Some(Mutation { target: functional.target(), written, renamed, results: 0 })
         }
-        // The rules of custom operators give what they write behind their results. PyTorch's own write statistics and noise while a
-        // model is trained, and nothing otherwise.
+        // The rules of custom operators return the written contents after their results. PyTorch's
+        // mutable operators write statistics and noise during training, and nothing otherwise.
         Kind::Mutable if schema.namespace != "aten" && written.len() == 1 => {
             Some(Mutation { target: schema.target(), written, renamed: None, results: schema.returns.len() })
         }
@@ -38,7 +38,8 @@ pub(crate) fn mutation(schema: &'static Schema) -> Option<Mutation> {
     }
 }
 
-/// The running statistics that a normalisation of batches updates in training mode. Its schema does not state the write.
+/// The running statistics that batch normalization updates in training mode. Its schema does not
+/// state the write.
 pub(crate) fn trained_norm(node: &Node) -> Option<Mutation> {
     let target = bare(&node.target);
     let results = match target {
@@ -53,12 +54,13 @@ pub(crate) fn trained_norm(node: &Node) -> Option<Mutation> {
     (trains && has_statistics).then(|| Mutation { target: target.to_owned(), written, renamed: None, results })
 }
 
-/// Target without the prefix that dispatcher operators have.
+/// Strips the prefix of dispatcher operators from a target.
 pub(crate) fn bare(target: &str) -> &str {
     target.strip_prefix("torch.ops.").unwrap_or(target)
 }
 
-/// The target that lowers a call: of one that changes a tensor's shape in place and nothing in it, the view that it amounts to.
+/// The target whose rule lowers a call. An operator that changes only the shape in place is lowered
+/// as the equivalent view.
 pub(crate) fn lowered_target(target: &str) -> Cow<'_, str> {
     let in_place = schema(target).filter(|s| s.kind() == Kind::InPlace);
     let view = in_place.and_then(Schema::functional).filter(|f| f.is_view());
@@ -70,9 +72,9 @@ pub(crate) fn is_view(graph: &Graph, node: &Node) -> bool {
     schema(&lowered_target(bare(&node.target))).is_some_and(|s| s.is_view() && !copies(graph, node, s.name))
 }
 
-/// Whether a call that shares memory where it can makes a new tensor here.
+/// Whether a call that returns a view if possible makes a copy here.
 fn copies(graph: &Graph, node: &Node, name: &str) -> bool {
-    // Capture hands out a constant anew in every run.
+    // `lift_fresh` returns a new copy of a constant in every run.
     if name == "lift_fresh" {
         return true;
     }
@@ -82,7 +84,8 @@ fn copies(graph: &Graph, node: &Node, name: &str) -> bool {
     match name {
         "to" => given.dtype != made.dtype || node.arg("copy").and_then(Argument::as_bool) == Some(true),
         "contiguous" => !is_row_major(given),
-        // What is not row-major itself must be a view; what has become so is a copy.
+        // A result that is not row-major must be a view. A row-major result of another operand is a
+        // copy.
         "reshape" | "reshape_as" | "flatten" | "ravel" => !is_row_major(given) && is_row_major(made),
         _ => false,
     }

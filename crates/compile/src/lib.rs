@@ -1,11 +1,14 @@
-//! From exported programs to `.pte` files.
+//! Compiles exported programs into `.pte` files.
 //!
-//! A program is traced call by call into a graph in SSA form ([`flambeau_lower::SsaGraph`]): writes to buffers and views become values, every
-//! call goes through its rule, and a call that no rule takes is kept with its reason for the report. The graph is then quantized
-//! if asked, fused, folded, given slots, checked, and wrapped into a method. Weights are constant expressions until the file is written; there
-//! each one is read, repacked, written and dropped in turn.
+//! The tracer walks a program call by call and builds a graph in SSA form
+//! ([`flambeau_lower::SsaGraph`]). Writes to buffers and views become values. Each call is lowered
+//! by the rule of its operator. A call without a rule is recorded with the reason for the report.
+//! The compiler then quantizes the graph on request, fuses nodes, folds constants, assigns slots,
+//! checks the graph and wraps it into a method. Weights stay constant expressions until the file is
+//! written. The writer reads, repacks, writes and drops one weight after another.
 //!
-//! The crate knows no engine: constant folding runs on the [`flambeau_ir::engine::Engine`] that the caller hands in.
+//! The crate depends on no engine: constant folding runs on the caller's
+//! [`flambeau_ir::engine::Engine`].
 
 #![forbid(unsafe_code)]
 
@@ -46,27 +49,30 @@ pub use crate::{
 };
 use crate::{method::Compiled, weights::Weights};
 
-/// What a user decides about a compilation.
+/// Options of a compilation.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Quantizes weights of linear layers that the program does not quantize itself.
     pub linear: Option<Scheme>,
     /// Quantizes embedding tables that the program does not quantize itself.
     pub embedding: Option<Scheme>,
-    /// Quantizes products with embedding tables and with weights named `lm_head.weight`, or keeps their floats; without it they are
-    /// linear layers as others are.
+    /// Quantizes products with embedding tables and with weights named `lm_head.weight`.
+    /// `Some(None)` keeps their floats. `None` treats them like other linear layers.
     pub head: Option<Option<Scheme>>,
-    /// What is said of weights by name comes before all else, the first rule that is about a weight before others.
+    /// Rules by weight name, which take precedence over the other options. The first matching rule
+    /// applies.
     pub rules: Vec<WeightRule>,
-    /// Refuses calls that nodes cannot express instead of leaving them to ExecuTorch's portable kernels.
+    /// Refuses calls that nodes cannot express instead of leaving them to ExecuTorch's portable
+    /// kernels.
     pub require_full: bool,
-    /// Operators that are left to portable kernels although nodes could express them, such as `aten.sin.default`.
+    /// Operators that run on portable kernels even if nodes can express them, such as
+    /// `aten.sin.default`.
     pub undelegated: Vec<String>,
     /// Threads that pack a weight; `None` means one per core.
     pub threads: Option<usize>,
 }
 
-/// A program that is ready to be written.
+/// A compiled program that is ready to be written.
 #[derive(Debug)]
 pub struct Output<'a> {
     methods: Vec<(Compiled, Weights<'a>)>,
@@ -74,15 +80,16 @@ pub struct Output<'a> {
     constants: Vec<(String, Vec<EValue>)>,
     /// Further named data, such as a tokenizer.
     attachments: Vec<(String, flambeau_tensor::Bytes)>,
-    /// What became of every call.
+    /// The outcome of every call.
     pub report: Report,
 }
 
-/// Compiles methods, each given by name. A buffer that one of them writes to is state in all that have a buffer of that name, so
-/// that they can share it when they are loaded.
+/// Compiles methods, each given by name. A buffer that one method writes is state in all methods
+/// with a buffer of that name, so loaded methods can share it.
 ///
 /// # Errors
-/// [`Error::Refused`] lists every call that cannot be expressed in nodes; other errors are about the program as a whole.
+/// [`Error::Refused`] lists every call that cannot be expressed in nodes. Other errors concern the
+/// whole program.
 pub fn compile<'a>(methods: &[(&str, &'a Exported)], options: &Options, engine: &dyn Engine) -> Result<Output<'a>, Error> {
     let mut output = Output { methods: Vec::new(), constants: Vec::new(), attachments: Vec::new(), report: Report::default() };
     let mut ordered = methods.to_vec();
@@ -101,10 +108,11 @@ pub fn compile<'a>(methods: &[(&str, &'a Exported)], options: &Options, engine: 
     if refused.is_empty() { Ok(output) } else { Err(Error::Refused { calls: refused, report: Box::new(output.report) }) }
 }
 
-/// What would become of every call, without compiling: no weight is read, and refusals are part of the report.
+/// Reports the outcome of every call without compiling. No weight is read, and the report includes
+/// refusals.
 ///
 /// # Errors
-/// About the program as a whole.
+/// Errors concern the whole program.
 pub fn dry_run(methods: &[(&str, &Exported)], options: &Options) -> Result<Report, Error> {
     let mut ordered = methods.to_vec();
     ordered.sort_by_key(|(name, _)| *name);
@@ -114,7 +122,7 @@ pub fn dry_run(methods: &[(&str, &Exported)], options: &Options) -> Result<Repor
     Ok(Report { methods })
 }
 
-/// Refuses rules that are about nothing.
+/// Refuses rules that match no weight, unless they are optional.
 fn check_rules(methods: &[(&str, &Exported)], rules: &[WeightRule]) -> Result<(), Error> {
     let names = || methods.iter().flat_map(|(_, exported)| exported.weights.keys().map(String::as_str));
     let layers = rule::layer_count(names());
@@ -124,7 +132,7 @@ fn check_rules(methods: &[(&str, &Exported)], rules: &[WeightRule]) -> Result<()
     }
 }
 
-/// Names of the buffers that any method writes to.
+/// Names of the buffers that at least one method writes.
 fn state_of(methods: &[(&str, &Exported)]) -> HashSet<String> {
     let programs: Vec<&Exported> = methods.iter().map(|(_, exported)| *exported).collect();
     usage::state_names(&programs)
@@ -136,12 +144,13 @@ impl Output<'_> {
         self.constants.push((name.into(), values));
     }
 
-    /// Adds data under a key of its own.
+    /// Adds data under a new key.
     pub fn attach(&mut self, key: impl Into<String>, data: flambeau_tensor::Bytes) {
         self.attachments.push((key.into(), data));
     }
 
-    /// Writes the file: header, methods, then one weight after the other. Returns the number of bytes.
+    /// Writes the file: header, methods, then one weight after another. Returns the number of
+    /// bytes.
     ///
     /// # Errors
     /// [`Error::Write`], and [`Error::Weight`] for a weight that cannot be read.
@@ -149,7 +158,8 @@ impl Output<'_> {
         Ok(self.writer()?.write(out)?)
     }
 
-    /// What [`write`](Self::write) writes, for those who want to know its [size](ProgramWriter::data_size) first. No weight is read.
+    /// The writer behind [`write`](Self::write), which also states the
+    /// [size](ProgramWriter::data_size) in advance. No weight is read.
     ///
     /// # Errors
     /// [`Error::Write`].

@@ -1,4 +1,4 @@
-//! One method: from an exported program to a plan with its delegate.
+//! Compiles one method from an exported program into a plan with its delegates.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -35,13 +35,13 @@ pub(crate) struct Compiled {
     plan: ExecutionPlan,
     /// Named constants of the delegates.
     constants: Vec<(String, Arc<Constant>)>,
-    /// Values of the plan that are constants.
+    /// Constant values of the plan.
     outer_constants: Vec<(u32, Arc<Constant>)>,
-    /// What sizes without an upper bound count as, if that is less than usual.
+    /// The assumed upper bound of unbounded sizes, if it is below the default.
     bound: Option<u32>,
 }
 
-/// Traces a method without compiling it: what would become of each call.
+/// Traces a method without compiling it, and reports the outcome of each call.
 pub(crate) fn report(name: &str, exported: &Exported, options: &Options, state: &HashSet<String>) -> Result<MethodReport, Error> {
     let trace = Trace::run(exported, options, state)?;
     let mut report = reported(name, &trace);
@@ -54,8 +54,8 @@ pub(crate) fn report(name: &str, exported: &Exported, options: &Options, state: 
     Ok(report)
 }
 
-/// Compiles one method, the number giving its constants keys of their own and `state` naming the program's mutable buffers. Nothing
-/// but the report comes back if a call was refused.
+/// Compiles one method. `number` makes the keys of its constants unique, and `state` names the
+/// program's mutable buffers. If a call was refused, only the report is returned.
 pub(crate) fn compile<'a>(
     (name, number): (&str, usize),
     exported: &'a Exported,
@@ -93,9 +93,9 @@ fn reported(name: &str, trace: &Trace<'_>) -> MethodReport {
     MethodReport { name: name.to_owned(), calls, nodes: 0, unbounded: None }
 }
 
-/// Quantizes and fuses, and folds constants if there is an engine for it.
+/// Quantizes and fuses, and folds constants if an engine is given.
 fn run_passes(ssa: &mut SsaGraph, trace: &Trace<'_>, options: &Options, engine: Option<&dyn Engine>) -> Result<(), Error> {
-    // What fallback calls read counts as results while passes drop what nothing reads.
+    // Operands of fallback calls count as results here, because passes drop unread values.
     let n_results = ssa.results.len();
     ssa.results.extend(trace.fallback.calls.iter().flat_map(FallbackCall::reads));
     quantize(ssa, options);
@@ -169,7 +169,7 @@ fn slotted(ssa: SsaGraph, prefix: &str, buffers: &[&Buffer<'_>]) -> Result<Slott
     Ok(slotted)
 }
 
-/// Records for each call which nodes came from it and where it is in the user's code.
+/// Records the nodes and the source location of each call.
 fn attribute(report: &mut MethodReport, ssa: &SsaGraph, exported: &Exported) {
     let mut nodes: HashMap<u32, Vec<&'static str>> = HashMap::new();
     for entry in ssa.chains.iter().flatten() {
@@ -187,7 +187,8 @@ fn attribute(report: &mut MethodReport, ssa: &SsaGraph, exported: &Exported) {
     }
 }
 
-/// Whether all bytes are zero. Caches of long contexts are gigabytes of them, so that they are looked at many at a time.
+/// Whether all bytes are zero. Bytes are checked in blocks, because caches of long contexts hold
+/// gigabytes of zeros.
 fn is_zero(bytes: &[u8]) -> bool {
     bytes.chunks(4096).all(|chunk| chunk.iter().fold(0, |any, byte| any | byte) == 0)
 }
@@ -229,7 +230,7 @@ fn initial_contents(slotted: &mut Slotted, buffers: &[&Buffer<'_>]) -> Result<Ve
     Ok(added)
 }
 
-/// Puts constants in front: every other tensor slot moves up.
+/// Inserts constants before all other tensor slots, which move up.
 fn insert_constants(graph: &mut Graph, added: &[(String, Arc<Constant>)]) {
     let n = added.len() as u32;
     let shift = |slot: &mut Slot| {
@@ -275,7 +276,7 @@ impl Compiled {
     }
 }
 
-/// A constant's bytes, made when they are written.
+/// A constant's bytes, computed when they are written.
 fn blob<'w>(constant: &'w Constant, weights: &'w Weights<'_>) -> Blob<'w> {
     if let ConstExpr::Literal(bytes) = &constant.expr {
         return Blob::from_bytes(bytes.clone());

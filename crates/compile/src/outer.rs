@@ -1,4 +1,4 @@
-//! The outer program: the method's values, and the calls of delegates and kernels in order.
+//! The outer program: the method's values, and its calls of delegates and kernels in order.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,22 +21,22 @@ use crate::{
 /// Name under which ExecuTorch registers its MLX delegate.
 const BACKEND: &str = "MLXBackend";
 
-/// Stand-in for the upper bound of a size that has none, in a plan's tensors: the largest one.
+/// Largest assumed upper bound of an unbounded size in a plan's tensors.
 const UNBOUNDED: u32 = 1 << 16;
 
-/// The smallest stand-in.
+/// Smallest assumed upper bound of an unbounded size.
 const LEAST_UNBOUNDED: u32 = 1 << 4;
 
-/// Memory, in bytes, that tensors of a plan may need together for sizes without an upper bound to count as [`UNBOUNDED`]. Beyond, they
-/// count as less.
+/// Memory budget for the tensors of a plan, in bytes. Above it, unbounded sizes count as less than
+/// [`UNBOUNDED`].
 const BUDGET: u64 = 1 << 36;
 
-/// Memory, in bytes, beyond which no plan is written.
+/// Largest memory of a plan, in bytes.
 const MOST: u64 = 1 << 47;
 
 /// One instruction.
 pub(crate) enum Step<'s> {
-    /// A delegate, with the graph's slots that its results stand for.
+    /// A delegate, with the slots of the graph that its results represent.
     Delegate(&'s Slotted, &'s [Slot]),
     Kernel(&'s FallbackCall),
 }
@@ -47,13 +47,13 @@ pub(crate) struct Outer<'f> {
     values: Vec<EValue>,
     /// Values by slot.
     known: HashMap<Slot, u32>,
-    /// Values by the number that delegates know arguments by.
+    /// Values by the argument numbers of delegates.
     numbered: HashMap<u32, u32>,
-    /// Tensor values of which some size has no upper bound.
+    /// Tensor values with at least one unbounded size.
     open: BTreeMap<u32, TensorMeta>,
-    /// When each tensor value with memory of its own is needed.
+    /// First and last instruction that needs each planned tensor value.
     lives: BTreeMap<u32, (usize, usize)>,
-    /// Values that are constants.
+    /// Constant values.
     pub(crate) constants: Vec<(u32, Arc<Constant>)>,
     operators: Vec<Operator>,
     instructions: Vec<Instruction>,
@@ -64,7 +64,7 @@ pub(crate) struct Outer<'f> {
 }
 
 impl<'f> Outer<'f> {
-    /// A plan with the method's inputs.
+    /// Creates a plan with the method's inputs.
     pub(crate) fn new(ssa: &'f SsaGraph, inputs: &[MethodInput]) -> Outer<'f> {
         let mut outer = Outer {
             ssa,
@@ -101,7 +101,7 @@ impl<'f> Outer<'f> {
         self.values.len() as u32 - 1
     }
 
-    /// A value of its own for a slot: a tensor at its upper bound, or an integer.
+    /// Adds a value for a slot: a tensor at its upper bound, or an integer.
     fn fresh(&mut self, slot: Slot) -> u32 {
         match slot {
             Slot::Value(_) => self.value(EValue::Int(0)),
@@ -117,7 +117,7 @@ impl<'f> Outer<'f> {
         }
     }
 
-    /// The value of a slot; one that no instruction made so far is new.
+    /// The value of a slot, added if no instruction has produced it yet.
     fn slot(&mut self, slot: Slot) -> u32 {
         if let Some(&value) = self.known.get(&slot) {
             self.touch(value);
@@ -137,14 +137,14 @@ impl<'f> Outer<'f> {
         value
     }
 
-    /// Keeps a tensor alive until now.
+    /// Extends a tensor's life to the current instruction.
     fn touch(&mut self, value: u32) {
         if let Some((_, last)) = self.lives.get_mut(&value) {
             *last = self.instructions.len();
         }
     }
 
-    /// States which slot an argument number stands for.
+    /// Maps an argument number to a slot's value.
     pub(crate) fn number(&mut self, number: u32, slot: Slot) {
         if let Some(&value) = self.known.get(&slot) {
             self.numbered.insert(number, value);
@@ -153,7 +153,7 @@ impl<'f> Outer<'f> {
 
     /// Appends an instruction.
     pub(crate) fn step(&mut self, step: &Step<'_>) {
-        // Instructions count from one: the inputs are there before the first.
+        // Instructions count from one, because the inputs exist before the first.
         match step {
             Step::Delegate(slotted, results) => self.delegate(slotted, results),
             Step::Kernel(call) => self.kernel(call),
@@ -194,7 +194,7 @@ impl<'f> Outer<'f> {
         }
         let results: Vec<u32> = call.results.iter().map(|&t| self.slot(Slot::Tensor(t))).collect();
         all.extend(&results);
-        // The results again, as what the call returns: one tensor, or a list of them.
+        // The call's return value repeats the results: one tensor, or a list of tensors.
         all.push(if let [one] = results[..] { one } else { self.value(EValue::TensorList(results)) });
         if let Some(Instruction::KernelCall { args, .. }) = self.instructions.last_mut() {
             *args = all;
@@ -228,7 +228,8 @@ impl<'f> Outer<'f> {
         }
     }
 
-    /// The finished plan, its constants, and what sizes without an upper bound count as if that is less than usual. A fully delegated method returns its delegate's results, any other the values of its result slots.
+    /// Finishes the plan. A fully delegated method (`whole`) returns its delegate's results. Any
+    /// other method returns the values of its result slots.
     pub(crate) fn finish(
         mut self,
         name: &str,
@@ -266,8 +267,8 @@ impl<'f> Outer<'f> {
         Ok(Finished { plan, constants: self.constants, bound: Some(bound).filter(|&bound| bound < UNBOUNDED) })
     }
 
-    /// Gives every tensor its place. Returns the size of the arena and what sizes without an upper bound count as: so little that the
-    /// arena keeps to the budget.
+    /// Places every tensor in the arena. Halves the bound assumed for unbounded sizes until the
+    /// arena fits the budget. Returns the arena's size in bytes and that bound.
     fn plan_memory(&mut self) -> Result<(u64, u32), ProgramError> {
         let mut bound = UNBOUNDED;
         let mut arena = self.place_tensors();
@@ -281,7 +282,7 @@ impl<'f> Outer<'f> {
         if arena > MOST { Err(ProgramError::Memory { arena, bound }) } else { Ok((arena, bound)) }
     }
 
-    /// Gives every tensor its place; returns the size of the arena.
+    /// Places every tensor in the arena and returns the arena's size in bytes.
     fn place_tensors(&mut self) -> u64 {
         let lives: Vec<(u32, (usize, usize))> = self.lives.iter().map(|(v, life)| (*v, *life)).collect();
         let bytes =
@@ -302,13 +303,14 @@ impl<'f> Outer<'f> {
 /// A finished plan.
 pub(crate) struct Finished {
     pub(crate) plan: ExecutionPlan,
-    /// Values that are constants.
+    /// Constant values.
     pub(crate) constants: Vec<(u32, Arc<Constant>)>,
-    /// What sizes without an upper bound count as, if the memory that they would need made it less than usual.
+    /// The bound assumed for unbounded sizes, if memory limits it to less than [`UNBOUNDED`].
     pub(crate) bound: Option<u32>,
 }
 
-/// A tensor at its upper bound; sizes without one count as `unbounded`, or as their lower bound.
+/// A tensor at its upper bound. Unbounded sizes count as `unbounded`, or as their lower bound if
+/// that is larger.
 fn tensor_value(meta: &TensorMeta, unbounded: u32) -> TensorValue {
     let bound = |d: &MetaDim| match d {
         MetaDim::Static(n) => *n,
@@ -338,7 +340,8 @@ mod tests {
 
     use super::*;
 
-    /// The arena of an f32 input with that many sizes without an upper bound and one of `fixed`, and what each counts as.
+    /// Plans an f32 input with `unbounded` unbounded sizes and one size of `fixed`. Returns the
+    /// arena's size and the assumed bound.
     fn planned(unbounded: usize, fixed: i64) -> Result<(u64, u32), ProgramError> {
         let mut lower = Lower::new();
         let open = (0..unbounded).map(|i| Expr::symbol(Symbol::new(&format!("s{i}"))));

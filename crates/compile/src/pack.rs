@@ -1,16 +1,18 @@
 //! Packed layouts of quantized weights.
 //!
-//! A row of codes is one little-endian bit stream: code `j` occupies bits `[j * bits, (j + 1) * bits)`, so that a row of `K`
-//! codes is `K * bits / 32` u32 words.
+//! A row of codes is one little-endian bit stream. Code `j` occupies bits `[j * bits, (j + 1) *
+//! bits)`, so a row of `K` codes is `K * bits / 32` u32 words.
 
 use flambeau_tensor::{AlignedBytes, Bytes, DType, Tensor, cast, pack_codes};
 
 use crate::error::ConstantError;
 
-/// Codes that are offset and packed at a time: whole bytes of any width, and few enough to stay in a cache.
+/// Number of codes offset and packed per step. They fill whole bytes at every width and fit in a
+/// cache.
 const RUN: usize = 1024;
 
-/// Signed codes i8 `[.., K]`, each offset by half the range, as words u32 `[.., K * bits / 32]`.
+/// Packs signed codes i8 `[.., K]`, each offset by half the range, into words u32 `[.., K * bits /
+/// 32]`.
 pub(crate) fn pack_signed(codes: &Tensor, bits: u8) -> Result<Bytes, ConstantError> {
     let codes = codes.as_slice::<i8>()?;
     let (offset, mask, bits) = (1u8 << (bits - 1), u8::MAX >> (8 - bits), usize::from(bits));
@@ -29,7 +31,7 @@ pub(crate) fn affine_bias(scale: &Tensor, zero_point: Option<&Tensor>, bits: u8)
     let dtype = scale.dtype();
     let offset = f32::from(1u8 << (bits - 1));
     let scales = cast(scale, DType::F32)?;
-    // The zero point takes the scale's type first, as the program's own arithmetic would have it.
+    // The zero point is first cast to the scale's type, as in the program's own arithmetic.
     let zeros = zero_point.map(|z| cast(&cast(z, dtype)?, DType::F32)).transpose()?;
     let zeros = zeros.as_ref().map(|z| z.as_slice::<f32>()).transpose()?;
     let scales = scales.as_slice::<f32>()?;
@@ -49,7 +51,7 @@ mod tests {
     fn signed_codes_are_offset_by_half_the_range() {
         let codes: Vec<i8> = (0..2048).map(|i| (i % 8) as i8 - 4).collect();
         let packed = pack_signed(&Tensor::from_slice(&codes, &[2, 1024]).unwrap(), 3).unwrap();
-        // 0 to 7 in three bits each, the first one lowest.
+        // Codes 0 to 7 in three bits each, starting at the lowest bit.
         assert_eq!(packed.len(), 2048 / 8 * 3);
         assert!(
             packed.chunks(3).all(|bytes| bytes == [0o76543210u32 as u8, (0o76543210u32 >> 8) as u8, (0o76543210u32 >> 16) as u8])

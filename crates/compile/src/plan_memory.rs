@@ -1,9 +1,10 @@
-//! Places of a plan's tensors in one arena: two share bytes only if they never live at the same time.
+//! Placement of a plan's tensors in one arena. Two tensors share bytes only if their lifetimes do
+//! not overlap.
 
-/// Places start at multiples of this, in bytes.
+/// Alignment of offsets, in bytes.
 const ALIGNMENT: u64 = 16;
 
-/// Memory that is needed from one instruction to another, both included.
+/// Memory that is needed from instruction `first` to instruction `last`, inclusive.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Request {
     pub(crate) bytes: u64,
@@ -17,9 +18,10 @@ impl Request {
     }
 }
 
-/// An offset for each request, and the size of the arena.
+/// Returns the offset of each request and the size of the arena, in bytes.
 ///
-/// Large requests go first, each into the lowest gap between those placed before that live at the same time.
+/// Places large requests first. Each takes the lowest gap between placed requests with an
+/// overlapping lifetime.
 pub(crate) fn place(requests: &[Request]) -> (Vec<u64>, u64) {
     let mut order: Vec<usize> = (0..requests.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(requests[i].bytes), requests[i].first, i));

@@ -1,7 +1,9 @@
-//! The kernels that can run calls between delegates: ExecuTorch's portable ones, and those of the `host` crate.
+//! Kernels that can run calls between delegates: ExecuTorch's portable kernels and the kernels of
+//! the `host` crate.
 //!
-//! The kernel of a call is the out variant of its operator, or of the operator's copying form if that makes a view. Schemas say which
-//! that is and what it takes; here stands which portable kernels there are.
+//! The kernel of a call is the out variant of its operator. For an operator that makes a view, it
+//! is the out variant of the copying form. Schemas name the variant and its parameters. This file
+//! lists the portable kernels that exist.
 
 use std::borrow::Cow;
 
@@ -15,10 +17,10 @@ pub(crate) struct Kernel {
     argument: Option<&'static (&'static str, Argument)>,
 }
 
-/// Where an argument comes from that the call has under no such name.
+/// Source of a kernel argument that the call does not have under the kernel's name.
 #[derive(Clone, Debug)]
 enum Argument {
-    /// The call's argument of that name.
+    /// The call's argument with this name.
     Named(&'static str),
     Value(Literal),
 }
@@ -26,19 +28,19 @@ enum Argument {
 /// One parameter of a kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Param {
-    /// As the call names it.
+    /// Name of the argument in the call.
     pub(crate) name: &'static str,
     pub(crate) ty: &'static Type,
     pub(crate) default: Option<Literal>,
 }
 
 impl Kernel {
-    /// The name without overload, such as `aten::add`.
+    /// The operator's name without overload, such as `aten::add`.
     pub(crate) fn name(&self) -> String {
         format!("{}::{}", self.schema.namespace, self.schema.name)
     }
 
-    /// The overload. Operators without an out variant have kernels that are named as if there were one.
+    /// The overload. Kernels of operators without an out variant are named as if it existed.
     pub(crate) fn overload(&self) -> Cow<'static, str> {
         match (self.schema.kind(), self.schema.overload) {
             (Kind::Functional, "") => Cow::Borrowed("out"),
@@ -47,7 +49,7 @@ impl Kernel {
         }
     }
 
-    /// Number of tensors that it makes or writes.
+    /// Number of tensors that the kernel returns or writes.
     pub(crate) fn results(&self) -> usize {
         match self.schema.kind() {
             Kind::Functional => self.schema.returns.len(),
@@ -95,11 +97,11 @@ pub(crate) fn kernel_for(target: &str, dtypes: &[DType]) -> Option<Kernel> {
     Some(Kernel { schema: kernel, argument: substitute.and_then(|row| row.argument.as_ref()) })
 }
 
-/// A call that the kernel of another operator runs.
+/// A call that runs on the kernel of another operator.
 struct Substitute {
     target: &'static str,
     operator: &'static str,
-    /// An argument of the kernel that the call does not have under its name.
+    /// An argument of the kernel that the call does not have under the kernel's name.
     argument: Option<(&'static str, Argument)>,
 }
 
@@ -129,7 +131,7 @@ const fn operators<const N: usize>(targets: [&str; N]) -> [Operator; N] {
     operators
 }
 
-/// In the order of their names.
+/// Sorted by name.
 const KERNELS: &[Operator] = &operators([
     "aten._softmax.out",
     "aten._to_copy.out",

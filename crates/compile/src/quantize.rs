@@ -1,4 +1,4 @@
-//! Quantizing weights that the program holds as floats.
+//! Quantization of float weights.
 
 mod codes;
 
@@ -13,14 +13,15 @@ use crate::{Options, rule};
 
 /// Reads a scheme from its name on the command line.
 pub trait SchemeName: Sized {
-    /// `2w`, `3w`, `4w`, `5w`, `6w`, `8w` with a group size, or `nvfp4`, `mxfp4`, `mxfp8`, whose groups are fixed.
+    /// `2w`, `3w`, `4w`, `5w`, `6w`, `8w` with a group size, or `nvfp4`, `mxfp4`, `mxfp8`, whose
+    /// groups are fixed.
     ///
     /// # Errors
-    /// [`SchemeError`] says which names and group sizes there are.
+    /// [`SchemeError`] lists the valid names and group sizes.
     fn from_name(name: &str, group_size: Option<u32>) -> Result<Self, SchemeError>;
 }
 
-/// Why a name is no quantization scheme.
+/// Reason why a name is not a quantization scheme.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SchemeError {
@@ -29,12 +30,12 @@ pub enum SchemeError {
     /// A group size for a scheme whose groups are fixed.
     #[error("{name} has groups of {group}, not {found}")]
     FixedGroup { name: String, group: u32, found: u32 },
-    /// A group size that no kernel takes.
+    /// A group size that no kernel supports.
     #[error("group size {0} is not one of 32, 64, 128")]
     Group(u32),
 }
 
-/// Group size of affine schemes where none is given.
+/// Default group size of affine schemes.
 const DEFAULT_GROUP: u32 = 64;
 
 impl SchemeName for Scheme {
@@ -63,7 +64,8 @@ impl SchemeName for Scheme {
     }
 }
 
-/// Replaces every float weight that the options select by a packed one and a `Dequantize` node, which fusions then absorb.
+/// Replaces every float weight that the options select by a packed weight and a `Dequantize` node.
+/// Fusions absorb that node later.
 pub(crate) fn quantize(ssa: &mut SsaGraph, options: &Options) {
     let mut done: HashMap<(Tid, Scheme), Tid> = HashMap::new();
     let mut front = Vec::new();
@@ -97,7 +99,7 @@ pub(crate) fn quantize(ssa: &mut SsaGraph, options: &Options) {
     ssa.chains[0] = front;
 }
 
-/// What the options say of a program's weights.
+/// Selects schemes for a program's weights by the options.
 struct Choice<'a> {
     options: &'a Options,
     layers: usize,
@@ -105,7 +107,7 @@ struct Choice<'a> {
     tables: Vec<Tid>,
 }
 
-/// The name of heads that do not read an embedding table.
+/// Weight name of heads that do not share the embedding table.
 const HEAD: &str = "lm_head.weight";
 
 impl Choice<'_> {
@@ -121,7 +123,8 @@ impl Choice<'_> {
         Choice { options, layers: rule::layer_count(constants), tables: tables.collect() }
     }
 
-    /// What a rule says of a weight by its name.
+    /// The scheme of the first rule that matches the weight's name. The outer `None` means that no
+    /// rule matches.
     fn ruled(&self, ssa: &SsaGraph, weight: Tid) -> Option<Option<Scheme>> {
         let name = &ssa.constant(weight)?.name;
         self.options.rules.iter().find(|rule| rule.is_about(name, self.layers)).map(|rule| rule.scheme)
@@ -140,8 +143,8 @@ impl Choice<'_> {
     }
 }
 
-/// Transposed constants that matrix products read, with their number of axes: the weights of linear layers, and those of experts
-/// among which a product chooses.
+/// Transposed constants that matrix products read, with their number of axes. They are weights of
+/// linear layers (2 axes) or of experts (3 axes).
 fn transposed_weights(ssa: &SsaGraph) -> Vec<(Tid, usize)> {
     let products = ssa.chains.iter().flatten().filter_map(|e| match &e.node {
         Node::Addmm(n) => Some((n.mat2.0, 2)),
@@ -151,7 +154,7 @@ fn transposed_weights(ssa: &SsaGraph) -> Vec<(Tid, usize)> {
     products.collect()
 }
 
-/// Whether axes in this order are those before with the last two exchanged.
+/// Whether the permutation exchanges exactly the last two axes.
 fn swaps_last(perm: &[i32], axes: usize) -> bool {
     match axes {
         2 => matches!(perm, [1, 0] | [-1, -2]),
@@ -159,7 +162,8 @@ fn swaps_last(perm: &[i32], axes: usize) -> bool {
     }
 }
 
-/// The float matrices behind a slot of so many axes whose rows the scheme can pack.
+/// The constant behind a slot, if it is a float tensor with `axes` axes and the scheme can pack its
+/// rows.
 fn quantizable(ssa: &SsaGraph, weight: Tid, axes: usize, scheme: Scheme) -> Option<Arc<Constant>> {
     let constant = ssa.constant(weight)?;
     let columns = *constant.shape.last()?;
@@ -204,7 +208,7 @@ fn add(ssa: &mut SsaGraph, spec: Spec, origin: Origin) -> Tid {
     Tid(ssa.tensors.len() as u32 - 1)
 }
 
-/// A shape with another last axis.
+/// The shape with its last axis replaced.
 fn with_columns(shape: &[usize], columns: usize) -> Shape {
     let mut shape = Shape::from_slice(shape);
     if let Some(last) = shape.last_mut() {

@@ -1,4 +1,4 @@
-//! What became of every call of a program.
+//! Report on the outcome of every call of a program.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -6,20 +6,20 @@ use flambeau_pt2::SourceLocation;
 use flambeau_tensor::DType;
 use serde_json::{Value, json};
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// Expressed by these nodes.
     Lowered(Vec<&'static str>),
-    /// Needs no node: a view that folded away, a constant, a part of a fused node, a statement of fact.
+    /// Needs no node: a folded view, a constant, a part of a fused node, or an assertion.
     Absorbed,
-    /// Left to the portable kernel of that name, outside of delegates.
+    /// Runs on the portable kernel with this name, outside of delegates.
     Fallback(String),
-    /// Cannot be expressed, and why.
+    /// Cannot be expressed, with the reason.
     Refused(String),
 }
 
-/// One call.
+/// Report on one call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallReport {
     pub target: String,
@@ -46,18 +46,18 @@ impl fmt::Display for Precision {
     }
 }
 
-/// One method.
+/// Report on one method.
 #[derive(Clone, Debug, Default)]
 pub struct MethodReport {
     pub name: String,
     pub calls: Vec<CallReport>,
-    /// Number of nodes that the method runs, the init chain included.
+    /// Number of nodes that the method runs, including the init chain.
     pub nodes: usize,
-    /// The largest size that axes without an upper bound can have, where memory limits it.
+    /// Largest size of unbounded axes, if memory limits it.
     pub unbounded: Option<u32>,
 }
 
-/// A whole program.
+/// Report on a whole program.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     pub methods: Vec<MethodReport>,
@@ -96,7 +96,7 @@ impl MethodReport {
         self.calls.iter().filter(|c| c.precision.is_some())
     }
 
-    /// One line per operator: how many calls, and what they became.
+    /// A table with one line per operator and outcome, and the number of calls.
     pub fn table(&self) -> String {
         let mut rows: BTreeMap<(&str, String), usize> = BTreeMap::new();
         for call in &self.calls {
@@ -126,7 +126,7 @@ impl MethodReport {
 }
 
 impl Report {
-    /// Every call of every method, as JSON.
+    /// Every call of every method as JSON.
     pub fn to_json(&self) -> Value {
         let call = |c: &CallReport| {
             let mut entry = json!({ "target": c.target, "name": c.name, "source": c.source.to_string() });

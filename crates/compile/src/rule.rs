@@ -1,26 +1,26 @@
-//! Which weights are quantized in a way of their own.
+//! Quantization rules for weights selected by name.
 
 use flambeau_lower::Scheme;
 
-/// How weights of some names are quantized, whatever reads them.
+/// The quantization of weights selected by name, independent of the nodes that read them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightRule {
-    /// Their qualified names; `*` stands for any characters.
+    /// Pattern of qualified names. `*` matches any characters.
     pub pattern: String,
     pub layers: Layers,
     /// `None` keeps floats.
     pub scheme: Option<Scheme>,
-    /// Whether a program may have no such weight.
+    /// Whether a program may lack a matching weight.
     pub is_optional: bool,
 }
 
-/// The layers that a rule is about: numbers after a part `layers` in the names of weights.
+/// Layers that a rule applies to. A layer number follows the part `layers` in a weight's name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layers {
-    /// All, and weights of none.
+    /// All layers, and weights outside of layers.
     #[default]
     All,
-    /// The first and the last quarter, rounded up.
+    /// The first and the last quarter of the layers, rounded up.
     Edges,
 }
 
@@ -35,13 +35,13 @@ impl Layers {
 }
 
 impl WeightRule {
-    /// Whether the rule is about a weight of a program of so many layers.
+    /// Whether the rule applies to a weight of a program with `layers` layers.
     pub(crate) fn is_about(&self, name: &str, layers: usize) -> bool {
         fits(&self.pattern, name) && self.layers.hold(name, layers)
     }
 }
 
-/// The number of layers that weights of these names belong to.
+/// The number of layers, from the names of weights.
 pub(crate) fn layer_count<'a>(names: impl Iterator<Item = &'a str>) -> usize {
     names.filter_map(layer_of).max().map_or(0, |last| last.saturating_add(1))
 }
@@ -51,7 +51,7 @@ fn layer_of(name: &str) -> Option<usize> {
     parts.nth(1)?.parse().ok()
 }
 
-/// Whether a name is what a pattern says, `*` being any characters.
+/// Whether a name matches a pattern. `*` matches any characters.
 fn fits(pattern: &str, name: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut name) = name.strip_prefix(start) else { return false };

@@ -1,4 +1,4 @@
-//! Putting a written view back into what it is a view of.
+//! Writes the new contents of a view into its parent.
 
 use flambeau_aten::{Inverse, schema};
 use flambeau_ir::Tid;
@@ -8,7 +8,7 @@ use flambeau_tensor::Expr;
 
 use crate::functionalize::{bare, lowered_target};
 
-/// The parameters that a call gives, of those named.
+/// The named parameters that a call provides.
 fn all_given(
     given: &mut impl FnMut(&str) -> Result<Option<Arg>, Refuse>,
     params: impl IntoIterator<Item = &'static str>,
@@ -17,15 +17,15 @@ fn all_given(
     present.filter_map(Result::transpose).collect()
 }
 
-/// The results of a call that makes views.
+/// One result of a call that makes views.
 pub(crate) struct Parts<'m> {
-    /// Which of them is meant.
+    /// Index of the result.
     pub(crate) at: usize,
     /// Types and sizes of all results.
     pub(crate) metas: &'m [OutMeta],
 }
 
-/// `whole` with what `parts` selects of it replaced by `part`.
+/// Returns `whole` with the region that `parts` selects replaced by `part`.
 pub(crate) fn into_parent(
     lower: &mut Lower,
     view: &Node,
@@ -107,7 +107,7 @@ fn split_axis(name: &str, dim: &Arg, rank: usize) -> Option<usize> {
 }
 
 impl Parts<'_> {
-    /// Where the part begins and ends on an axis: the parts lie one behind the other.
+    /// Start and end of the part on an axis. The parts follow each other without gaps.
     fn bounds(&self, axis: usize) -> Option<(Expr, Expr)> {
         let size = |meta: &OutMeta| meta.dims.get(axis).cloned();
         let before = self.metas.get(..self.at)?.iter().map(size).collect::<Option<Vec<Expr>>>()?;
@@ -129,7 +129,7 @@ fn inverse(dims: &[Expr]) -> Result<Vec<Expr>, Refuse> {
     Ok(out)
 }
 
-/// Lowers a call whose result looks like `like`.
+/// Lowers a call whose result has the type and shape of `like`.
 fn run(lower: &mut Lower, target: &str, args: Vec<(&str, Arg)>, like: Tid, id: u32) -> Result<Tid, Refuse> {
     let spec = lower.spec(like).clone();
     let args = args.into_iter().map(|(n, a)| (n.to_owned(), a)).collect();

@@ -1,8 +1,9 @@
-//! From virtual slots to numbered ones.
+//! Assigns numbered slots to virtual slots.
 //!
-//! Constants, inputs, outputs and buffers get the numbers of their classes; everything else lives in temporary slots that are
-//! reused as soon as nothing reads them. A buffer's next contents are written straight into its slot where the old contents have
-//! no later reader, so that updating a cache moves only what changed.
+//! Constants, inputs, outputs and buffers get the numbers of their classes. All other tensors use
+//! temporary slots, which are reused after their last reader. A buffer's next contents are written
+//! directly into its slot if nothing reads the old contents later. Then updating a cache moves only
+//! the changed elements.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -13,27 +14,28 @@ use flambeau_ir::{Graph, IdCopy, In, MetaDim, Node, Out, Role, Slot, SlotCounts,
 use flambeau_lower::{Constant, Origin, SsaGraph};
 use flambeau_tensor::Expr;
 
-/// Sizes above this are written as unbounded, as ExecuTorch does.
+/// Larger upper bounds are written as unbounded, as in ExecuTorch.
 const MAX_BOUND: i64 = 1 << 30;
 
-/// A graph with what it needs around it.
+/// A graph with its constants and input numbers.
 #[derive(Debug)]
 pub(crate) struct Slotted {
     pub(crate) graph: Graph,
-    /// The constants, in slot order; the graph's names are their keys.
+    /// The constants in slot order. Their keys are the graph's names.
     pub(crate) constants: Vec<(String, Arc<Constant>)>,
     /// Numbers of the method inputs that the graph takes, in the order of its input map.
     pub(crate) inputs: Vec<u32>,
 }
 
-/// What a class of slots is numbered by.
+/// Maps virtual slots to numbered slots.
 #[derive(Default)]
 struct Numbering {
     tensors: HashMap<Tid, Tid>,
     values: HashMap<Vid, Vid>,
 }
 
-/// Gives every slot of an SSA graph its number. Keys of named data start with `prefix`; buffers are named by `buffer_names`.
+/// Numbers every slot of an SSA graph. Keys of named data start with `prefix`, and `buffer_names`
+/// names the buffers.
 pub(crate) fn assign(mut ssa: SsaGraph, prefix: &str, buffer_names: &[String]) -> Slotted {
     save_old_contents(&mut ssa);
     let written_back = write_back(&mut ssa);
@@ -95,7 +97,7 @@ fn input_number(ssa: &SsaGraph, t: Tid) -> u32 {
     }
 }
 
-/// Tensor and integer inputs together, by number.
+/// Tensor and integer inputs, sorted by number.
 fn input_map(ssa: &SsaGraph, tensors: &[Tid], numbering: &Numbering) -> (Vec<Slot>, Vec<u32>) {
     let tensors = tensors.iter().map(|t| (input_number(ssa, *t), Slot::Tensor(numbering.tensors[t])));
     let values = ssa.value_inputs.iter().filter_map(|(n, v)| Some((*n, Slot::Value(*numbering.values.get(v)?))));
@@ -105,7 +107,8 @@ fn input_map(ssa: &SsaGraph, tensors: &[Tid], numbering: &Numbering) -> (Vec<Slo
     (slots, numbers)
 }
 
-/// Copies buffers' old contents that a run returns, or leaves in another buffer, before anything overwrites them.
+/// Copies old contents of buffers that a run returns, or stores in another buffer, before they are
+/// overwritten.
 fn save_old_contents(ssa: &mut SsaGraph) {
     let changed: HashSet<Tid> = ssa.buffers.iter().filter(|b| b.0 != b.1).map(|b| b.0).collect();
     for i in 0..ssa.results.len() {
@@ -123,9 +126,9 @@ fn save_old_contents(ssa: &mut SsaGraph) {
     }
 }
 
-/// Lets buffers' next contents be written in place, and appends copies where that is not possible.
+/// Writes the next contents of buffers in place, and appends copies where that is impossible.
 ///
-/// Returns the slots that stand for a buffer, with the buffer's number.
+/// Returns the slots that are replaced by a buffer, with the buffer's number.
 fn write_back(ssa: &mut SsaGraph) -> BTreeMap<Tid, usize> {
     let mut in_place = BTreeMap::new();
     for b in 0..ssa.buffers.len() {
@@ -146,7 +149,8 @@ fn write_back(ssa: &mut SsaGraph) -> BTreeMap<Tid, usize> {
     in_place
 }
 
-/// The chain of updates from a buffer's old contents to its new ones, if each overwrites the one before after its last read.
+/// The chain of updates from a buffer's old contents to its new contents. `None` unless each update
+/// follows the last read of the previous contents.
 fn versions(ssa: &SsaGraph, before: Tid, after: Tid) -> Option<Vec<Tid>> {
     let main = &ssa.chains[0];
     let mut chain = Vec::new();
@@ -170,7 +174,8 @@ fn versions(ssa: &SsaGraph, before: Tid, after: Tid) -> Option<Vec<Tid>> {
     (!read_later(ssa, before, next_write)).then_some(chain)
 }
 
-/// Whether a main-chain node after number `from` reads the slot, or a chain that such a node runs does.
+/// Whether a main-chain node after number `from` reads the slot, directly or through a chain that
+/// it runs.
 fn read_later(ssa: &SsaGraph, t: Tid, from: usize) -> bool {
     let mut stack: Vec<&Node> = ssa.chains[0].iter().skip(from + 1).map(|e| &e.node).collect();
     while let Some(node) = stack.pop() {
@@ -196,7 +201,7 @@ fn writes(node: &Node, t: Tid) -> bool {
     touches(node, |r| r != Role::Read, t)
 }
 
-/// Makes every tensor result a slot of its own that a node writes; returns these slots.
+/// Gives every tensor result a separate slot that a node writes. Returns these slots.
 fn separate_outputs(ssa: &mut SsaGraph, written_back: &BTreeMap<Tid, usize>) -> Vec<Tid> {
     let mut seen = HashSet::new();
     let mut outputs = Vec::new();
@@ -233,12 +238,13 @@ fn read_slots(ssa: &SsaGraph) -> HashSet<Slot> {
     all
 }
 
-/// Numbers temporary slots of all chains, reusing each after its last reader. Returns how many there are.
+/// Numbers temporary slots of all chains and reuses each after its last reader. Returns their
+/// count.
 fn number_temps(ssa: &SsaGraph, numbering: &mut Numbering, first: u32) -> u32 {
     let last_read = last_reads(ssa);
     let mut free: Vec<u32> = Vec::new();
     let mut next = first;
-    // Slots of sub-chains are never reused: they may run many times, or not at all.
+    // Slots of sub-chains are never reused, because a sub-chain may run many times or never.
     for entry in ssa.chains.iter().skip(1).flatten() {
         entry.node.walk(&mut |_, slot| claim(slot, numbering, &mut Vec::new(), &mut next));
     }
@@ -285,7 +291,7 @@ fn claim(slot: Slot, numbering: &mut Numbering, free: &mut Vec<u32>, next: &mut 
     }
 }
 
-/// By slot, the last main-chain node that reads it, itself or through a chain that it runs.
+/// By slot, the last main-chain node that reads it, directly or through a chain that it runs.
 fn last_reads(ssa: &SsaGraph) -> HashMap<Tid, usize> {
     let mut last = HashMap::new();
     for (i, entry) in ssa.chains[0].iter().enumerate() {
@@ -329,7 +335,7 @@ fn renumber(mut node: Node, numbering: &Numbering) -> Node {
     node
 }
 
-/// What a plan says of a slot.
+/// Type and sizes of a slot, as a plan states them.
 pub(crate) fn meta(ssa: &SsaGraph, t: Tid) -> TensorMeta {
     let spec = ssa.spec(t);
     TensorMeta::row_major(spec.dtype, spec.dims.iter().map(|d| meta_dim(ssa, d)).collect())
@@ -344,7 +350,7 @@ fn meta_dim(ssa: &SsaGraph, dim: &Expr) -> MetaDim {
     MetaDim::Dynamic { min, max: (max <= MAX_BOUND).then(|| u32::try_from(max.max(0)).unwrap_or(0)) }
 }
 
-/// Keys of the constants: equal names of different constants get numbers.
+/// Keys of the constants. Different constants with equal names get numbers.
 fn unique_keys(ssa: &SsaGraph, constants: &[Tid], prefix: &str) -> Vec<(String, Arc<Constant>)> {
     let mut taken = HashSet::new();
     let mut keys = Vec::new();

@@ -1,9 +1,10 @@
 //! Splits an SSA graph into delegates at its fallback calls.
 //!
-//! Every node has a level: that of the nodes that it reads from, and one more than that of the kernel calls that it reads from.
-//! The nodes of a level become one delegate; between two of them run the kernel calls that wait for the first. Kernel calls that only
-//! read inputs of the method and constants run before all delegates. A buffer lives in one delegate, so whatever reads its old
-//! contents or makes its new ones has one level.
+//! Every node has a level. It is the maximum of the levels of the nodes that it reads from. A
+//! kernel call raises it to one more than the call's own level. The nodes of one level form one
+//! delegate. Between two delegates run the kernel calls that depend on the first. Kernel calls that
+//! read only inputs of the method and constants run before all delegates. A buffer belongs to one
+//! delegate, so all nodes that read its old contents or produce its new contents share one level.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,24 +16,25 @@ use crate::{Error, error::ProgramError, fallback::FallbackCall};
 /// One delegate's share of an SSA graph.
 #[derive(Debug)]
 pub(crate) struct Part {
-    /// Its results are what others read.
+    /// The part's graph. Its results are the slots that other parts and kernels read.
     pub(crate) ssa: SsaGraph,
     pub(crate) level: usize,
     /// Numbers of its buffers in the whole graph.
     pub(crate) buffers: Vec<usize>,
 }
 
-/// Delegates and kernel calls, with what passes between them.
+/// Delegates and kernel calls, with the slots that pass between them.
 #[derive(Debug)]
 pub(crate) struct Split {
     pub(crate) parts: Vec<Part>,
-    /// By kernel call, the level after whose delegate it runs; `None` before all of them.
+    /// By kernel call, the level of the delegate that it follows. `None` means before all
+    /// delegates.
     pub(crate) levels: Vec<Option<usize>>,
     /// Argument numbers of slots that pass from one delegate to another.
     pub(crate) crossing: Vec<(u32, Slot)>,
 }
 
-/// Every slot that a node or a chain that it runs touches.
+/// Visits every slot of a node and of the chains that it runs.
 fn walk(ssa: &SsaGraph, node: &Node, visit: &mut dyn FnMut(Role, Slot)) {
     node.walk(&mut |role, slot| visit(role, slot));
     for chain in node.chains() {
@@ -42,8 +44,8 @@ fn walk(ssa: &SsaGraph, node: &Node, visit: &mut dyn FnMut(Role, Slot)) {
     }
 }
 
-/// Main-chain nodes that read nothing but constants: each delegate that needs one has its own, for to pass what they make from
-/// one delegate to another would copy weights in every run.
+/// Marks main-chain nodes that read only constants. Each delegate gets its own copy of such nodes,
+/// because passing their results between delegates would copy weights in every run.
 fn free_nodes(ssa: &SsaGraph) -> Vec<bool> {
     let mut known: BTreeSet<Slot> = BTreeSet::new();
     let constant = |slot: &Slot| matches!(slot, Slot::Tensor(t) if ssa.constant(*t).is_some());
@@ -67,7 +69,7 @@ fn free_nodes(ssa: &SsaGraph) -> Vec<bool> {
     free
 }
 
-/// By kernel call, whether all that it reads is there before any delegate runs.
+/// By kernel call, whether all its operands exist before any delegate runs.
 fn early(ssa: &SsaGraph, fallbacks: &[FallbackCall]) -> Vec<bool> {
     let mut early: Vec<bool> = Vec::with_capacity(fallbacks.len());
     let made_by: HashMap<Tid, usize> =
@@ -108,7 +110,7 @@ impl Levels<'_> {
         *old = level.max(*old);
     }
 
-    /// One look at everything; levels only ever rise.
+    /// Updates all levels once. Levels never decrease.
     fn pass(&mut self) {
         let ssa = self.ssa;
         for (i, entry) in ssa.chains[0].iter().enumerate() {
@@ -127,8 +129,8 @@ impl Levels<'_> {
         for (i, call) in self.fallbacks.iter().enumerate() {
             self.calls[i] = call.reads().into_iter().map(|s| self.level(s)).fold(self.calls[i], usize::max);
             if call.kernel.is_in_place() {
-                // Whatever reads the old contents comes first; of one level, calls run in the
-                // program's order.
+                // Readers of the old contents run first. Calls of one level run in the program's
+                // order.
                 let earlier = self.calls[..i].iter();
                 let last = self.nodes.iter().chain(&self.buffers).chain(earlier).copied().max().unwrap_or(0);
                 self.changed |= last > self.calls[i];
@@ -165,10 +167,11 @@ fn writes(ssa: &SsaGraph, node: &Node, t: Tid) -> bool {
     found
 }
 
-/// Splits an SSA graph at its fallback calls. Numbers from `first` on are free for arguments that pass between delegates.
+/// Splits an SSA graph at its fallback calls. Arguments that pass between delegates are numbered
+/// from `first` on.
 ///
 /// # Errors
-/// If a buffer would have to live in two delegates.
+/// If a buffer would belong to two delegates, or if fallback calls form a cycle.
 pub(crate) fn split(ssa: &SsaGraph, fallbacks: &[FallbackCall], names: &[String], first: u32) -> Result<Split, Error> {
     let mut levels = Levels {
         ssa,
@@ -233,7 +236,7 @@ fn made_by_free(ssa: &SsaGraph, free: &[bool], slot: Slot) -> bool {
     ssa.chains[0].iter().zip(free).any(|(e, free)| *free && writes(ssa, &e.node, t))
 }
 
-/// The nodes, in order, with the free ones that they or `asked` need.
+/// The nodes in order, with the free nodes that they or `asked` need.
 fn with_free(ssa: &SsaGraph, free: &[bool], nodes: &[usize], asked: BTreeSet<Slot>) -> Vec<usize> {
     let mut wanted = asked;
     let mut all: Vec<usize> = nodes.to_vec();
@@ -262,13 +265,13 @@ fn needed_by_kernels(ssa: &SsaGraph, fallbacks: &[FallbackCall]) -> BTreeSet<Slo
     ssa.results.iter().copied().chain(fallbacks.iter().flat_map(FallbackCall::reads)).collect()
 }
 
-/// What one delegate runs, reads and makes.
+/// The nodes, operands and results of one delegate.
 struct Share {
     level: usize,
     nodes: Vec<SsaNode>,
     buffers: Vec<usize>,
     reads: BTreeSet<Slot>,
-    /// In order of making, old contents of buffers first.
+    /// In order of production, old contents of buffers first.
     makes: Vec<Slot>,
 }
 

@@ -1,16 +1,16 @@
-//! Tensor classes that keep a quantized weight as fields, and the operators that turn them back into numbers.
+//! Tensor subclasses that hold a quantized weight as fields, and their dequantizing operators.
 
 use flambeau_lower::{Arg, Refuse};
 use flambeau_pt2::{Attribute, Subclass};
 use flambeau_tensor::{DType, Expr};
 
-/// An operator's target with those of its arguments that are not tensors.
+/// An operator's target with its non-tensor arguments.
 type Scalars = (&'static str, Vec<(String, Arg)>);
 
-/// The dequantizing operator of a class, with its arguments that are not tensors.
+/// The dequantizing operator of a class, with its non-tensor arguments.
 ///
 /// # Errors
-/// For classes without one.
+/// If the class has no dequantizing operator.
 pub(crate) fn dequantization(weight: &Subclass) -> Result<Scalars, Refuse> {
     let dtype = weight.dtype.dtype().map_or(DType::F32, |d| d);
     let int = |name: &str, default: i64| match weight.attributes.get(name) {
@@ -79,7 +79,7 @@ fn block_size(weight: &Subclass) -> Arg {
     }
 }
 
-/// The operator's parameter that takes a field.
+/// The operator's parameter for a field.
 pub(crate) fn parameter<'f>(target: &str, field: &'f str) -> &'f str {
     match (target, field) {
         ("torchao.dequantize_affine.default", "qdata") => "input",

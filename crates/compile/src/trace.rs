@@ -1,8 +1,9 @@
-//! Walking an exported program: every value becomes a slot of an SSA graph.
+//! Traces an exported program: every value becomes a slot of an SSA graph.
 //!
-//! Captured graphs write to buffers and to views of them. Here a value that aliases another remembers which call made it a view
-//! of what; a write gives its base a new version, and a view that is read later is made again from the new contents. So the
-//! graph never aliases, and a buffer's last version is what a run leaves in it.
+//! Captured graphs write to buffers and to views of them. Each aliasing value records the call that
+//! created it and the viewed value. A write gives the base a new version, and a later read
+//! recreates the view from the new contents. Therefore the graph has no aliases, and a buffer's
+//! last version is its state after a run.
 
 mod alias;
 mod bind;
@@ -45,7 +46,7 @@ pub(crate) struct Buffer<'a> {
     pub(crate) name: String,
     pub(crate) before: Tid,
     pub(crate) initial: &'a View,
-    /// The graph value that holds its contents, once one is bound.
+    /// The graph value with its contents, once bound.
     value: Option<String>,
 }
 
@@ -60,12 +61,12 @@ pub(crate) enum MethodInput {
 /// An output of the method.
 #[derive(Clone, Debug)]
 pub(crate) enum MethodOutput {
-    /// The graph's result of that number.
+    /// The graph's result with this number.
     Result(usize),
     Constant(Argument),
 }
 
-/// What the method takes and gives.
+/// Inputs and outputs of the method.
 #[derive(Debug, Default)]
 pub(crate) struct Interface {
     pub(crate) inputs: Vec<MethodInput>,
@@ -76,11 +77,11 @@ pub(crate) struct Interface {
     input_bases: Vec<(String, Tid, usize)>,
 }
 
-/// What a run leaves for the next one.
+/// State that persists between runs.
 #[derive(Debug)]
 pub(crate) struct State<'a> {
     pub(crate) buffers: Vec<Buffer<'a>>,
-    /// Stored tensors that some method of the program writes to.
+    /// Stored tensors that at least one method writes.
     written: HashSet<&'a View>,
 }
 
@@ -95,15 +96,15 @@ pub(crate) struct Trace<'a> {
     pub(crate) state: State<'a>,
     pub(crate) interface: Interface,
     pub(crate) fallback: Fallback,
-    /// What became of each call so far.
+    /// The outcome of each call so far.
     pub(crate) calls: Vec<CallReport>,
     /// Element types of the call that is being lowered, where they differ from the program's.
     precision: Option<Precision>,
 }
 
 impl<'a> Trace<'a> {
-    /// Traces a whole program, in which buffers of the names in `state` are mutable. Calls that cannot be lowered are in `calls`
-    /// with their reasons.
+    /// Traces a whole program. Buffers named in `state` are mutable. `calls` lists calls that
+    /// cannot be lowered, with their reasons.
     pub(crate) fn run(exported: &'a Exported, options: &Options, state: &HashSet<String>) -> Result<Trace<'a>, Error> {
         let buffers = usage::stored_buffers(exported).filter(|(name, _)| state.contains(*name)).map(|(_, view)| view);
         let mut trace = Trace {
@@ -129,7 +130,7 @@ impl<'a> Trace<'a> {
         Ok(trace)
     }
 
-    /// The graph, with its results and buffers stated.
+    /// Returns the graph with its results and buffers set.
     pub(crate) fn into_graph(mut self) -> Result<(flambeau_lower::SsaGraph, Trace<'a>), Error> {
         let mut buffers = Vec::with_capacity(self.state.buffers.len());
         for buffer in self.state.buffers.clone() {
@@ -185,7 +186,8 @@ impl<'a> Trace<'a> {
         self.calls.push(CallReport { target: bare(&node.target).to_owned(), name, source: Default::default(), outcome, precision });
     }
 
-    /// Records that a call cannot be lowered. Its results are absent, so that what hangs on them is not reported again.
+    /// Records that a call cannot be lowered. Its results become absent, so dependent calls are not
+    /// reported again.
     fn refuse(&mut self, node: &Node, reason: String) {
         self.report(node, Outcome::Refused(reason));
         if let Some(call) = self.calls.last_mut() {
@@ -194,7 +196,7 @@ impl<'a> Trace<'a> {
         self.lose(node);
     }
 
-    /// Refuses a call, unless it only hangs on one that was refused before: that would say nothing new.
+    /// Refuses a call, unless it only depends on a call that is already refused.
     fn fail(&mut self, node: &Node, reason: &Refuse) {
         match reason {
             Refuse::Reported => {
@@ -205,7 +207,7 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// A field of a quantized weight, as a constant.
+    /// Binds a field of a quantized weight as a constant.
     fn read_field(&mut self, node: &'a Node) -> Result<(), Error> {
         let weight = node.inputs.first().and_then(|i| i.arg.as_tensor()).and_then(|n| self.names.resolve(&self.names.key(n)));
         let field = node.inputs.get(1).and_then(|i| i.arg.as_str());
@@ -221,7 +223,7 @@ impl<'a> Trace<'a> {
         Ok(())
     }
 
-    /// The call with its arguments read, under another target's name.
+    /// Reads the arguments of a call, and gives the call another target.
     fn call_of(&mut self, graph: &Graph, node: &Node, target: &str) -> Result<Call, Refuse> {
         let mut args = Vec::with_capacity(node.inputs.len());
         for input in &node.inputs {
@@ -231,14 +233,14 @@ impl<'a> Trace<'a> {
         Ok(Call { target: target.to_owned(), args, outputs })
     }
 
-    /// What the program says of the tensors in a result.
+    /// Types and sizes that the program states for the tensors of an output.
     fn metas(&self, graph: &Graph, output: &Argument) -> Vec<OutMeta> {
         let meta = |name: &str| match graph.tensors.get(name) {
             Some(meta) => {
                 let dims = meta.sizes.iter().map(|e| self.names.expr(e)).collect();
                 OutMeta { dtype: meta.dtype, dims, used: self.names.used.contains(name) }
             }
-            // A type that nothing can hold: refused if the result is used.
+            // No slot can hold this type, so the call is refused if its result is used.
             None => OutMeta { dtype: DType::F64, dims: Vec::new(), used: self.names.used.contains(name) },
         };
         match output {
@@ -276,7 +278,7 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// Binds an integer result, and identifies the symbol by which the archive calls it.
+    /// Binds an integer result, and identifies its symbol in the archive.
     fn bind_int(&mut self, graph: &Graph, output: &Argument, value: Expr) {
         let Some(name) = output.names().first().map(|n| (*n).to_owned()) else { return };
         if let Some(Expr::Sum(_)) = graph.sym_ints.get(&name)
@@ -318,12 +320,12 @@ impl<'a> Trace<'a> {
     }
 }
 
-/// A refusal that belongs to no call.
+/// Converts a refusal outside of any call to an error.
 fn lost(reason: Refuse) -> Error {
     Error::Program(ProgramError::Value(reason))
 }
 
-/// Arguments that are not tensors.
+/// Reads arguments that are not tensors.
 fn scalar_arg(names: &Names<'_>, scope: &str, argument: &Argument) -> Result<Arg, Refuse> {
     let int = |arg: &SymArg<i64>| match arg {
         SymArg::Literal(v) => Ok(Expr::Int(*v)),

@@ -1,4 +1,4 @@
-//! What a program reads, and which of its stored tensors it writes.
+//! Finds the names that a program reads, and the stored tensors that it writes.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,7 +9,7 @@ use crate::{
     functionalize::is_view,
 };
 
-/// Names that anything in the graph reads.
+/// Names that the graph reads.
 pub(crate) fn used_names(graph: &Graph) -> HashSet<String> {
     let mut used = HashSet::new();
     let operands = graph
@@ -24,7 +24,7 @@ pub(crate) fn used_names(graph: &Graph) -> HashSet<String> {
     used
 }
 
-/// Names of the buffers that any of these programs writes to: in all of them they are state.
+/// Names of the buffers that any program writes. They are state in all programs.
 pub(crate) fn state_names(programs: &[&Exported]) -> HashSet<String> {
     let written = |exported: &&Exported| {
         let mutated = mutated_weights(exported);

@@ -8,12 +8,14 @@ use sha2::{Digest, Sha256};
 
 use crate::{Error, error::ProgramError};
 
-/// Views of an archive's storages; a constant expression names one by its number. Equal views are one weight.
+/// Views of an archive's storages, which constant expressions name by number. Equal views are one
+/// weight.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Weights<'a> {
     views: Vec<&'a View>,
     numbers: HashMap<&'a View, usize>,
-    /// Labels that identify storages across the methods of a file, by the storage's id in its archive.
+    /// Labels that identify storages across the methods of a file, by the storage's id in its
+    /// archive.
     labels: HashMap<&'a str, String>,
     /// Threads that work on a weight; `None` means one per core.
     threads: Option<usize>,
@@ -40,13 +42,13 @@ impl<'a> Weights<'a> {
         number
     }
 
-    /// Reads a weight: a slice of the archive where its elements lie in row-major order.
+    /// Reads a weight. Row-major elements are a slice of the archive.
     pub(crate) fn read(&self, number: usize) -> Result<Tensor, Error> {
         let view = self.views.get(number).ok_or(ProgramError::NoWeight(number))?;
         Ok(view.tensor()?.aligned())
     }
 
-    /// What makes the weight's contents unique within a file.
+    /// A text that identifies the weight's contents within a file.
     pub(crate) fn identity(&self, number: usize) -> String {
         self.views.get(number).map_or_else(String::new, |v| {
             let storage = self.labels.get(v.storage.id()).map_or_else(|| v.storage.id(), String::as_str);
@@ -55,7 +57,7 @@ impl<'a> Weights<'a> {
     }
 }
 
-/// A storage that was met before.
+/// A storage seen before.
 struct Known<'a> {
     storage: &'a Storage,
     method: usize,
@@ -63,10 +65,10 @@ struct Known<'a> {
     digest: Option<[u8; 32]>,
 }
 
-/// Gives storages of several methods names that are equal where the bytes are.
+/// Labels the storages of several methods. Equal labels mean equal bytes.
 ///
-/// Storages of one archive are recognized as such; those of different archives are read and compared by their digest, if
-/// there is another of the same length.
+/// Storages of one archive are identified directly. Storages of different archives with equal
+/// length are read and compared by digest.
 ///
 /// # Errors
 /// If a storage cannot be read.

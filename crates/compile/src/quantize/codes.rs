@@ -8,7 +8,8 @@ use flambeau_tensor::{AlignedBytes, DType, Tensor, e4m3, pack_codes};
 
 use super::with_columns;
 
-/// One part of quantized matrices `[.., N, K]`, by several threads. Each holds one row of floats at a time.
+/// Computes one part of quantized matrices `[.., N, K]` on several threads. Each thread holds one
+/// row of floats at a time.
 pub(crate) fn part(weight: &Tensor, scheme: Scheme, part: QuantPart, threads: usize) -> Result<Tensor, flambeau_tensor::Error> {
     let columns = weight.shape().last().copied().unwrap_or(0);
     let rows = weight.numel() / columns.max(1);
@@ -32,7 +33,8 @@ pub(crate) fn part(weight: &Tensor, scheme: Scheme, part: QuantPart, threads: us
     Tensor::new(dtype, &with_columns(weight.shape(), width), out.into_bytes())
 }
 
-/// Cuts `out` into runs of rows, one for each thread; `f` gets the number of a run's first row, and the run.
+/// Splits `out` into runs of rows, one per thread. `f` receives the number of a run's first row,
+/// and the run.
 fn rows_in_parallel(out: &mut [u8], row_bytes: usize, threads: usize, f: impl Fn(usize, &mut [u8]) + Sync) {
     let rows = out.len() / row_bytes.max(1);
     let run = rows.div_ceil(threads.max(1)).max(1);
@@ -49,7 +51,7 @@ fn rows_in_parallel(out: &mut [u8], row_bytes: usize, threads: usize, f: impl Fn
     });
 }
 
-/// Floats of any of the three types as f32.
+/// Converts floats of any of the three types to f32.
 fn widen(bytes: &[u8], dtype: DType, to: &mut [f32]) {
     let halves = bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
     match dtype {
@@ -62,7 +64,7 @@ fn widen(bytes: &[u8], dtype: DType, to: &mut [f32]) {
     }
 }
 
-/// One row of a part. `codes` is scratch of as many elements as `values`.
+/// Computes one row of a part. `codes` is scratch memory with as many elements as `values`.
 fn row_part(values: &[f32], codes: &mut [u8], (scheme, dtype): (Scheme, DType), part: QuantPart, out: &mut [u8]) {
     let group = scheme.group_size as usize;
     let fitted = values.chunks_exact(group).map(|values| Group::fit(values, scheme, dtype));
@@ -88,7 +90,7 @@ fn row_part(values: &[f32], codes: &mut [u8], (scheme, dtype): (Scheme, DType), 
     }
 }
 
-/// Lowest and highest value; NaN counts as neither.
+/// Lowest and highest value, ignoring NaN.
 fn range(values: &[f32]) -> (f32, f32) {
     const LANES: usize = 16;
     let (mut low, mut high) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
@@ -114,7 +116,7 @@ struct Group {
 const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
 impl Group {
-    /// The best parameters by the modes' own rules, rounded as they are stored.
+    /// The best parameters by the rule of the scheme's mode, rounded as stored.
     fn fit(values: &[f32], scheme: Scheme, dtype: DType) -> Group {
         let peak = || values.iter().fold(0f32, |m, v| m.max(v.abs()));
         match scheme.mode {
@@ -131,7 +133,8 @@ impl Group {
         }
     }
 
-    /// Range over steps, anchored so that the end of larger magnitude and zero are both exact: MLX's affine rule.
+    /// MLX's affine rule: the scale is the range over the steps, anchored so that zero and the end
+    /// of larger magnitude are exact.
     fn fit_affine(values: &[f32], bits: u8, dtype: DType) -> Group {
         let (low, high) = range(values);
         let steps = f32::from(u8::MAX >> (8 - bits));
@@ -142,12 +145,13 @@ impl Group {
         Group::affine([scale, bias], dtype)
     }
 
-    /// A scale and a bias, rounded as they are stored.
+    /// A scale and a bias, rounded as stored.
     fn affine([scale, bias]: [f32; 2], dtype: DType) -> Group {
         Group { scale: round_to(scale, dtype), bias: round_to(bias, dtype), scale_code: 0 }
     }
 
-    /// A power of two that puts the peak into the element type's last binade; `top` is that binade's exponent.
+    /// A power of two that moves the peak into the element type's last binade, whose exponent is
+    /// `top`.
     fn power_of_two(peak: f32, top: i32) -> Group {
         let exponent = if peak > 0.0 { peak.log2().floor() as i32 - top } else { -127 };
         let exponent = exponent.clamp(-127, 127);
@@ -162,8 +166,8 @@ impl Group {
         }
         let (scale, bias, top) = (self.scale, self.bias, f32::from(u8::MAX >> (8 - scheme.bits)));
         for (code, &value) in codes.iter_mut().zip(values) {
-            // Clamping to whole numbers first gives what rounding first would, and leaves a number to which adding 1.5·2²³ rounds,
-            // ties to even, as the instruction does that not every processor has.
+            // Clamping to integers before rounding gives the same result as after it. Then adding
+            // 1.5·2²³ rounds, ties to even, without an instruction that some processors lack.
             const ROUND: f32 = 12_582_912.0;
             let scaled = ((value - bias) / scale).clamp(0.0, top);
             *code = (scaled + ROUND - ROUND) as u8;
@@ -188,7 +192,7 @@ fn round_to(value: f32, dtype: DType) -> f32 {
     }
 }
 
-/// The nearest code, ties to the even one.
+/// The nearest code, ties to the even code.
 fn encode_e2m1(value: f32) -> u8 {
     let magnitude = value.abs();
     let mut best = 0u8;
@@ -201,15 +205,15 @@ fn encode_e2m1(value: f32) -> u8 {
     if value.is_sign_negative() && best != 0 { best | 8 } else { best }
 }
 
-/// E4M3 (finite, bias 7), saturating at 448, ties to even.
+/// The nearest E4M3 code (finite, bias 7), saturating at 448, ties to even.
 fn encode_e4m3(value: f32) -> u8 {
     let sign = if value.is_sign_negative() { 0x80 } else { 0 };
     let magnitude = value.abs().min(448.0);
-    // Steps of 2^-9 below the smallest normal, of an eighth of the binade above.
+    // The step is 2^-9 below the smallest normal number, and an eighth of the binade above it.
     let exponent = if magnitude < f32::powi(2.0, -6) { -6 } else { magnitude.log2().floor() as i32 };
     let step = ((exponent - 3) as f32).exp2();
     let steps = (magnitude / step).round_ties_even() as i32;
-    // Rounding up may carry into the next binade, which the integer form does by itself.
+    // Rounding up may carry into the next binade. Integer addition performs this carry.
     sign | (((exponent + 6) * 8 + steps) as u8)
 }
 
@@ -256,7 +260,7 @@ mod tests {
 
     #[test]
     fn more_bits_are_closer() {
-        // Anchoring one end may cost the other a whole step of the range, 2 / (2^bits - 1).
+        // Anchoring one end may cost the other end a whole step of the range, 2 / (2^bits - 1).
         for (scheme, bound) in [("2w", 0.67), ("3w", 0.29), ("4w", 0.134), ("5w", 0.065), ("6w", 0.032), ("8w", 0.008)] {
             assert!(error(scheme) <= bound, "{scheme}: {}", error(scheme));
         }

@@ -1,4 +1,4 @@
-//! Random small graphs keep their numbers when slots are reused.
+//! Reusing slots does not change the results of small random graphs.
 
 use flambeau_cpu::CpuEngine;
 use flambeau_ir::{
@@ -51,7 +51,7 @@ fn random_graph(dice: &mut Dice) -> SsaGraph {
     ssa
 }
 
-/// One run by the graph's own definition: every slot has memory of its own.
+/// Runs the graph by definition: every slot has separate memory.
 fn reference(ssa: &SsaGraph, inputs: &[[f32; 4]; 2], buffers: &mut [[f32; 4]; 2]) -> Vec<[f32; 4]> {
     let mut slots = vec![[f32::NAN; 4]; ssa.tensors.len()];
     slots[..4].copy_from_slice(&[inputs[0], inputs[1], buffers[0], buffers[1]]);

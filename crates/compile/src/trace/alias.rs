@@ -1,4 +1,4 @@
-//! Which values share memory, and what each of them holds now.
+//! Tracks values that share memory, and their current contents.
 
 use std::{collections::HashMap, rc::Rc};
 
@@ -17,51 +17,51 @@ pub(crate) struct TensorValue<'a> {
     pub(super) base: usize,
     /// Version of the base that `tid` shows.
     pub(super) version: u32,
-    /// For a view: what it is a view of.
+    /// The origin of a view; `None` for a tensor with its own memory.
     pub(super) view: Option<Rc<ViewOf<'a>>>,
 }
 
-/// How a view came to be, so that it can be made again.
+/// The call that created a view, kept to recreate it later.
 #[derive(Debug)]
 pub(crate) struct ViewOf<'a> {
-    /// The value that it is a view of.
+    /// Key of the viewed value.
     pub(super) parent: String,
     pub(super) node: &'a Node,
     pub(super) graph: &'a Graph,
     /// The name space of the node's operands.
     pub(super) scope: String,
-    /// Which of the call's results it is.
+    /// Index of the view among the call's results.
     pub(super) at: usize,
 }
 
-/// What shares memory, and which contents it holds now.
+/// Versions of all memory, and the values that share it.
 #[derive(Debug, Default)]
 pub(super) struct Memory<'a> {
-    /// Version of each base: how often it was written.
+    /// Version of each base, counted in writes.
     pub(super) versions: Vec<u32>,
-    /// Bases that nothing may write to, and why.
+    /// Read-only bases, with the reason.
     guards: HashMap<usize, String>,
-    /// Constants and buffers by what they view: equal views are one tensor.
+    /// Constants and buffers by their view of a storage. Equal views are one tensor.
     pub(super) views: HashMap<&'a View, TensorValue<'a>>,
     /// Quantized weights that calls read as plain tensors, by name in the model.
     pub(super) unpacked: HashMap<&'a str, Tid>,
 }
 
 impl<'a> Memory<'a> {
-    /// A tensor with memory of its own.
+    /// Adds a tensor with its own memory.
     pub(super) fn new_base(&mut self, tid: Tid) -> TensorValue<'a> {
         self.versions.push(0);
         TensorValue { tid, base: self.versions.len() - 1, version: 0, view: None }
     }
 
-    /// A tensor that nothing may write to, and why.
+    /// Adds a read-only tensor, with the reason.
     pub(super) fn guarded_base(&mut self, tid: Tid, reason: String) -> TensorValue<'a> {
         let value = self.new_base(tid);
         self.guards.insert(value.base, reason);
         value
     }
 
-    /// The next version of a base.
+    /// Advances a base to its next version.
     fn write(&mut self, base: usize) -> Result<u32, Refuse> {
         if let Some(reason) = self.guards.get(&base) {
             return Err(Refuse::Unsupported(reason.clone()));
@@ -72,7 +72,8 @@ impl<'a> Memory<'a> {
 }
 
 impl<'a> Trace<'a> {
-    /// A call that writes to one of its operands: the functional form, then a new version of what it wrote to.
+    /// Traces a call that writes to operands: lowers the functional form, then gives the written
+    /// tensors a new version.
     pub(super) fn write_call(&mut self, graph: &Graph, node: &Node, mutation: &Mutation) {
         let written = mutation.written.iter().map(|param| node.arg(param).and_then(Argument::as_tensor).map(|n| self.names.key(n)));
         let Some(names) = written.collect::<Option<Vec<String>>>() else {
@@ -91,8 +92,8 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// Traces a write and returns the call's other results. A view may show one element several
-    /// times; then the functional form is called once for each time.
+    /// Traces a write and returns the call's other results. If a view shows one element several
+    /// times, the functional form is called once per occurrence.
     fn try_write(&mut self, graph: &Graph, node: &Node, mutation: &Mutation, names: &[String]) -> Result<Vec<Tid>, Refuse> {
         let places = match names {
             [name] => self.places(name)?.filter(|places| places.rounds() > 1),
@@ -112,7 +113,7 @@ impl<'a> Trace<'a> {
         Ok(results)
     }
 
-    /// New contents of the written operands, and the other results.
+    /// Returns the new contents of the written operands, and the other results.
     fn functional(
         &mut self,
         graph: &Graph,
@@ -141,7 +142,7 @@ impl<'a> Trace<'a> {
         Ok((written, items.iter().take(mutation.results).filter_map(tensor).collect()))
     }
 
-    /// Makes `tid` the contents of a value, and of everything that shares its memory.
+    /// Makes `tid` the contents of a value and of all values that share its memory.
     pub(super) fn assign(&mut self, key: &str, tid: Tid) -> Result<(), Refuse> {
         let (key, value) = self.tensor(key)?;
         let version = match value.view.clone() {
@@ -165,14 +166,14 @@ impl<'a> Trace<'a> {
         Ok(())
     }
 
-    /// Makes elements of `part` the contents of their places.
+    /// Writes elements of `part` to their places.
     fn assign_places(&mut self, places: &Places, round: u32, part: Tid) -> Result<(), Refuse> {
         let whole = self.current(&places.parent)?;
         let whole = self.put(places, round, whole, part)?;
         self.assign(&places.parent, whole)
     }
 
-    /// The tensor behind a key, with the key that holds it.
+    /// The tensor behind a key, with the key of its binding.
     pub(super) fn tensor(&self, key: &str) -> Result<(String, TensorValue<'a>), Refuse> {
         match self.names.values.get(key) {
             Some(Binding::Tensor(t)) => Ok((key.to_owned(), t.clone())),
@@ -187,7 +188,8 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// The slot that holds a value's contents now; a view is made again if its base was written since.
+    /// The slot with a value's current contents. A view is recreated if its base was written after
+    /// it.
     pub(super) fn current(&mut self, key: &str) -> Result<Tid, Refuse> {
         if let Some(Binding::Subclass(weight, subclass)) = self.names.resolve(key) {
             return self.unpack(weight, subclass);
@@ -208,7 +210,7 @@ impl<'a> Trace<'a> {
         Ok(tid)
     }
 
-    /// A quantized weight read as a plain tensor: its class's own dequantization of its fields.
+    /// Reads a quantized weight as a plain tensor, by its class's dequantizing operator.
     fn unpack(&mut self, weight: &'a str, subclass: &'a Subclass) -> Result<Tid, Refuse> {
         if let Some(tid) = self.memory.unpacked.get(weight) {
             return Ok(*tid);
@@ -232,7 +234,7 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// The value of a call's result: a view of `parent` if the call makes views.
+    /// The value of a call's result, which is a view of `parent` if the call makes views.
     pub(super) fn result_value(
         &mut self,
         tid: Tid,
@@ -250,7 +252,7 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// Makes the results of a call absent without a reason of their own.
+    /// Marks the results of a call as absent because of an error that is already reported.
     pub(super) fn lose(&mut self, node: &Node) {
         for name in node.output_names() {
             self.names.bind(name, Binding::Absent(Refuse::Reported));

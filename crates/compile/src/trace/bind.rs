@@ -1,4 +1,4 @@
-//! What a program's inputs and outputs stand for.
+//! Binds a program's inputs and outputs.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,7 +14,8 @@ use crate::{
     report::{CallReport, Outcome},
 };
 
-/// Stored weights with at most this many elements are read while tracing, so that rules can see their values.
+/// Largest number of elements of a weight that is read during tracing, so that rules see its
+/// values.
 const MAX_LITERAL: usize = 16;
 
 /// New contents of an input of the method.
@@ -145,7 +146,7 @@ impl<'a> Trace<'a> {
         Ok(())
     }
 
-    /// A functional program's statement of what an input holds afterwards.
+    /// Records the final contents of an input, as a functional program states them.
     fn bind_input_mutation(&mut self, arg: &str, name: &str, writes: &mut Vec<InputWrite>) {
         let given = self.interface.input_bases.iter().find(|(n, ..)| n == name).map(|(_, tid, _)| *tid);
         match (given, self.current(arg)) {
@@ -155,7 +156,7 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// Copies what the program wrote to its inputs back into them, outside of the delegates, as callers expect.
+    /// Copies written contents back into the inputs, outside of the delegates, as callers expect.
     fn write_inputs_back(&mut self, mut writes: Vec<InputWrite>) {
         for (name, given, base) in self.interface.input_bases.clone() {
             if self.memory.versions.get(base) == Some(&0) {
@@ -177,7 +178,7 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// Copies old contents of written inputs that the method returns, or leaves in another input,
+    /// Copies old contents of written inputs that the method returns, or stores in another input,
     /// before they are overwritten.
     fn save_old_inputs(&mut self, writes: &mut [InputWrite]) -> Result<(), Refuse> {
         let written: HashSet<Tid> = writes.iter().map(|write| write.given).collect();
@@ -194,7 +195,7 @@ impl<'a> Trace<'a> {
         Ok(())
     }
 
-    /// A slot of its own with the contents of `t`.
+    /// A new slot with the contents of `t`.
     fn copy_of(&mut self, t: Tid) -> Result<Tid, Refuse> {
         let spec = self.lower.spec(t).clone();
         if spec.dtype.is_node_dtype() {
@@ -227,7 +228,7 @@ impl<'a> Trace<'a> {
     fn bind_output(&mut self, argument: &Argument) -> Result<(), Error> {
         let slot = match argument {
             Argument::Tensor(name) | Argument::OptionalTensor(Some(name)) => match self.names.resolve(name) {
-                // What made it absent has been reported.
+                // The reason for its absence is already reported.
                 Some(Binding::Absent(Refuse::Reported)) => return Ok(()),
                 _ => {
                     let current = self.current(name).map_err(lost)?;
@@ -268,7 +269,7 @@ impl<'a> Trace<'a> {
         });
     }
 
-    /// A functional program's statement of what a buffer holds afterwards.
+    /// Records the final contents of a buffer, as a functional program states them.
     fn bind_mutation(&mut self, arg: &str, name: &str) -> Result<(), Error> {
         let exported = self.exported;
         let weight = exported.weights.get(name).or_else(|| exported.constants.get(name));

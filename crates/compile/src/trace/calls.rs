@@ -1,4 +1,4 @@
-//! Plain calls: lowered to nodes, rewritten as several calls, or left to a fallback kernel.
+//! Plain calls are lowered to nodes, rewritten as several calls, or assigned to a fallback kernel.
 
 use flambeau_ir::Tid;
 use flambeau_lower::{Arg, Call, Item, OutMeta, Refuse, rule_for};
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl<'a> Trace<'a> {
-    /// A call that cannot be expressed is left out if nothing reads its results.
+    /// Traces a plain call. An inexpressible call is dropped if nothing reads its results.
     pub(super) fn plain_call(&mut self, graph: &'a Graph, node: &'a Node) {
         if let Some(name) = float_item(node) {
             return self.float_item(node, name);
@@ -33,7 +33,8 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// Whether a call gives numbers that the program states by the sizes they are made of, and no rule computes them.
+    /// Whether the program states all results of a call as functions of sizes, and one result is a
+    /// float or no rule computes them.
     fn is_number(&self, graph: &Graph, node: &Node) -> bool {
         let names = node.output_names();
         let stated = |n: &&str| graph.sym_ints.contains_key(*n) || graph.sym_floats.contains_key(*n);
@@ -41,7 +42,8 @@ impl<'a> Trace<'a> {
         !names.is_empty() && names.iter().all(stated) && (has_float || rule_for(bare(&node.target)).is_none())
     }
 
-    /// Numbers made of sizes. One that nodes cannot compute is an error only if something needs it.
+    /// Binds numbers computed from sizes. A number that nodes cannot compute is an error only if it
+    /// is read.
     fn number(&mut self, graph: &'a Graph, node: &'a Node) {
         for name in node.output_names() {
             let value = match (graph.sym_ints.get(name), graph.sym_floats.get(name)) {
@@ -63,7 +65,7 @@ impl<'a> Trace<'a> {
         self.report(node, Outcome::Absorbed);
     }
 
-    /// A float made of sizes as a tensor of rank 0.
+    /// A float computed from sizes, as a tensor of rank 0.
     fn float_value(&mut self, float: &SymFloat) -> Result<Tid, Refuse> {
         let real = match float {
             SymFloat::Known(value) => Some(Real::number(*value)),
@@ -76,7 +78,8 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// A float read out of a tensor stays a tensor of rank 0, which takes part in arithmetic as numbers do.
+    /// A float read from a tensor stays a tensor of rank 0, which behaves like a number in
+    /// arithmetic.
     fn float_item(&mut self, node: &'a Node, name: &str) {
         let source = node.inputs.first().and_then(|i| i.arg.as_tensor()).map(|n| self.names.key(n));
         let value = source.ok_or_else(|| Refuse::Missing("self".to_owned())).and_then(|key| {
@@ -106,7 +109,7 @@ impl<'a> Trace<'a> {
         }
         let mut call = self.call_of(graph, node, &lowered_target(bare(&node.target)))?;
         if call.target.starts_with("quantized_decomposed.") {
-            // Scales are f32 numbers that such operators hand out in 64 bits.
+            // These operators return f32 scales as 64-bit floats.
             for out in call.outputs.iter_mut().filter(|out| out.used && out.dtype == DType::F64) {
                 out.dtype = DType::F32;
                 self.precision = Some(Precision { asked: DType::F64, used: DType::F32 });
@@ -131,7 +134,7 @@ impl<'a> Trace<'a> {
         self.lower_call(&call, id)
     }
 
-    /// Calls made of one whose result's size depends on the data, and of one that nodes can express.
+    /// Splits a call into a data-dependent kernel call and a call that nodes can express.
     fn unbound_lengths(&mut self, call: &Call, id: u32) -> Option<Result<Vec<Item>, Refuse>> {
         let first = call.outputs.first()?;
         match (&call.target[..], call.arg("repeats")) {
@@ -160,7 +163,7 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// The operand, a tensor of rank 0 as one of rank 1.
+    /// The operand, with rank 0 reshaped to rank 1.
     fn rank_one(&mut self, call: &Call, id: u32) -> Result<Arg, Refuse> {
         let Some((_, Arg::Tensor(x))) = call.args.first() else { return Err(Refuse::Missing("self".to_owned())) };
         let (x, spec) = (*x, self.lower.spec(*x).clone());
@@ -202,7 +205,7 @@ impl<'a> Trace<'a> {
         self.lower_call(&Call { target: "aten.index_select.default".to_owned(), args, outputs: vec![out] }, id)
     }
 
-    /// Lowers a call to nodes, or falls back to a kernel where that is allowed and possible.
+    /// Lowers a call to nodes, or falls back to a kernel if that is allowed and possible.
     pub(super) fn lower_call(&mut self, call: &Call, id: u32) -> Result<Vec<Item>, Refuse> {
         if self.is_complex(call) {
             return self.complex_call(call, id);
@@ -225,7 +228,7 @@ impl<'a> Trace<'a> {
     }
 }
 
-/// The name of a float that a call reads out of a tensor.
+/// The name of a float that a call reads from a tensor.
 fn float_item(node: &Node) -> Option<&str> {
     match (bare(&node.target), node.outputs.first()?) {
         ("aten.item.default" | "aten._local_scalar_dense.default", Argument::SymFloat(SymArg::Name(name))) => Some(name),

@@ -1,5 +1,5 @@
-//! Complex tensors. Delegates read and make pairs of real numbers, kernels and callers whole complex ones: a kernel call between the
-//! two turns one into the other, which copies nothing.
+//! Complex tensors. Delegates use pairs of real numbers, while kernels and callers use complex
+//! elements. A kernel call converts between the two forms without copying.
 
 use flambeau_ir::Tid;
 use flambeau_lower::{Arg, Call, ConstExpr, Constant, Item, Origin, OutMeta, Refuse, has_complex_rule, refusal};
@@ -12,7 +12,7 @@ impl Trace<'_> {
         self.lower.spec(t).dtype.part().is_some()
     }
 
-    /// Whether a call reads or makes complex tensors.
+    /// Whether a call reads or returns complex tensors.
     pub(super) fn is_complex(&self, call: &Call) -> bool {
         let reads = call.args.iter().any(|(_, arg)| match arg {
             Arg::Tensor(t) => self.is_complex_tensor(*t),
@@ -22,7 +22,7 @@ impl Trace<'_> {
         reads || call.outputs.iter().any(|out| out.dtype.part().is_some())
     }
 
-    /// Lowers such a call to nodes on pairs, or leaves it to a kernel.
+    /// Lowers a complex call to nodes on pairs, or assigns it to a kernel.
     pub(super) fn complex_call(&mut self, call: &Call, id: u32) -> Result<Vec<Item>, Refuse> {
         let before = self.fallback.calls.len();
         let no_form = || Refuse::Unsupported("nodes have no form of it for complex numbers".to_owned());
@@ -50,7 +50,7 @@ impl Trace<'_> {
         self.lower.call(&operands, id)
     }
 
-    /// Puts other slots in the place of the complex tensors of an argument.
+    /// Replaces the complex tensors of an argument by other slots.
     fn replace(&mut self, arg: &mut Arg, with: &mut dyn FnMut(&mut Self, Tid) -> Result<Tid, Refuse>) -> Result<(), Refuse> {
         let all: Vec<&mut Tid> = match arg {
             Arg::Tensor(t) => vec![t],
@@ -60,7 +60,7 @@ impl Trace<'_> {
         all.into_iter().try_for_each(|t| with(self, *t).map(|new| *t = new))
     }
 
-    /// A slot of the same complex tensor whose pair nodes can read.
+    /// A slot with the same complex tensor as a pair that nodes can read.
     fn paired(&mut self, t: Tid, id: u32) -> Result<Tid, Refuse> {
         let Some(part) = self.lower.spec(t).dtype.part().filter(|_| self.lower.pair(t).is_err()) else { return Ok(t) };
         if let Some(constant) = self.lower.graph().constant(t).cloned() {
@@ -76,7 +76,7 @@ impl Trace<'_> {
         Ok(self.lower.complex(pair))
     }
 
-    /// A slot of the whole complex tensor, which kernels and callers can read.
+    /// A slot with complex elements, which kernels and callers can read.
     pub(super) fn whole(&mut self, t: Tid, id: u32) -> Result<Tid, Refuse> {
         let is_made = matches!(self.lower.graph().tensors[t.0 as usize].origin, Origin::Node);
         if !self.is_complex_tensor(t) || !is_made {
@@ -88,7 +88,7 @@ impl Trace<'_> {
         Ok(whole)
     }
 
-    /// The result of a kernel with one operand.
+    /// Calls a kernel with one operand and returns its result.
     fn kernel_of(&mut self, target: &str, t: Tid, dtype: DType, dims: Vec<Expr>, id: u32) -> Result<Tid, Refuse> {
         let outputs = vec![OutMeta { dtype, dims, used: true }];
         let call = Call { target: target.to_owned(), args: vec![("self".to_owned(), Arg::Tensor(t))], outputs };

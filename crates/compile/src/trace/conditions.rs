@@ -1,4 +1,4 @@
-//! Conditions on sizes: what is known of them at compile time, and nodes for what is not.
+//! Conditions on sizes: decided at compile time if possible, else computed by nodes.
 
 use flambeau_ir::Tid;
 use flambeau_lower::{Arg, Call, Item, OutMeta, Refuse};
@@ -8,7 +8,7 @@ use flambeau_tensor::{DType, Expr};
 use super::{Binding, Trace};
 use crate::report::Outcome;
 
-/// What is known of a condition.
+/// The value of a condition.
 pub(super) enum ConditionValue {
     Known(bool),
     Tensor(Tid),
@@ -19,7 +19,7 @@ pub(super) fn refuse<T>(reason: impl Into<String>) -> Result<T, Refuse> {
 }
 
 impl Trace<'_> {
-    /// A condition as an argument: only one that is decided by the bounds of its sizes can be.
+    /// A condition as an argument, which the bounds of its sizes must decide.
     pub(super) fn known_condition(&mut self, name: &str) -> Result<Arg, Refuse> {
         match self.names.values.get(&self.names.key(name)).cloned() {
             Some(Binding::Bool(c)) => match self.condition_value(&c)? {
@@ -30,7 +30,7 @@ impl Trace<'_> {
         }
     }
 
-    /// Records a condition on sizes; nodes compute it only if something needs it.
+    /// Records a condition on sizes. Nodes compute it only if it is read.
     pub(super) fn predicate(&mut self, graph: &Graph, node: &Node) {
         for name in node.output_names() {
             let value = match graph.sym_bools.get(name).and_then(|c| self.condition(c)) {
@@ -42,7 +42,8 @@ impl Trace<'_> {
         self.report(node, Outcome::Absorbed);
     }
 
-    /// An archived condition with the symbols that this trace has identified; `None` if the algebra cannot express it.
+    /// An archived condition with the symbols that this trace has identified; `None` if the algebra
+    /// cannot express it.
     fn condition(&self, c: &SymBool) -> Option<SymBool> {
         let all = |list: &[SymBool]| list.iter().map(|c| self.condition(c)).collect::<Option<Vec<_>>>();
         Some(match c {
@@ -55,7 +56,7 @@ impl Trace<'_> {
         })
     }
 
-    /// The value of a condition: known from the bounds of its sizes, or a rank-0 tensor of booleans.
+    /// The value of a condition: decided by the bounds of its sizes, or a boolean tensor of rank 0.
     pub(super) fn condition_value(&mut self, condition: &SymBool) -> Result<ConditionValue, Refuse> {
         let (list, is_and) = match condition {
             SymBool::Known(b) => return Ok(ConditionValue::Known(*b)),

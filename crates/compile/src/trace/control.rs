@@ -1,7 +1,7 @@
-//! Calls of sub-graphs, and calls that only say which operator writes where.
+//! Calls of sub-graphs, and functional forms of calls that write to operands.
 //!
-//! A sub-graph has a name space of its own: its names are kept under the caller's label, so that values that outlive the call
-//! (views of an operand, say) stay readable.
+//! Each sub-graph has its own name space. Its names are prefixed with the caller's label. Values
+//! that outlive the call, such as views of an operand, therefore stay readable.
 
 use flambeau_aten::schema;
 use flambeau_ir::{Spec, Tid};
@@ -21,7 +21,7 @@ use crate::{
     usage,
 };
 
-/// A counted loop of more steps than this is left alone.
+/// Largest number of steps of a counted loop that becomes a scan.
 const MAX_STEPS: i64 = 1 << 20;
 
 /// The sub-graphs among a call's operands.
@@ -36,7 +36,7 @@ fn after_graphs(node: &Node) -> impl Iterator<Item = &Argument> {
 }
 
 impl<'a> Trace<'a> {
-    /// Runs a sub-graph in place: its inputs are the operands, its outputs the call's results.
+    /// Inlines a sub-graph: the operands are its inputs, and its outputs are the call's results.
     pub(super) fn inline(&mut self, node: &'a Node, body: &'a Graph) -> Result<(), Error> {
         let operands: Vec<Binding<'a>> = after_graphs(node).flat_map(Argument::names).map(|n| self.names.operand(n)).collect();
         self.report(node, Outcome::Absorbed);
@@ -47,7 +47,8 @@ impl<'a> Trace<'a> {
         Ok(())
     }
 
-    /// Lowers a sub-graph's calls and returns its outputs. `part` tells the sub-graphs of one call apart.
+    /// Lowers a sub-graph's calls and returns its outputs. `part` distinguishes the sub-graphs of
+    /// one call.
     pub(super) fn run_body(
         &mut self,
         node: &Node,
@@ -75,7 +76,7 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// A condition: only the branch that is taken runs.
+    /// Traces a conditional call. Only the selected branch runs.
     pub(super) fn cond(&mut self, graph: &'a Graph, node: &'a Node) -> Result<(), Error> {
         let [then, otherwise] = bodies(node)[..] else {
             self.refuse(node, "it does not have two branches".to_owned());
@@ -166,7 +167,8 @@ impl<'a> Trace<'a> {
         self.lower.slot(spec, flambeau_lower::Origin::Node)
     }
 
-    /// Lowers into the open chain. Bindings made there hold only inside of the chain and are dropped afterwards.
+    /// Lowers into the open chain. Bindings made there are valid only inside of the chain and are
+    /// dropped afterwards.
     pub(super) fn in_chain<T>(
         &mut self,
         node: &Node,
@@ -184,7 +186,7 @@ impl<'a> Trace<'a> {
         Ok(done)
     }
 
-    /// Lowers into the open chain, and drops the bindings made there.
+    /// Lowers into the open chain and drops the bindings made there.
     fn scoped<T>(&mut self, body: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
         let (values, unpacked, symbols) = (self.names.values.clone(), self.memory.unpacked.clone(), self.names.symbols.clone());
         self.fallback.open_chains += 1;
@@ -226,11 +228,11 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// A loop over the first axis of tensors.
+    /// Traces a scan: a loop over the first axis of tensors.
     pub(super) fn scan(&mut self, node: &'a Node) -> Result<(), Error> {
         let mut lists: Vec<Vec<&str>> = after_graphs(node).map(Argument::names).collect();
         if bare(&node.target) == "higher_order.map_impl" {
-            // A map carries nothing from step to step.
+            // A map carries no values from step to step.
             lists.insert(0, Vec::new());
         }
         let (&[body], [init, xs, additional @ ..]) = (&bodies(node)[..], &lists[..]) else {
@@ -252,12 +254,13 @@ impl<'a> Trace<'a> {
         self.steps(node, body, frame, own, additional)
     }
 
-    /// What names of the current name space hold.
+    /// The slots of names in the current name space.
     fn slots(&mut self, names: &[&str]) -> Result<Vec<Tid>, Refuse> {
         names.iter().map(|n| self.current(&self.names.key(n))).collect()
     }
 
-    /// The body of a loop that was begun, with `own` as its first operands; binds what comes out.
+    /// Traces the body of an open loop with `own` as its first operands, ends the loop and binds
+    /// its results.
     fn steps(
         &mut self,
         node: &'a Node,
@@ -299,8 +302,9 @@ impl<'a> Trace<'a> {
         Ok(())
     }
 
-    /// A loop with a condition. One that counts from a constant to a constant is a scan over that many steps; any other one is
-    /// nested scans that stop to do anything.
+    /// Traces a loop with a condition. A loop that counts from a constant to a constant becomes one
+    /// scan. Any other loop becomes nested scans whose steps do nothing once the condition is
+    /// false.
     pub(super) fn while_loop(&mut self, node: &'a Node) -> Result<(), Error> {
         let lists: Vec<Vec<&str>> = after_graphs(node).map(Argument::names).collect();
         let (&[condition, body], [init, additional @ ..]) = (&bodies(node)[..], &lists[..]) else {
@@ -337,8 +341,8 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// The number of steps of a loop that runs while one carried integer, which each step changes by a constant, is below (or above)
-    /// a constant.
+    /// The number of steps of a counted loop. It changes one carried integer by a constant per
+    /// step, and stops when that integer passes a constant.
     fn counted(&self, condition: &Graph, body: &Graph, init: &[Tid]) -> Option<i64> {
         let verdict = *condition.outputs.first()?.names().first()?;
         let test = condition.nodes.iter().find(|n| n.output_names().first() == Some(&verdict))?;
@@ -371,7 +375,8 @@ impl<'a> Trace<'a> {
         (1..=MAX_STEPS).contains(&steps).then_some(steps)
     }
 
-    /// A functional program's form of a call that writes to its operands: results, then each base's new contents.
+    /// Traces the functional form of a call that writes to its operands. It returns the results,
+    /// then the new contents of each base.
     pub(super) fn functionalized(&mut self, graph: &'a Graph, node: &'a Node) {
         match self.try_functionalized(graph, node) {
             Ok(()) => self.report(node, Outcome::Absorbed),
@@ -412,7 +417,8 @@ impl<'a> Trace<'a> {
         self.bind_functionalized(node, mutation.results, &items)
     }
 
-    /// The last result is the base's new contents; operators without results of their own have a dummy in front of it.
+    /// The last result is the base's new contents. Operators without results have a dummy result
+    /// before it.
     fn bind_functionalized(&mut self, node: &Node, results: usize, items: &[Item]) -> Result<(), Refuse> {
         let names: Vec<&str> = node.output_names();
         let Some((after, own)) = names.split_last() else { return refuse("it has no result") };

@@ -1,4 +1,4 @@
-//! Calls on elements of types that graphs lack: 64-bit and 8-bit floats.
+//! Calls on element types that graphs lack: 64-bit and 8-bit floats.
 
 use flambeau_host::Argument;
 use flambeau_ir::Tid;
@@ -8,7 +8,7 @@ use flambeau_tensor::{AlignedBytes, DType, Expr, Shape, Tensor, cast};
 use super::Trace;
 use crate::report::Precision;
 
-/// Results of at most this many bytes are computed while a program is compiled.
+/// Largest result that is computed at compile time, in bytes.
 const MAX_BYTES: usize = 1 << 20;
 
 fn is_float8(dtype: DType) -> bool {
@@ -20,7 +20,8 @@ fn converts(call: &Call) -> bool {
     call.target.starts_with("aten.to.") || call.target == "aten._to_copy.default"
 }
 
-/// The call as one that names the sizes of its result, if it keeps the elements of a 64-bit tensor in their order.
+/// Rewrites a call that keeps the element order of a 64-bit tensor as a reshape with explicit
+/// sizes.
 fn reshaped(call: &Call) -> Option<Call> {
     const RESHAPES: [&str; 6] = ["flatten", "ravel", "reshape_as", "squeeze", "unflatten", "view_as"];
     let out = call.outputs.first().filter(|out| out.dtype == DType::F64)?;
@@ -31,8 +32,8 @@ fn reshaped(call: &Call) -> Option<Call> {
 }
 
 impl Trace<'_> {
-    /// 8-bit floats that are made while the program runs are kept in f16, which has all their numbers: the results of a call that
-    /// makes them, or `None` if the call can be lowered as it is.
+    /// Keeps 8-bit floats computed at run time in f16, which represents all their values. Returns
+    /// the results of a conversion to 8-bit floats, or `None` if the call can be lowered unchanged.
     pub(super) fn float8(&mut self, call: &mut Call) -> Option<Result<Vec<Item>, Refuse>> {
         let dtype = call.outputs.iter().map(|out| out.dtype).find(|d| is_float8(*d))?;
         let operands: Vec<Tid> =
@@ -47,8 +48,9 @@ impl Trace<'_> {
         None
     }
 
-    /// The call in a form that takes fewer kernels: reshapes by their sizes, and 64-bit floats of rank 0 in the type of its other operands, as numbers take part in arithmetic; `None` if it has
-    /// no such operand.
+    /// Rewrites the call into a form that needs fewer kernels, or returns `None` if nothing
+    /// changes. Reshapes state their sizes. Operands of rank 0 in 64-bit floats take the type of
+    /// the other operands, as numbers do in arithmetic.
     pub(super) fn narrowed(&mut self, call: &Call, id: u32) -> Result<Option<Call>, Refuse> {
         if let Some(call) = reshaped(call) {
             return Ok(Some(call));
@@ -78,7 +80,8 @@ impl Trace<'_> {
         Ok(changed.then_some(narrow))
     }
 
-    /// The results of a call that makes 64-bit floats of constants, computed now; `None` for any other call.
+    /// Computes at compile time a call that makes 64-bit floats of constants. Returns `None` for
+    /// any other call.
     pub(super) fn computed(&mut self, call: &Call) -> Option<Vec<Item>> {
         if call.outputs.iter().all(|out| out.dtype != DType::F64) {
             return None;
@@ -105,7 +108,7 @@ impl Trace<'_> {
         self.lower.constant(Constant { name: "_computed".to_owned(), dtype: tensor.dtype(), shape, expr })
     }
 
-    /// An argument as kernels take it, if it is known now.
+    /// An argument in the form that kernels take, if it is known at compile time.
     fn host_argument(&self, call: &Call, name: &str) -> Option<Argument> {
         Some(match call.arg(name) {
             None => Argument::None,
@@ -126,7 +129,7 @@ impl Trace<'_> {
         })
     }
 
-    /// The tensor in another element type.
+    /// Converts the tensor to another element type.
     pub(super) fn converted(&mut self, t: Tid, dtype: DType, id: u32) -> Result<Tid, Refuse> {
         let dims = self.lower.spec(t).dims.to_vec();
         let args = vec![("self".to_owned(), Arg::Tensor(t)), ("dtype".to_owned(), Arg::DType(dtype))];

@@ -1,4 +1,4 @@
-//! What the names of an exported graph stand for.
+//! Bindings of the names of an exported graph.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,7 +8,7 @@ use flambeau_tensor::{Expr, Symbol};
 
 use super::alias::TensorValue;
 
-/// What a name stands for.
+/// The value bound to a name.
 #[derive(Clone, Debug)]
 pub(super) enum Binding<'a> {
     Tensor(TensorValue<'a>),
@@ -17,9 +17,9 @@ pub(super) enum Binding<'a> {
     Int(Expr),
     /// A condition on sizes.
     Bool(SymBool),
-    /// A quantized weight, of which calls read the fields.
+    /// A quantized weight whose fields calls read.
     Subclass(&'a str, &'a Subclass),
-    /// A value that no slot can hold, and why; an error only if something needs it.
+    /// A value that no slot can hold, with the reason. It is an error only if it is read.
     Absent(Refuse),
 }
 
@@ -33,11 +33,11 @@ impl Binding<'_> {
 /// The names of a program and its sub-graphs.
 #[derive(Debug)]
 pub(super) struct Names<'a> {
-    /// What names stand for; names in a sub-graph are prefixed with its scope.
+    /// Bindings by name. Names in a sub-graph are prefixed with its scope.
     pub(super) values: HashMap<String, Binding<'a>>,
-    /// Scope of the graph that is being traced.
+    /// Scope of the current graph.
     pub(super) scope: String,
-    /// Names that anything reads.
+    /// Names that are read anywhere.
     pub(super) used: HashSet<String>,
     /// Symbols of the archive that calls have identified.
     pub(super) symbols: HashMap<Symbol, Expr>,
@@ -48,17 +48,17 @@ impl<'a> Names<'a> {
         Names { values: HashMap::new(), scope: String::new(), used, symbols: HashMap::new() }
     }
 
-    /// A name of the graph that is being traced, as a key of `values`.
+    /// The key in `values` of a name of the current graph.
     pub(super) fn key(&self, name: &str) -> String {
         format!("{}{name}", self.scope)
     }
 
-    /// States what a name of the graph that is being traced stands for.
+    /// Binds a name of the current graph.
     pub(super) fn bind(&mut self, name: &str, value: Binding<'a>) {
         self.values.insert(self.key(name), value);
     }
 
-    /// The binding of a key, with renamings followed.
+    /// The binding of a key, after following aliases.
     pub(super) fn resolve(&self, key: &str) -> Option<Binding<'a>> {
         match self.values.get(key)? {
             Binding::Same(other) => self.resolve(other),

@@ -1,7 +1,8 @@
-//! Places of a view's elements in a tensor above it, computed from strides.
+//! Places of a view's elements in an ancestor tensor, computed from strides.
 //!
 //! Most views have an inverse, which [`scatter`](crate::scatter) calls. Windows and user-given
-//! strides have none: they may show an element several times. Their places become a constant index.
+//! strides have none, because they may show an element several times. Their places become a
+//! constant index.
 
 use std::{collections::HashMap, rc::Rc};
 
@@ -14,24 +15,24 @@ use flambeau_tensor::{DType, Expr, Shape, Tensor};
 use super::{Trace, alias::ViewOf};
 use crate::functionalize::{bare, lowered_target};
 
-/// How often one element may be written by one call.
+/// Largest number of writes to one element by one call.
 const MAX_ROUNDS: u32 = 64;
 
-/// The places of a view's elements in a tensor above it.
+/// The places of a view's elements in an ancestor tensor.
 #[derive(Debug)]
 pub(super) struct Places {
-    /// Key of that tensor.
+    /// Key of the ancestor.
     pub(super) parent: String,
-    /// How many elements that tensor has.
+    /// Number of elements of the ancestor.
     elements: usize,
-    /// By element of the view, in order, its number in that tensor.
+    /// By element of the view, in order, its number in the ancestor.
     index: Vec<usize>,
-    /// By element of the view, how many elements before it are the same one.
+    /// By element of the view, the number of earlier elements at the same place.
     round: Vec<u32>,
 }
 
 impl Places {
-    /// How many times the call writes the element that it writes most often.
+    /// Largest number of writes that one element receives.
     pub(super) fn rounds(&self) -> u32 {
         self.round.iter().max().map_or(1, |&last| last + 1)
     }
@@ -47,8 +48,8 @@ fn memory(meta: &TensorMeta) -> Option<Vec<i64>> {
     Some(places)
 }
 
-/// By element of `part`, its number among the elements of `whole`; `None` if it is none of them or
-/// sizes are unknown.
+/// By element of `part`, its number among the elements of `whole`. `None` if an element is missing
+/// there or sizes are unknown.
 fn numbers(whole: &TensorMeta, part: &TensorMeta) -> Option<Vec<usize>> {
     let of_place: HashMap<i64, usize> = memory(whole)?.into_iter().enumerate().map(|(i, place)| (place, i)).collect();
     memory(part)?.iter().map(|place| of_place.get(place).copied()).collect()
@@ -79,8 +80,8 @@ impl<'a> Trace<'a> {
         Ok(all)
     }
 
-    /// The places of a value in the nearest tensor above all views without an inverse; `None` if
-    /// each has one.
+    /// The places of a value in the nearest ancestor above all views without an inverse. `None` if
+    /// every view has an inverse.
     pub(super) fn places(&self, key: &str) -> Result<Option<Places>, Refuse> {
         let Some(view) = self.tensor(key)?.1.view else { return Ok(None) };
         let above = self.views_above(&view)?;
@@ -109,7 +110,7 @@ impl<'a> Trace<'a> {
         Ok(Some(places))
     }
 
-    /// `whole` with the elements of one round replaced by those of `part`.
+    /// Returns `whole` with the elements of one round taken from `part`.
     pub(super) fn put(&mut self, places: &Places, round: u32, whole: Tid, part: Tid) -> Result<Tid, Refuse> {
         let id = self.calls.len() as u32;
         let (lower, n) = (&mut self.lower, places.elements);
@@ -125,8 +126,8 @@ impl<'a> Trace<'a> {
         shaped(lower, taken, dims, id)
     }
 
-    /// A view by user-given strides, as elements taken from a tensor above it. `None` if the call
-    /// is no such view, or if strides are unknown.
+    /// Lowers a view by user-given strides to a gather from an ancestor tensor. Returns `None` if
+    /// the call is not such a view, or if strides are unknown.
     pub(super) fn strided_view(&mut self, graph: &Graph, node: &Node) -> Option<Result<Vec<Item>, Refuse>> {
         if lowered_target(bare(&node.target)) != "aten.as_strided.default" {
             return None;
@@ -163,7 +164,7 @@ fn shaped(lower: &mut Lower, x: Tid, dims: Vec<Expr>, id: u32) -> Result<Tid, Re
     run(lower, "aten.view.default", args, x, &sizes, id)
 }
 
-/// Elements of a vector by number.
+/// Gathers elements of a vector by number.
 fn take(lower: &mut Lower, x: Tid, from: &[usize], id: u32) -> Result<Tid, Refuse> {
     let numbers: Vec<i32> = from.iter().map(|&i| i as i32).collect();
     let tensor = Tensor::from_slice(&numbers, &[from.len()]).map_err(|e| Refuse::Unsupported(e.to_string()))?;

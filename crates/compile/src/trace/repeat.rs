@@ -1,7 +1,8 @@
-//! Loops that run as long as the data says: nested loops of a fixed number of steps, which do nothing once the condition is false.
+//! Loops with a data-dependent number of steps. They become nested loops with a fixed number of
+//! steps, which do nothing once the condition is false.
 //!
-//! Each level has [`STEPS`] steps, guarded by a branch. What is left of a level after the last step that does something costs
-//! `STEPS` tests, not `STEPS` to the power of the levels.
+//! Each level has [`STEPS`] steps, guarded by a branch. After the last active step, a level costs
+//! at most `STEPS` tests, not `STEPS` to the power of the levels.
 
 use flambeau_ir::Tid;
 use flambeau_lower::{Arg, Call, Item, Loop, OutMeta, Refuse};
@@ -11,7 +12,8 @@ use flambeau_tensor::{DType, Expr};
 use super::{Binding, Trace, conditions::refuse};
 use crate::{Error, report::Outcome};
 
-/// Levels of loops, and steps of each. A loop ends after 2^36 steps, which take hours, whatever its condition says.
+/// Number of nested levels, and of steps per level. A loop ends after 2^36 steps, which take hours,
+/// even if its condition is still true.
 const LEVELS: usize = 9;
 const STEPS: i64 = 16;
 
@@ -20,14 +22,14 @@ pub(super) struct Repeat<'a> {
     pub(super) node: &'a Node,
     pub(super) condition: &'a Graph,
     pub(super) body: &'a Graph,
-    /// What the condition and the body read and do not change, by name.
+    /// Names of values that condition and body read but do not change.
     pub(super) additional: Vec<&'a str>,
 }
 
 type Carried = Result<Result<Vec<Tid>, Refuse>, Error>;
 
 impl<'a> Trace<'a> {
-    /// Runs the loop from `init` on, and binds what it carries at the end.
+    /// Traces the loop with `init` as initial state, and binds the final state to the results.
     pub(super) fn repeat(&mut self, repeat: &Repeat<'a>, init: &[Tid]) -> Result<(), Error> {
         let node = repeat.node;
         let done = self.in_chain(node, |trace| {
@@ -51,7 +53,7 @@ impl<'a> Trace<'a> {
         Ok(())
     }
 
-    /// The outputs of one of the sub-graphs for what is carried.
+    /// The outputs of one sub-graph for the carried state.
     fn outputs(&mut self, repeat: &Repeat<'a>, part: &str, graph: &'a Graph, state: &[Tid]) -> Carried {
         let mut operands: Vec<Binding<'a>> = state.iter().map(|&t| Binding::Tensor(self.memory.new_base(t))).collect();
         operands.extend(repeat.additional.iter().map(|name| self.names.operand(name)));
@@ -59,7 +61,7 @@ impl<'a> Trace<'a> {
         Ok(results.into_iter().map(|value| self.tensor_of(value)).collect())
     }
 
-    /// Whether the loop goes on.
+    /// Lowers the condition: whether the loop continues.
     fn verdict(&mut self, repeat: &Repeat<'a>, part: &str, state: &[Tid]) -> Result<Result<Tid, Refuse>, Error> {
         let outputs = self.outputs(repeat, part, repeat.condition, state)?;
         Ok(outputs.and_then(|outputs| match outputs[..] {
@@ -68,7 +70,8 @@ impl<'a> Trace<'a> {
         }))
     }
 
-    /// The steps of one level: `state` is what is carried, and last whether the loop goes on.
+    /// Lowers the steps of one level. `state` is the carried state, followed by the flag that the
+    /// loop continues.
     fn level(&mut self, repeat: &Repeat<'a>, level: usize, state: &[Tid]) -> Carried {
         if level == 0 {
             return self.one_step(repeat, &state[..state.len() - 1]);
@@ -90,7 +93,8 @@ impl<'a> Trace<'a> {
         Ok(ended.map(|_| carried))
     }
 
-    /// What one step of a level carries on: that of the level within if the loop goes on, else what it got.
+    /// Lowers one step of a level: runs the inner level if the loop continues, else passes the
+    /// state on unchanged.
     fn guarded(&mut self, repeat: &Repeat<'a>, level: usize, state: &[Tid]) -> Carried {
         let slots: Vec<Tid> = state
             .iter()

@@ -1,4 +1,5 @@
-//! Regions that capture wrote for `vmap`: calls on one slice of a batch, between marks. They become a loop over the batch.
+//! Regions that capture writes for `vmap`: calls on one slice of a batch, between marks. They
+//! become a loop over the batch.
 
 use flambeau_ir::Tid;
 use flambeau_lower::{Arg, Call, Item, Loop, OutMeta, Refuse};
@@ -10,10 +11,10 @@ use crate::{Error, functionalize::bare, report::Outcome};
 
 const PREFIX: &str = "torch._functorch.predispatch.";
 
-/// What a mark says.
+/// A mark of a `vmap` region.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Mark {
-    /// It prepares PyTorch, and says nothing of the program.
+    /// Prepares PyTorch and has no effect on the program.
     Nothing,
     Begin,
     End,
@@ -24,7 +25,7 @@ pub(crate) enum Mark {
 }
 
 impl Mark {
-    /// The mark of that target.
+    /// The mark that a target represents.
     pub(crate) fn of(target: &str) -> Option<Mark> {
         Some(match bare(target).strip_prefix(PREFIX)? {
             "lazy_load_decompositions" => Mark::Nothing,
@@ -37,7 +38,7 @@ impl Mark {
     }
 }
 
-/// How many of `nodes`, the first of which begins a region, belong to it; `None` if it does not end.
+/// The number of nodes in the region that begins at the first node. `None` if it does not end.
 pub(super) fn length(nodes: &[Node]) -> Option<usize> {
     let mut depth = 0;
     for (i, node) in nodes.iter().enumerate() {
@@ -53,7 +54,7 @@ pub(super) fn length(nodes: &[Node]) -> Option<usize> {
     None
 }
 
-/// The marks of a region itself, those of regions within it left out.
+/// The marks of a region, without the marks of nested regions.
 fn own_marks(region: &[Node], mark: Mark) -> Vec<&Node> {
     let mut depth = 0;
     let mut found = Vec::new();
@@ -69,7 +70,7 @@ fn own_marks(region: &[Node], mark: Mark) -> Vec<&Node> {
 }
 
 impl<'a> Trace<'a> {
-    /// A region, from its first mark to its last.
+    /// Traces a region, from its first mark to its last.
     pub(super) fn region(&mut self, graph: &'a Graph, region: &'a [Node]) -> Result<(), Error> {
         let Some(first) = region.first() else { return Ok(()) };
         match self.try_region(graph, first, region)? {
@@ -120,7 +121,7 @@ impl<'a> Trace<'a> {
         Ok(bound)
     }
 
-    /// Whether a result has no elements, as that of a batch of nothing.
+    /// Whether a result has no elements, such as for an empty batch.
     fn is_empty(&self, graph: &Graph, node: &Node) -> bool {
         let metas = node.outputs.iter().flat_map(|o| self.metas(graph, o));
         metas.into_iter().any(|meta| meta.dims.iter().any(|d| d.as_int() == Some(0)))
@@ -140,7 +141,7 @@ impl<'a> Trace<'a> {
         Ok(())
     }
 
-    /// The tensors that lose a batch axis, that axis first; a counter if there are none.
+    /// The tensors that lose a batch axis, with that axis moved first. A counter if there are none.
     fn batches(&mut self, first: &Node, added: &[&'a Node]) -> Result<Vec<Tid>, Refuse> {
         let mut batches = Vec::new();
         for node in added {
@@ -182,7 +183,8 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// Binds the stacked slices of a result, whose batch axis is the first, to the name that has the axis elsewhere.
+    /// Moves the batch axis of stacked slices from the first position to its place, and binds the
+    /// result.
     fn bind_batch(&mut self, graph: &Graph, node: &'a Node, stacked: Tid) -> Result<(), Refuse> {
         let to = node.inputs.get(3).and_then(|i| i.arg.as_int()).unwrap_or(0);
         let x = self.moved(stacked, 0, to)?;
@@ -197,7 +199,7 @@ impl<'a> Trace<'a> {
     }
 }
 
-/// The tensor that a mark is about.
+/// The tensor that a mark refers to.
 fn tensor_of(node: &Node) -> Result<&str, Refuse> {
     let name = node.inputs.first().and_then(|i| match &i.arg {
         Argument::Tensor(name) => Some(name.as_str()),

@@ -1,4 +1,4 @@
-//! Writes of branches to tensors that exist outside of them.
+//! Writes of branches to tensors from outside.
 
 use flambeau_ir::Tid;
 use flambeau_lower::Refuse;
@@ -7,15 +7,15 @@ use super::{Binding, Trace};
 
 /// New contents of a tensor.
 pub(super) struct Written {
-    /// The tensor, by key.
+    /// Key of the tensor.
     pub(super) key: String,
-    /// Its number among those that share no memory.
+    /// Number of its base.
     base: usize,
     pub(super) tid: Tid,
 }
 
 impl<'a> Trace<'a> {
-    /// The tensors with memory of their own that values of these names view, by key.
+    /// The bases behind values of these names, by key.
     pub(super) fn bases_of(&self, names: &[&str]) -> Vec<(String, usize)> {
         let mut found: Vec<(String, usize)> = Vec::new();
         for name in names {
@@ -39,7 +39,7 @@ impl<'a> Trace<'a> {
         found
     }
 
-    /// What the open chain wrote since the versions were `before`.
+    /// The bases that the open chain has written since their versions were `before`.
     pub(super) fn written_in_chain(&mut self, bases: &[(String, usize)], before: &[u32]) -> Result<Vec<Written>, Refuse> {
         let changed: Vec<usize> = (0..before.len()).filter(|&base| self.memory.versions[base] != before[base]).collect();
         if let Some(lost) = changed.iter().find(|base| !bases.iter().any(|(_, known)| known == *base)) {
@@ -52,7 +52,8 @@ impl<'a> Trace<'a> {
         Ok(written)
     }
 
-    /// Slots that each chain fills with the contents that it leaves in what any of them writes to.
+    /// Adds a slot for each tensor that any chain writes, and lets each chain copy its final
+    /// contents there.
     pub(super) fn join_writes(
         &mut self,
         bases: &[(String, usize)],
@@ -79,7 +80,7 @@ impl<'a> Trace<'a> {
         Ok(after)
     }
 
-    /// What a tensor with memory of its own held before the branches.
+    /// The contents of a base before the branches.
     fn current_before(&self, key: &str) -> Result<Tid, Refuse> {
         match self.names.resolve(key) {
             Some(Binding::Tensor(t)) => Ok(t.tid),

@@ -1,4 +1,4 @@
-//! Fallback calls.
+//! Tests of fallback calls.
 
 use flambeau_compile::{Error, Options, Outcome, compile};
 use flambeau_runtime::{Program, Value};

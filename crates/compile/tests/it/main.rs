@@ -1,4 +1,5 @@
-//! Compiles the archives in `fixtures`, which `fixtures/make.py` made with PyTorch, and runs what comes out.
+//! Compiles the archives in `fixtures` and runs the compiled programs. `fixtures/make.py` made the
+//! archives with PyTorch.
 
 mod fallback;
 mod numbers;

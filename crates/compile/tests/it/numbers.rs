@@ -1,4 +1,4 @@
-//! Compiled programs give PyTorch's numbers.
+//! Compiled programs return PyTorch's results.
 
 use flambeau_compile::{Options, compile};
 use flambeau_ir::Node;
@@ -89,7 +89,7 @@ fn folded_tables_keep_their_values() {
     check("layers");
 }
 
-/// Compiles a fixture and expects every result bit for bit.
+/// Compiles a fixture and requires bit-identical results.
 fn check_exact(name: &str) {
     let bytes = compiled(name, &Options { require_full: true, ..Options::default() }).unwrap_or_else(|e| panic!("{name}: {e}"));
     let mut method = method(bytes, "forward");

@@ -1,4 +1,4 @@
-//! What users are told.
+//! Tests of the report and of error messages.
 
 use flambeau_compile::{Error, Options, Scheme, SchemeName, compile, dry_run};
 

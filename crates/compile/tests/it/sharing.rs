@@ -1,4 +1,4 @@
-//! Several methods in one file.
+//! Tests of several methods in one file.
 
 use flambeau_compile::{Options, compile};
 use flambeau_runtime::{LoadOptions, Method, Program, SharedState, Value};
@@ -6,7 +6,7 @@ use flambeau_tensor::Tensor;
 
 use crate::support::{check_runs, close, engine, exported, method, runs, written};
 
-/// Named data and the segments that hold it.
+/// Number of named data entries and of their segments.
 fn segments(bytes: &[u8]) -> (usize, usize) {
     let program = Program::from_bytes(bytes.to_vec()).unwrap();
     let named = &program.file().named_data;
@@ -46,7 +46,7 @@ fn two_methods() -> Program {
     Program::from_bytes(bytes).unwrap()
 }
 
-/// Runs the methods in turn and gives what each run of the second one returned.
+/// Runs both methods in turn and returns the results of each run of the second method.
 fn in_turn(options: &LoadOptions) -> Vec<Vec<Tensor>> {
     let program = two_methods();
     let [mut write, mut read] = ["write", "read"].map(|name| program.method(name, &engine(), options).unwrap());

@@ -1,4 +1,4 @@
-//! Reading fixtures, compiling and running them.
+//! Reads, compiles and runs fixtures.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -63,7 +63,7 @@ pub(crate) fn method(bytes: Vec<u8>, name: &str) -> Method {
     Program::from_bytes(bytes).unwrap().method(name, &engine(), &LoadOptions::default()).unwrap()
 }
 
-/// Runs a method on a fixture's inputs, one run after the other, and compares with PyTorch.
+/// Runs a method on each of a fixture's inputs and compares the results with PyTorch's.
 pub(crate) fn check_runs(method: &mut Method, name: &str) {
     for (i, (inputs, expected)) in runs(name).into_iter().enumerate() {
         let inputs: Vec<Value> = inputs.into_iter().map(Value::Tensor).collect();

@@ -1,19 +1,22 @@
-//! Scale and bias of an affine group by least squared error, instead of by the range of its values.
+//! Fits scale and bias of an affine group by least squared error, instead of by the range of its
+//! values.
 
 use flambeau_tensor::DType;
 
 use super::{Group, range};
 
-/// Shares of the range that the codes cover at first: what is cut off at the ends makes all steps finer.
+/// Initial shares of the range that the codes cover. A smaller share clips both ends and makes all
+/// steps finer.
 const SHARES: [f32; 2] = [0.96, 0.9];
 
-/// How often the line through codes and values is fitted anew.
+/// Number of refits of the line through codes and values.
 const REFITS: usize = 2;
 
-/// Values that are looked at together.
+/// Number of values processed together.
 const LANES: usize = 16;
 
-/// The parameters, rounded as they are stored, that leave the least error of all that are tried; those by the range are among them.
+/// Returns the candidate parameters with the least error, rounded as stored. The parameters by
+/// range are one candidate.
 pub(super) fn fit(values: &[f32], bits: u8, dtype: DType) -> Group {
     let top = f32::from(u8::MAX >> (8 - bits));
     let mut best = Group::fit_affine(values, bits, dtype);
@@ -40,7 +43,7 @@ pub(super) fn fit(values: &[f32], bits: u8, dtype: DType) -> Group {
     best
 }
 
-/// Sums over the values of a group and their codes, in lanes.
+/// Sums over the values and codes of a group, one per lane.
 #[derive(Default)]
 struct Sums {
     errors: [f32; LANES],
@@ -55,7 +58,7 @@ impl Sums {
         let per_step = if group.scale == 0.0 { 0.0 } else { 1.0 / group.scale };
         for block in values.as_chunks::<LANES>().0 {
             for (i, &value) in block.iter().enumerate() {
-                // Adding and subtracting 1.5·2²³ rounds, ties to even.
+                // Adding and subtracting 1.5·2²³ rounds to the nearest integer, ties to even.
                 const ROUND: f32 = 12_582_912.0;
                 let code = ((value - group.bias) * per_step).clamp(0.0, top) + ROUND - ROUND;
                 let error = code * group.scale + group.bias - value;
@@ -73,7 +76,8 @@ impl Sums {
         self.errors.iter().sum()
     }
 
-    /// Scale and bias of the line nearest to all `count` values, which add up to `total`; `None` if all have one code.
+    /// Scale and bias of the least-squares line through `count` values with sum `total`. `None` if
+    /// all values have the same code.
     fn line(&self, count: f32, total: f32) -> Option<[f32; 2]> {
         let [codes, squares, products] = [self.codes, self.squares, self.products].map(|lanes| lanes.iter().sum::<f32>());
         let spread = count * squares - codes * codes;

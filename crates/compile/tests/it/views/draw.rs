@@ -1,5 +1,4 @@
-//! Draws a program from a seed: its calls as an exported program has them, and what they do to
-//! memory.
+//! Draws a program from a seed: its calls in exported form, and their effect on memory.
 
 use std::fmt;
 
@@ -10,7 +9,7 @@ use flambeau_tensor::{AlignedBytes, DType, Expr};
 
 use super::memory::Strided;
 
-/// Calls of a program, besides those that make its results.
+/// Number of calls of a program, without the calls that make its results.
 const CALLS: usize = 12;
 
 /// A write: an element `x` becomes `x · keeps + operand`.
@@ -47,11 +46,11 @@ pub(crate) enum Action {
 struct Named {
     name: String,
     at: Strided,
-    /// Whether it shows an expanded tensor, to which PyTorch refuses writes.
+    /// Whether it shows an expanded tensor. PyTorch refuses writes to such tensors.
     spread: bool,
 }
 
-/// A program, and what it does. Storages `0..` are the inputs, then comes the buffer.
+/// A program and its actions. Storages `0..` are the inputs, followed by the buffer.
 pub(crate) struct Program {
     pub(crate) input_shapes: Vec<Vec<usize>>,
     pub(crate) buffer: Strided,
@@ -291,7 +290,7 @@ impl Drawing {
         }
     }
 
-    /// Windows of an axis, which overlap where the step is shorter.
+    /// Draws windows of an axis, which overlap if the step is shorter than the window.
     fn draw_windows(&mut self, x: &Named, axis: usize) {
         let mut at = x.at.clone();
         let size = self.random.between(1, at.sizes[axis].min(3));
@@ -303,7 +302,7 @@ impl Drawing {
         self.view("unfold.default", x, vec![("dimension", int(axis)), ("size", int(size)), ("step", int(step))], at);
     }
 
-    /// Strides of the user's own, over what the tensor shows.
+    /// Draws user-given strides over the elements of the tensor.
     fn draw_strides(&mut self, x: &Named) {
         if x.at.strides != Strided::whole(0, &x.at.sizes).strides {
             return;
@@ -361,7 +360,7 @@ impl Drawing {
         self.call(target, &x, args, vec![(x.at.clone(), false)], false);
     }
 
-    /// A tensor with memory of its own, with the same contents or others.
+    /// Makes a tensor with its own memory, with the same or changed contents.
     fn make(&mut self, x: &Named) {
         let (factor, plus) = [(1.0, 0.0), (1.0, 0.0), (1.0, 2.0)][self.random.below(3)];
         let (target, args) = match (plus == 0.0, self.random.below(2)) {
@@ -430,7 +429,7 @@ impl Program {
         self.input_shapes.iter().map(|shape| (0..shape.iter().product()).map(|_| random.small()).collect()).collect()
     }
 
-    /// The program as capture would give it.
+    /// The program in the form that capture produces.
     pub(crate) fn exported(&self) -> Exported {
         let user = |name: &str| InputSpec::UserInput(Argument::Tensor(name.to_owned()));
         let state = InputSpec::Buffer { arg: "buffer".to_owned(), name: "buffer".to_owned(), persistent: false };

@@ -1,9 +1,9 @@
-//! The definition of a program: tensors are places in memory, and calls read and write there, one
-//! element after the other.
+//! Reference interpreter: tensors are places in memory, and calls read and write them one element
+//! after another.
 
 use super::draw::{Action, Operand, Program, Update};
 
-/// A tensor as places of a storage, row-major.
+/// A tensor as places in a storage, in row-major order.
 #[derive(Clone, Debug)]
 pub(crate) struct Strided {
     pub(crate) storage: usize,
@@ -13,7 +13,7 @@ pub(crate) struct Strided {
 }
 
 impl Strided {
-    /// All elements of a storage of its own.
+    /// All elements of a new storage, in row-major order.
     pub(crate) fn whole(storage: usize, sizes: &[usize]) -> Strided {
         let mut strides = vec![1; sizes.len()];
         for i in (1..sizes.len()).rev() {
@@ -31,7 +31,7 @@ impl Strided {
         places
     }
 
-    /// Whether two elements are one.
+    /// Whether two elements share a place.
     pub(crate) fn overlaps(&self) -> bool {
         let mut places = self.places();
         let n = places.len();
@@ -57,7 +57,7 @@ impl Memory {
         x.places().iter().map(|&place| self.storages[x.storage][place]).collect()
     }
 
-    /// Shapes and elements of the results.
+    /// Runs the program and returns shapes and elements of its results.
     pub(crate) fn run(&mut self, program: &Program, inputs: &[Vec<f32>]) -> Vec<(Vec<usize>, Vec<f32>)> {
         for (storage, input) in inputs.iter().enumerate() {
             self.storages[storage] = input.clone();
@@ -73,8 +73,7 @@ impl Memory {
         program.results.iter().map(|x| (x.sizes.clone(), self.read(x))).collect()
     }
 
-    /// The operand is read before anything is written; each element sees what was written to its
-    /// place before.
+    /// Reads the operand before any write. Each element sees earlier writes to its place.
     fn write(&mut self, to: &Strided, update: &Update) {
         let operand = match &update.operand {
             Operand::Number(x) => vec![*x; to.places().len()],

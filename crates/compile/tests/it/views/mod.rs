@@ -1,8 +1,8 @@
-//! Random programs of views and writes, compiled and run, against a memory of strides that knows
-//! nothing of the compiler.
+//! Compiles and runs random programs of views and writes. A reference interpreter of strided
+//! memory, independent of the compiler, checks the results.
 //!
-//! A program follows from its seed. A failure prints the seed and the program; `FIRST` and
-//! `PROGRAMS` say which seeds a run takes.
+//! A seed determines a program. A failure prints the seed and the program. `FIRST` and `PROGRAMS`
+//! select the seeds of a run.
 
 mod draw;
 mod memory;
@@ -17,7 +17,7 @@ use crate::support::{engine, method, written};
 const FIRST: u64 = 0;
 const PROGRAMS: u64 = 1000;
 
-/// Runs of a program: its buffer goes from one to the next.
+/// Runs of each program. Its buffer persists between runs.
 const RUNS: u64 = 2;
 
 fn contents(result: &Value) -> (Vec<usize>, Vec<f32>) {
@@ -27,7 +27,7 @@ fn contents(result: &Value) -> (Vec<usize>, Vec<f32>) {
     }
 }
 
-/// Why the compiled program differs from its definition, if it does.
+/// The first difference between the compiled program and the reference, if any.
 fn difference(program: &Program) -> Option<String> {
     let exported = program.exported();
     let output = match compile(&[("forward", &exported)], &Options::default(), &*engine()) {
