@@ -1,7 +1,8 @@
-//! Last-position logits of a language model over a prompt: `last_logits MODEL.pte IDS.json CHUNK OUT.bin`.
+//! Computes the logits at the last position of a prompt: `last_logits MODEL.pte IDS.json CHUNK
+//! OUT.bin`.
 //!
-//! IDS.json is a list of token ids; the prompt is fed in pieces of CHUNK tokens (0: all at once). The logits are written as raw
-//! little-endian f32, for comparison with another program's.
+//! IDS.json is a list of token ids. The model reads the prompt in pieces of CHUNK tokens (0: all at
+//! once). The logits are written as raw little-endian f32, for comparison with other programs.
 
 use std::{fs, sync::Arc, time::Instant};
 

@@ -1,4 +1,4 @@
-//! What can go wrong between a file and its results.
+//! Errors of opening, loading and running programs.
 
 use std::{fmt, io, path::PathBuf};
 
@@ -10,7 +10,7 @@ use flambeau_lower::Refuse;
 
 use crate::Value;
 
-/// Why a program cannot be opened, loaded or run.
+/// Reason why a program cannot be opened, loaded or run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -18,23 +18,23 @@ pub enum Error {
     #[error("cannot read {}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
 
-    /// A file of so many bytes cannot be kept in memory.
+    /// A file of `size` bytes cannot be locked in memory.
     #[error("cannot lock the {} MiB of {} in memory: {source}", size.div_ceil(1 << 20), path.display())]
     Lock { path: PathBuf, size: usize, source: io::Error },
 
-    /// A file's bytes are not what they should be.
+    /// A file is invalid.
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: flambeau_wire::Error },
 
-    /// Bytes that came without a path are not what they should be.
+    /// Bytes without a path are invalid.
     #[error(transparent)]
     Wire(#[from] flambeau_wire::Error),
 
-    /// There is no method of that name.
+    /// There is no method with this name.
     #[error("no method `{name}`; the program has {found}")]
     NoMethod { name: String, found: String },
 
-    /// A method needs what there is no form for here; other methods of its program may run.
+    /// A method needs an unsupported feature. Other methods of its program may run.
     #[error("method `{method}` cannot run here: {reason}")]
     Unsupported { method: String, reason: String },
 
@@ -46,7 +46,7 @@ pub enum Error {
     #[error("method `{method}`, delegate {delegate}: {source}")]
     Payload { method: String, delegate: usize, source: flambeau_wire::Error },
 
-    /// A delegate's graph breaks the rules.
+    /// The checker refuses a delegate's graph.
     #[error("method `{method}`, delegate {delegate}: {source}")]
     Graph { method: String, delegate: usize, source: CheckError },
 
@@ -54,15 +54,15 @@ pub enum Error {
     #[error("method `{method}`, delegate {delegate}: {source}")]
     Load { method: String, delegate: usize, source: EngineError },
 
-    /// A value that a method begins with cannot be made.
+    /// An initial value of a method cannot be loaded.
     #[error("method `{method}`, value {value}: {source}")]
     Value { method: String, value: usize, source: ConstantError },
 
-    /// State that is shared with other methods is not alike in them.
+    /// State shared with other methods has a different layout in them.
     #[error("method `{method}`: {source}")]
     Shared { method: String, source: StateMismatch },
 
-    /// State cannot be copied, or a copy put back.
+    /// State cannot be saved or restored.
     #[error("state of method `{method}`: {what}")]
     State { method: String, what: String },
 
@@ -74,7 +74,7 @@ pub enum Error {
     #[error("method `{method}` takes {expected} inputs, found {found}")]
     ArgumentCount { method: String, expected: usize, found: usize },
 
-    /// An argument does not fit.
+    /// An argument has the wrong kind, type or shape.
     #[error("method `{method}`, input {index}{name}: expected {expected}, found {found}")]
     Argument {
         method: String,
@@ -93,16 +93,16 @@ pub enum Error {
     #[error("method `{method}`, output {output}: nothing sets it")]
     NoOutput { method: String, output: usize },
 
-    /// A run executed more instructions than any sane program needs.
+    /// A run exceeded the limit on instructions.
     #[error("method `{method}` ran over {max} instructions without an end")]
     Endless { method: String, max: u64 },
 
-    /// There is no engine of that name.
+    /// There is no engine with this name.
     #[error("no engine `{name}`; there are {known}")]
     NoEngine { name: String, known: String },
 }
 
-/// Where an instruction stands in a method.
+/// Position of an instruction in a method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Place {
     pub chain: usize,
@@ -115,7 +115,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Why a value of the file cannot be used.
+/// Reason why a value of the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConstantError {
@@ -129,7 +129,7 @@ pub enum ConstantError {
     Tensor(#[from] flambeau_tensor::Error),
 }
 
-/// Why an instruction cannot be prepared or run.
+/// Reason why an instruction cannot be prepared or run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InstructionError {
@@ -161,7 +161,7 @@ pub enum InstructionError {
     Tensor(#[from] flambeau_tensor::Error),
 }
 
-/// Why a kernel call cannot be prepared or run.
+/// Reason why a kernel call cannot be prepared or run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperatorError {
@@ -196,7 +196,7 @@ pub enum OperatorError {
 }
 
 impl OperatorError {
-    /// The arguments are not of the kinds that the operator takes.
+    /// The error for arguments of kinds that the operator does not accept.
     pub(crate) fn of_arguments(args: &[&Value]) -> OperatorError {
         OperatorError::Arguments(args.iter().map(|arg| arg.describe()).collect::<Vec<_>>().join(", "))
     }

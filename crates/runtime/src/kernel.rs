@@ -1,7 +1,8 @@
-//! Kernel calls: operators that an exporter left outside of delegates.
+//! Kernel calls: operators that the exporter placed outside of delegates.
 //!
-//! The operator's functional form is looked up in the rule table of the compiler; its rule gives a graph of a few nodes, and the
-//! engine of the method runs it. Shapes are those of the actual call, so a graph serves until they change.
+//! The compiler's rule for the operator's functional form produces a graph of a few nodes. The
+//! method's engine runs this graph. It is built for the shapes of the call and reused until they
+//! change.
 
 mod graph;
 mod host;
@@ -21,28 +22,29 @@ use crate::{
     run::{read, set_tensor},
 };
 
-/// How an operator becomes nodes.
+/// The lowering of an operator to nodes.
 #[derive(Clone, Copy, Debug)]
 struct Lowering {
-    /// Names the arguments of the call.
+    /// Schema with the names of the call's arguments.
     schema: &'static Schema,
     /// The rule of the functional form.
     row: &'static RuleRow,
 }
 
-/// What the operator is.
+/// The implementation of an operator.
 #[derive(Debug)]
 enum Action {
     Prim(Prim),
-    /// `executorch_prim::et_view`: another shape of the same elements.
+    /// `executorch_prim::et_view`: reshapes the operand.
     View,
-    /// `aten::copy_`: the first operand takes the contents of the second.
+    /// `aten::copy_`: copies the second operand into the first.
     Copy,
-    /// The same numbers in the element type of the result, whichever that is.
+    /// Converts the operand to the result's element type.
     Convert,
-    /// What no graph computes.
+    /// Runs a host kernel, for calls that no graph expresses.
     Host(&'static HostKernel, &'static Schema),
-    /// The rule, on integers of the same bits as elements that are only moved.
+    /// Applies the rule to integers with the bits of the elements, for operators that only move
+    /// elements.
     Bits(Lowering),
     Rule(Lowering),
 }
@@ -58,18 +60,18 @@ pub(crate) struct Kernel {
     ready: Option<(Signature, Box<dyn Session>)>,
 }
 
-/// Everything that the graph of a call depends on.
+/// All properties of a call that its graph depends on.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Signature {
-    /// Of the tensor arguments, in order.
+    /// Types and shapes of the tensor arguments, in order.
     tensors: Vec<(DType, Vec<usize>)>,
-    /// Tensors are numbered as in `tensors`.
+    /// Arguments, with tensors as indices into `tensors`.
     args: Vec<Arg>,
-    /// Whether 64-bit integers stand for elements of which only the bits are moved.
+    /// Whether integers replace elements whose bits are only moved.
     stands_in: bool,
 }
 
-/// What is known of a value when a signature is made.
+/// A value's description during the construction of a signature.
 enum Seen {
     Tensor(DType, Vec<usize>),
     Value(Value),
@@ -92,7 +94,7 @@ impl Constants for Literals {
     }
 }
 
-/// The values with the elements of tensor and integer lists in place of the lists.
+/// Expands tensor and integer lists into their elements.
 pub(crate) fn items(plan: &ExecutionPlan, args: &[u32]) -> Vec<u32> {
     let mut all = Vec::new();
     for &at in args {
@@ -105,8 +107,8 @@ pub(crate) fn items(plan: &ExecutionPlan, args: &[u32]) -> Vec<u32> {
     all
 }
 
-/// Number of results and of values that stand for them at the end: they are arguments first, and then return values, either one
-/// by one or as one list.
+/// Number of results, and of trailing values that represent them. Each result appears as an
+/// argument and again as a return value, either one by one or in one list.
 fn result_count(plan: &ExecutionPlan, args: &[u32]) -> Option<(usize, usize)> {
     if let Some((last, before)) = args.split_last()
         && let Some(EValue::TensorList(list)) = plan.values.get(*last as usize)
@@ -119,7 +121,8 @@ fn result_count(plan: &ExecutionPlan, args: &[u32]) -> Option<(usize, usize)> {
     (1..=args.len() / 2).find(twice).map(|k| (k, 2 * k))
 }
 
-/// The schema of an operator in a plan. Operators without out variants, such as custom ones, have names as if they had one.
+/// The schema of an operator in a plan. Operators without out variants, such as custom operators,
+/// are named as if they had one.
 fn schema_of(name: &str, overload: &str) -> Option<&'static Schema> {
     let target = |overload: &str| name.replace("::", ".") + "." + if overload.is_empty() { "default" } else { overload };
     schema(&target(overload)).or_else(|| {
@@ -138,7 +141,7 @@ fn lowering(schema: &'static Schema) -> Option<Lowering> {
     rule_for(&functional).map(|row| Lowering { schema, row })
 }
 
-/// What an operator of a schema does with operands and results of these element types.
+/// The implementation of an operator for operands and results of these element types.
 fn action(name: &str, schema: Option<&'static Schema>, dtypes: &[DType]) -> Option<Action> {
     match name {
         "aten::copy_" => return Some(Action::Copy),
@@ -158,7 +161,7 @@ fn action(name: &str, schema: Option<&'static Schema>, dtypes: &[DType]) -> Opti
 }
 
 impl Kernel {
-    /// Finds what an operator does, and prepares the call if all its shapes are fixed.
+    /// Finds an operator's implementation, and prepares the call if all its shapes are fixed.
     pub(crate) fn load(plan: &ExecutionPlan, op: u32, args: &[u32], engine: &Arc<dyn Engine>) -> Result<Kernel, InstructionError> {
         let operator = &plan.operators[op as usize];
         let name = operator.full_name();
@@ -170,7 +173,7 @@ impl Kernel {
             None => action(&name, schema_of(&operator.name, &operator.overload), &dtypes),
         };
         let action = found.ok_or_else(|| failed(Refuse::NoRule.into()))?;
-        // How many values are results, and how many stand at the end for them.
+        // Number of results, and of trailing values that represent them.
         let (count, tail) = match &action {
             Action::Prim(prim) => (args.len().saturating_sub(prim.arity()), args.len().saturating_sub(prim.arity())),
             Action::Copy => (1, 1),
@@ -188,7 +191,7 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// The signature, if no tensor's shape and no integer can change.
+    /// The signature, if all tensor shapes and integers are fixed.
     fn fixed_signature(&self, plan: &ExecutionPlan, args: &[u32]) -> Option<Signature> {
         let inputs = args.get(..self.inputs)?;
         let seen = |at: u32| match plan.values.get(at as usize) {
@@ -203,7 +206,7 @@ impl Kernel {
         self.signature(plan, inputs, &seen).ok().map(|(signature, _)| signature)
     }
 
-    /// The signature of a call, and the values that are its tensors.
+    /// The signature of a call, and the values of its tensors.
     fn signature(
         &self,
         plan: &ExecutionPlan,
@@ -254,7 +257,7 @@ impl Kernel {
         InstructionError::Operator { operator: self.name.clone(), source }
     }
 
-    /// The last operand's numbers, in the shape of the first, in the element type of the result.
+    /// Converts the last operand to the result's element type and the first operand's shape.
     fn convert(&self, plan: &ExecutionPlan, inputs: &[u32], cells: &mut [Option<Value>]) -> Result<(), InstructionError> {
         let operand = |at: u32| match read(cells, at)? {
             Value::Tensor(t) => Ok(t),
@@ -272,7 +275,7 @@ impl Kernel {
         self.results.iter().try_for_each(|&at| set_tensor(plan, cells, at, from.clone()))
     }
 
-    /// Another shape of the same elements.
+    /// Reshapes the operand.
     fn view(&self, plan: &ExecutionPlan, inputs: &[u32], cells: &mut [Option<Value>]) -> Result<(), InstructionError> {
         let ([from, sizes], [to]) = (inputs, &self.results[..]) else {
             return Err(self.failed(OperatorError::Arguments(format!("{} values", inputs.len()))));
@@ -355,7 +358,7 @@ impl Kernel {
     }
 }
 
-/// The integers whose bits can stand for those of types that graphs do not have.
+/// The integer type of the same width for an element type that graphs lack.
 fn stand_in_for(dtype: DType) -> Option<DType> {
     match dtype {
         DType::F64 | DType::C64 => Some(DType::I64),
@@ -364,7 +367,7 @@ fn stand_in_for(dtype: DType) -> Option<DType> {
     }
 }
 
-/// Integers of the same bits in the place of elements that they can stand for.
+/// Reinterprets elements of types that graphs lack as integers with the same bits.
 fn stand_in(signature: &mut Signature, tensors: &mut [Tensor]) -> Result<(), flambeau_tensor::Error> {
     signature.stands_in = true;
     for (tensor, (dtype, _)) in tensors.iter_mut().zip(&mut signature.tensors) {
@@ -376,7 +379,7 @@ fn stand_in(signature: &mut Signature, tensors: &mut [Tensor]) -> Result<(), fla
     Ok(())
 }
 
-/// A result of a call on such integers, in the type that the plan declares.
+/// Reinterprets a result of a call on such integers in the type that the plan declares.
 fn as_declared(plan: &ExecutionPlan, at: u32, tensor: Tensor) -> Result<Tensor, flambeau_tensor::Error> {
     match plan.values.get(at as usize) {
         Some(EValue::Tensor(t)) if stand_in_for(t.dtype).is_some() => Tensor::new(t.dtype, tensor.shape(), tensor.bytes().clone()),
@@ -384,12 +387,12 @@ fn as_declared(plan: &ExecutionPlan, at: u32, tensor: Tensor) -> Result<Tensor, 
     }
 }
 
-/// Whether indices may be masks, of which only a run knows the places.
+/// Whether indices may be masks, whose true elements are known only at run time.
 fn takes_masks(row: &RuleRow) -> bool {
     matches!(row.target, "aten.index.Tensor" | "aten.index_put.default")
 }
 
-/// Indices by masks become indices by the places of their true elements, one for each axis of a mask.
+/// Replaces each mask index by the indices of its true elements, one tensor per axis of the mask.
 fn places_for_masks(signature: &mut Signature, tensors: &mut Vec<Tensor>) -> Result<(), OperatorError> {
     for arg in &mut signature.args {
         let Arg::Tensors(list) = arg else { continue };
@@ -431,7 +434,7 @@ fn scalar(seen: &dyn Fn(u32) -> Result<Seen, InstructionError>, at: u32) -> Resu
     })
 }
 
-/// The tensor with these sizes, one of which may be -1.
+/// The tensor with these sizes. One size may be -1 and is inferred.
 fn reshape(tensor: &Tensor, sizes: &[i64]) -> Result<Tensor, OperatorError> {
     let known: Option<usize> = sizes.iter().filter(|&&d| d != -1).try_fold(1usize, |n, &d| n.checked_mul(usize::try_from(d).ok()?));
     let known = known.ok_or_else(|| OperatorError::NoShape(sizes.to_vec()))?;

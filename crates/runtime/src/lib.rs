@@ -1,11 +1,11 @@
-//! ExecuTorch programs that run: files, methods, and the instructions around delegates.
+//! Runs ExecuTorch programs: files, methods, and the instructions around delegates.
 //!
-//! A [`Program`] is a mapped `.pte` file, with a `.ptd` file of weights if there is one. A [`Method`] is one of its entry points,
-//! loaded on an [`Engine`]: delegates become sessions, kernel calls become graphs of a few nodes for
-//! the same engine by the rules that the compiler uses. Weights are shared with the file; every method has mutable state of its own,
-//! or shares it with others by [`SharedState`].
+//! A [`Program`] is a mapped `.pte` file, with an optional `.ptd` file of weights. A [`Method`] is
+//! one of its entry points, loaded on an [`Engine`]. Delegates become sessions. The compiler's
+//! rules turn kernel calls into graphs of a few nodes for the same engine. Weights are shared with
+//! the file. Each method has separate mutable state, unless [`SharedState`] shares it with others.
 //!
-//! Nothing here reads the environment, keeps global state or looks at a clock.
+//! The crate uses no environment variables, no global state and no clock.
 
 #![deny(unsafe_code)]
 
@@ -34,5 +34,5 @@ pub use program::{MLX_BACKEND, Program};
 pub use registry::Engines;
 pub use value::{DimSpec, TensorSpec, Value, ValueKind, ValueSpec};
 
-/// Shorthand of this crate.
+/// Result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

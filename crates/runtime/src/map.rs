@@ -1,4 +1,4 @@
-//! Files as shared bytes: the one place of this crate that needs `unsafe`.
+//! Maps files as shared bytes. Only this file of the crate uses `unsafe`.
 
 #![allow(unsafe_code, reason = "mapping a file is unsafe by its nature: others can change the file")]
 
@@ -13,7 +13,7 @@ use memmap2::Mmap;
 
 use crate::{Error, Result};
 
-/// The contents of a file, mapped if it is a regular one, else read to its end.
+/// Maps a regular file, or reads any other file to its end.
 ///
 /// # Errors
 /// [`Error::Io`] names the path.
@@ -21,11 +21,12 @@ pub fn map_file(path: impl AsRef<Path>) -> Result<Bytes> {
     map(path.as_ref(), |_| Ok(()))
 }
 
-/// [`map_file`] of what is read at once, and stays in memory as long as the bytes: the system neither drops nor swaps out a page of it.
+/// Like [`map_file`], but reads the file at once and locks its pages in memory while the bytes
+/// exist. The system neither drops nor swaps out locked pages.
 ///
 /// # Errors
-/// As [`map_file`]; [`Error::Lock`] if the system keeps no more memory for this process, as its limit on locked memory says
-/// (`RLIMIT_MEMLOCK`), or knows no such thing.
+/// As [`map_file`]. [`Error::Lock`] if the file exceeds the process's limit on locked memory
+/// (`RLIMIT_MEMLOCK`), or if the system does not support locking.
 pub fn map_file_locked(path: impl AsRef<Path>) -> Result<Bytes> {
     let path = path.as_ref();
     map(path, |map| lock(map).map_err(|source| Error::Lock { path: path.to_owned(), size: map.len(), source }))
@@ -51,12 +52,14 @@ fn map(path: &Path, prepare: impl FnOnce(&Mmap) -> Result<()>) -> Result<Bytes> 
     if !metadata.is_file() || metadata.len() == 0 {
         return fs::read(path).map(Bytes::from).map_err(fail);
     }
-    // SAFETY: the map is private and read-only, and lives as long as the bytes that it backs. Decoding checks every number it
-    // reads at the time it reads it, so a file that another process changes meanwhile gives wrong values, not wrong memory
-    // accesses; one that is cut short ends the process with a bus error, as with every mapped file.
+    // SAFETY: the map is private and read-only, and lives as long as the bytes that it backs.
+    // Decoding checks every number when it is read. If another process changes the file meanwhile,
+    // values are wrong, but memory accesses stay valid. If the file is truncated, a bus error ends
+    // the process, as with every mapped file.
     let map = unsafe { Mmap::map(&file) }.map_err(fail)?;
-    // Weights are streamed from one end to the other: with small pages the walks through the page table show. What is not in
-    // memory yet is then read in large pages; a system that has none is no worse off.
+    // Weights are read sequentially, and with small pages the page-table walks cost time. The
+    // advice makes the system load absent parts in huge pages. Systems without huge pages ignore
+    // it.
     #[cfg(target_os = "linux")]
     let _ = map.advise(memmap2::Advice::HugePage);
     prepare(&map)?;

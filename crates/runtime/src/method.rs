@@ -1,4 +1,4 @@
-//! One entry point of a program, loaded on an engine.
+//! Methods: entry points of a program, loaded on an engine.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -22,8 +22,8 @@ pub(crate) struct Delegate {
     pub(crate) session: Box<dyn Session>,
 }
 
-/// A loaded method. Weights are shared with all other methods of the program, and mutable state with those that were loaded with
-/// the same [`LoadOptions::shared`].
+/// A loaded method. It shares weights with all other methods of the program. It shares mutable
+/// state with methods loaded with the same [`LoadOptions::shared`].
 pub struct Method {
     pub(crate) program: Program,
     pub(crate) plan: usize,
@@ -32,11 +32,11 @@ pub struct Method {
     outputs: Vec<ValueSpec>,
     pub(crate) delegates: Vec<Delegate>,
     pub(crate) kernels: HashMap<Place, Kernel>,
-    /// What each value holds when a run begins.
+    /// Contents of each value at the start of a run.
     pub(crate) initial: Vec<Option<Value>>,
-    /// Values that runs hand on to later runs, and what they hold after loading.
+    /// Values that persist between runs, with their contents after loading.
     state: Vec<(usize, Option<Value>)>,
-    /// Where those of them that are shared lie between runs.
+    /// Storage of shared values between runs.
     pub(crate) shared: SharedValues,
     /// Inputs that instructions write to, by number and value.
     overwritten: Vec<(usize, usize)>,
@@ -50,12 +50,14 @@ impl fmt::Debug for Method {
 }
 
 impl Program {
-    /// Loads a method on an engine. Each call gives a method with mutable state of its own, unless the options name state to share:
-    /// then buffers that methods call alike are one, wherever they lie.
+    /// Loads a method on an engine. Each loaded method has separate mutable state, unless the
+    /// options name state to share. Then buffers with equal names are one buffer, inside and
+    /// outside of delegates.
     ///
     /// # Errors
-    /// There is no such method, it needs another backend, a delegate's graph is invalid, the engine lacks nodes, weights are
-    /// missing, or no rule covers an operator outside of the delegates.
+    /// The method does not exist or needs another backend. A delegate's graph is invalid, or the
+    /// engine lacks nodes. Weights are missing. No rule covers an operator outside of the
+    /// delegates.
     pub fn method(&self, name: &str, engine: &Arc<dyn Engine>, options: &LoadOptions) -> Result<Method> {
         let index = self.plan_index(name)?;
         let plan = &self.file().plans[index];
@@ -114,12 +116,12 @@ impl Method {
         &self.engine
     }
 
-    /// What [`Method::run`] takes.
+    /// Arguments of [`Method::run`].
     pub fn inputs(&self) -> &[ValueSpec] {
         &self.inputs
     }
 
-    /// What [`Method::run`] returns.
+    /// Results of [`Method::run`].
     pub fn outputs(&self) -> &[ValueSpec] {
         &self.outputs
     }
@@ -132,13 +134,15 @@ impl Method {
     /// Runs the method. Mutable state is kept for the next run.
     ///
     /// # Errors
-    /// The arguments do not fit, or an instruction fails; after the latter, state may be partly updated.
+    /// The arguments do not match the inputs, or an instruction fails. A failed instruction may
+    /// leave state partly updated.
     pub fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>> {
         self.run_for(inputs, Rows::All)
     }
 
-    /// As [`run`](Self::run), for a caller that reads only the last entry of each result along its second-to-last axis. Where
-    /// the method is a single call of a delegate, the engine may leave the others out; that axis then has size 1.
+    /// As [`run`](Self::run), for callers that read only the last entry of each result along its
+    /// second-to-last axis. If the method is a single delegate call, the engine may omit the other
+    /// entries. The axis then has size 1.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -161,7 +165,7 @@ impl Method {
         self.end(plan, cells)
     }
 
-    /// The outputs of a run, whose state is kept.
+    /// Ends a run: keeps its state and returns its outputs.
     pub(crate) fn end(&mut self, plan: &ExecutionPlan, mut cells: Vec<Option<Value>>) -> Result<Vec<Value>> {
         let mut outputs = Vec::with_capacity(plan.outputs.len());
         for (i, &at) in plan.outputs.iter().enumerate() {
@@ -176,12 +180,13 @@ impl Method {
         Ok(outputs)
     }
 
-    /// Inputs that the last run wrote to, by number, with their new contents. The caller's own tensors stay as they were.
+    /// Inputs written by the last run, by number, with their new contents. The caller's tensors are
+    /// unchanged.
     pub fn written_inputs(&self) -> &[(usize, Value)] {
         &self.written
     }
 
-    /// What each value holds when a run with these inputs begins.
+    /// Contents of each value at the start of a run with these inputs.
     pub(crate) fn cells(&self, inputs: &[Value]) -> Vec<Option<Value>> {
         let mut cells = self.initial.clone();
         for (&at, value) in self.program.file().plans[self.plan].inputs.iter().zip(inputs) {
@@ -190,7 +195,7 @@ impl Method {
         cells
     }
 
-    /// Whether the outer instructions hand nothing on from run to run, and write to no input.
+    /// Whether the outer instructions keep no state between runs and write no input.
     pub(crate) fn carries_nothing(&self) -> bool {
         self.state.is_empty() && self.overwritten.is_empty()
     }
@@ -207,7 +212,7 @@ impl Method {
         })
     }
 
-    /// Sets all mutable state back to what loading left.
+    /// Resets all mutable state to its contents after loading.
     pub fn reset(&mut self) {
         self.delegates.iter_mut().for_each(|d| d.session.reset());
         let shared = self.shared.clone();
@@ -222,7 +227,8 @@ impl Method {
         );
     }
 
-    /// How the delegates' steps were prepared so far, if the engine prepares some ahead.
+    /// Counts of the delegates' steps by kind of preparation, if the engine prepares steps in
+    /// advance.
     pub fn steps(&self) -> Option<flambeau_ir::engine::Steps> {
         let mut total: Option<flambeau_ir::engine::Steps> = None;
         for steps in self.delegates.iter().filter_map(|d| d.session.steps()) {
@@ -231,12 +237,14 @@ impl Method {
         total
     }
 
-    /// Every step of the delegates since the last call, if the engine was asked to measure and measures steps.
+    /// Measured steps of the delegates since the last call. Empty unless profiling is on and the
+    /// engine measures steps.
     pub fn take_spans(&mut self) -> Vec<flambeau_ir::engine::Span> {
         self.delegates.iter_mut().flat_map(|d| d.session.take_spans()).collect()
     }
 
-    /// Time per node since the last call, if the engine measures: (node name, calls, nanoseconds), slowest first.
+    /// Time per kind of node since the last call, if the engine measures it: (node name, calls,
+    /// nanoseconds), slowest first.
     pub fn take_profile(&mut self) -> Vec<(&'static str, u64, u64)> {
         let mut total: Vec<(&'static str, u64, u64)> = Vec::new();
         for (name, calls, time) in self.delegates.iter_mut().flat_map(|d| d.session.take_profile()) {
@@ -250,13 +258,13 @@ impl Method {
     }
 }
 
-/// The instruction of a plan that has no other.
+/// The instruction of a plan with exactly one instruction.
 pub(crate) fn only_instruction(plan: &ExecutionPlan) -> Option<&Instruction> {
     let mut instructions = instructions(plan).map(|(_, instruction)| instruction);
     instructions.next().filter(|_| instructions.next().is_none())
 }
 
-/// Every instruction with its place.
+/// All instructions with their places.
 fn instructions(plan: &ExecutionPlan) -> impl Iterator<Item = (Place, &Instruction)> {
     plan.chains.iter().enumerate().flat_map(|(chain, c)| {
         let instructions = c.instructions.iter().enumerate();
@@ -268,7 +276,8 @@ fn failed(plan: &ExecutionPlan, place: Place, source: InstructionError) -> Error
     Error::Prepare { method: plan.name.clone(), place, source: Box::new(source) }
 }
 
-/// Nothing in a delegate call separates inputs from outputs: the graph's counts do.
+/// Checks the number of arguments of delegate calls. The graph's counts separate inputs from
+/// outputs.
 fn check_calls(plan: &ExecutionPlan, delegates: &[Delegate]) -> Result<()> {
     for (place, instruction) in instructions(plan) {
         if let Instruction::DelegateCall { delegate, args } = instruction {
@@ -326,8 +335,8 @@ fn overwritten(plan: &ExecutionPlan, delegates: &[Delegate], kernels: &HashMap<P
     inputs.filter(|(_, at)| written.contains(at)).map(|(i, &at)| (i, at as usize)).collect()
 }
 
-/// Finds the values that live from run to run, and fills them: planned tensors that are written but have initial contents, or
-/// that are read before anything writes them.
+/// Finds the values that persist between runs, and initializes them. They are written tensors with
+/// initial contents, and planned tensors that are read before they are written.
 fn find_state(
     plan: &ExecutionPlan,
     delegates: &[Delegate],
@@ -363,7 +372,8 @@ fn zeros(t: &TensorValue) -> Option<Tensor> {
     Tensor::zeros(t.dtype, &shape).ok()
 }
 
-/// What the plan, and the metadata of a delegate that the value is handed to or comes from, say of a value.
+/// Specification of a value, from the plan and the metadata of the delegate that takes or returns
+/// it.
 fn spec_of(
     plan: &ExecutionPlan,
     delegates: &[Delegate],

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use flambeau_aten::schema;
 use flambeau_lower::rule_rows;
 
-/// Names of operators that programs may call outside of delegates, as ExecuTorch's kernels are registered: `aten::add.out`.
+/// Names of operators that programs may call outside of delegates, in the form of ExecuTorch's
+/// kernel registry: `aten::add.out`.
 pub fn operator_names() -> BTreeSet<String> {
     let kernels = rule_rows().filter_map(|row| {
         let schema = schema(row.target)?;

@@ -1,4 +1,4 @@
-//! Pipelined decoding: steps of a language model that start before the token of the previous one is read.
+//! Pipelined decoding: a step of a language model starts before the previous step's token is read.
 
 use flambeau_ir::engine::{DecodeStep, PipelinedDecoding, Sampling};
 use flambeau_wire::pte::Instruction;
@@ -6,7 +6,8 @@ use flambeau_wire::pte::Instruction;
 use crate::{Error, InstructionError, Method, Place, Result, Value, method::only_instruction, run};
 
 impl Method {
-    /// The delegate's session, with the values that its call takes and returns; `None` where [`Method::can_pipeline`] is false.
+    /// The delegate's session, with the values that its call takes and returns. `None` if
+    /// [`Method::can_pipeline`] is false.
     fn pipelined(&mut self) -> Option<(&mut dyn PipelinedDecoding, Vec<u32>, Vec<u32>)> {
         let program = self.program.clone();
         let Some(Instruction::DelegateCall { delegate, args }) = only_instruction(&program.file().plans[self.plan]) else {
@@ -20,17 +21,19 @@ impl Method {
         Some((delegate.session.pipelined()?, inputs.to_vec(), outputs.to_vec()))
     }
 
-    /// Whether [`Method::submit`] works: the method is a single delegate call, its engine samples on the device, and its steps can be
-    /// cancelled.
+    /// Whether [`Method::submit`] works. The method must be a single delegate call, its engine must
+    /// sample on the device, and its steps must be cancellable.
     pub fn can_pipeline(&mut self) -> bool {
         self.pipelined().is_some()
     }
 
-    /// Enqueues a step. The method's first result holds logits `[.., V]`; the engine samples a token from their last row. With
-    /// `feedback`, the token of the previous step replaces that input, which has one element.
+    /// Enqueues a step. The method's first result holds logits `[.., V]`, and the engine samples a
+    /// token from their last row. With `feedback`, the previous step's token replaces the input of
+    /// that number. This input has one element.
     ///
     /// # Errors
-    /// The arguments do not fit, or the method [cannot pipeline](Method::can_pipeline). [`Method::receive`] reports later failures.
+    /// The arguments do not match the inputs, or the method [cannot
+    /// pipeline](Method::can_pipeline). [`Method::receive`] reports later failures.
     pub fn submit(&mut self, inputs: &[Value], feedback: Option<usize>, sampling: Sampling) -> Result<()> {
         self.check_inputs(inputs)?;
         let program = self.program.clone();
@@ -55,7 +58,7 @@ impl Method {
     /// Waits for the token of the oldest step in flight.
     ///
     /// # Errors
-    /// The step failed, none of its logits exceeds −∞, or no step is in flight.
+    /// The step failed, all its logits are −∞ or NaN, or no step is in flight.
     pub fn receive(&mut self) -> Result<u32> {
         let method = self.name().to_owned();
         let result = match self.pipelined() {

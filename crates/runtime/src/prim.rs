@@ -1,4 +1,4 @@
-//! Operators on single numbers, and those that move between numbers and tensors. Graphs have no place for them.
+//! Operators on single numbers, and between numbers and tensors. Graphs cannot express them.
 
 use flambeau_tensor::{DType, Tensor, cast};
 
@@ -26,7 +26,7 @@ pub(crate) enum Prim {
 }
 
 impl Prim {
-    /// The operator of that full name.
+    /// The operator with this full name.
     pub(crate) fn named(name: &str) -> Option<Prim> {
         Some(match name {
             "executorch_prim::add.Scalar" => Prim::Add,
@@ -52,7 +52,7 @@ impl Prim {
         if matches!(self, Prim::Neg | Prim::Item) { 1 } else { 2 }
     }
 
-    /// The result.
+    /// Computes the result.
     pub(crate) fn eval(self, args: &[&Value]) -> Result<Value, OperatorError> {
         match (self, args) {
             (Prim::Item, [Value::Tensor(t)]) => item(t),

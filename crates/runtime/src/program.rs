@@ -1,4 +1,4 @@
-//! A program: a `.pte` file and the data that may lie beside it.
+//! Programs: a `.pte` file with optional external data.
 
 use std::{
     path::Path,
@@ -16,10 +16,10 @@ use flambeau_wire::{
 
 use crate::{ConstantError, Error, Result, Value, map_file, map_file_locked};
 
-/// Name under which programs ask for the MLX delegate.
+/// Backend name of the MLX delegate in programs.
 pub const MLX_BACKEND: &str = "MLXBackend";
 
-/// An opened program. Cloning shares everything.
+/// An opened program. Clones share all data.
 #[derive(Clone, Debug)]
 pub struct Program {
     shared: Arc<Shared>,
@@ -28,14 +28,14 @@ pub struct Program {
 #[derive(Debug)]
 struct Shared {
     file: pte::Program,
-    /// What `file` was read from.
+    /// Bytes that `file` was decoded from.
     bytes: Bytes,
     data: Option<DataFile>,
-    /// Checked graphs by plan and delegate, made when they are first needed.
+    /// Checked graphs by plan and delegate, built at first use.
     graphs: Vec<Vec<OnceLock<Arc<Checked>>>>,
 }
 
-/// Finds constants by key: data beside the program goes before data inside it.
+/// Finds constants by key. External data takes precedence over data in the program.
 impl Constants for Program {
     fn get(&self, key: &str) -> Option<Bytes> {
         self.named(key)
@@ -43,16 +43,17 @@ impl Constants for Program {
 }
 
 impl Program {
-    /// Maps a `.pte` file. Weights stay in the file until they are used.
+    /// Maps a `.pte` file. Weights are not read before use.
     ///
     /// # Errors
-    /// The file cannot be read, or is not a valid program.
+    /// The file cannot be read or is not a valid program.
     pub fn open(path: impl AsRef<Path>) -> Result<Program> {
         let path = path.as_ref();
         Program::of_file(path, map_file(path)?)
     }
 
-    /// [`open`](Program::open) of a file that is read at once and stays in memory, [locked](map_file_locked).
+    /// Like [`open`](Program::open), but reads the file at once and [locks](map_file_locked) it in
+    /// memory.
     ///
     /// # Errors
     /// As [`open`](Program::open) and [`map_file_locked`].
@@ -66,7 +67,7 @@ impl Program {
         Ok(Program::new(file, bytes))
     }
 
-    /// A program in memory; the bytes are shared, not copied.
+    /// Opens a program in memory. The bytes are shared, not copied.
     ///
     /// # Errors
     /// The bytes are not a valid program.
@@ -80,16 +81,17 @@ impl Program {
         Program { shared: Arc::new(Shared { file, bytes, data: None, graphs }) }
     }
 
-    /// The same program with the data of a `.ptd` file, which goes before the program's own.
+    /// Adds the data of a `.ptd` file, which takes precedence over the program's own data.
     ///
     /// # Errors
-    /// The file cannot be read, or is not a valid data file.
+    /// The file cannot be read or is not a valid data file.
     pub fn with_data(self, path: impl AsRef<Path>) -> Result<Program> {
         let path = path.as_ref();
         self.with_data_of(path, &map_file(path)?)
     }
 
-    /// [`with_data`](Program::with_data) of a file that is read at once and stays in memory, [locked](map_file_locked).
+    /// Like [`with_data`](Program::with_data), but reads the file at once and
+    /// [locks](map_file_locked) it in memory.
     ///
     /// # Errors
     /// As [`with_data`](Program::with_data) and [`map_file_locked`].
@@ -103,7 +105,7 @@ impl Program {
         Ok(self.with_data_file(data))
     }
 
-    /// The same program with data that was read already.
+    /// Adds data that is already read.
     #[must_use]
     pub fn with_data_file(self, data: DataFile) -> Program {
         let mut program = Program::new(self.shared.file.clone(), self.shared.bytes.clone());
@@ -113,13 +115,13 @@ impl Program {
         program
     }
 
-    /// Everything the file says.
+    /// The decoded file.
     pub fn file(&self) -> &pte::Program {
         &self.shared.file
     }
 
-    /// All bytes that decide what the program computes, in pieces: those of its file, then each key of the data beside it and the bytes
-    /// under it.
+    /// All bytes that determine the program's results, in pieces. They are the bytes of its file,
+    /// then each key of the external data with its bytes.
     pub fn contents(&self) -> impl Iterator<Item = &[u8]> {
         let data = self.shared.data.iter().flat_map(|data| {
             data.entries.iter().flat_map(|(key, entry)| {
@@ -130,29 +132,29 @@ impl Program {
         std::iter::once(&self.shared.bytes[..]).chain(data)
     }
 
-    /// Names of all methods that may run here, constant ones included, in the file's order.
+    /// Names of all supported methods in the file's order, including constant methods.
     pub fn method_names(&self) -> impl Iterator<Item = &str> {
         self.file().plans.iter().map(|plan| plan.name.as_str())
     }
 
-    /// Names of the methods that compute something.
+    /// Names of the methods that are not constant.
     pub fn computing_methods(&self) -> impl Iterator<Item = &str> {
         self.file().plans.iter().filter(|plan| !is_constant(plan)).map(|plan| plan.name.as_str())
     }
 
-    /// Data by key, shared with its file.
+    /// Named data by key. The bytes are shared with their file.
     pub fn named(&self, key: &str) -> Option<Bytes> {
         self.shared.data.as_ref().and_then(|data| data.get(key)).or_else(|| self.file().named(key))
     }
 
-    /// The values that a constant method returns, such as `get_max_seq_len`; `None` if there is no such method, or if it has
-    /// inputs or instructions.
+    /// The values that a constant method such as `get_max_seq_len` returns. `None` if there is no
+    /// such method, or if it has inputs or instructions.
     pub fn constant(&self, method: &str) -> Option<Vec<Value>> {
         let plan = self.file().plan(method).filter(|plan| is_constant(plan))?;
         plan.outputs.iter().map(|&i| self.initial(plan, i).ok().flatten()).collect()
     }
 
-    /// The one integer that a constant method returns.
+    /// The single integer that a constant method returns.
     pub fn constant_int(&self, method: &str) -> Option<i64> {
         match self.constant(method)?.as_slice() {
             [one] => one.as_int(),
@@ -160,7 +162,7 @@ impl Program {
         }
     }
 
-    /// Element type of a method's first result, if that is a tensor; nothing is loaded to find out.
+    /// Element type of a method's first result, if that is a tensor. Nothing is loaded.
     pub fn output_dtype(&self, method: &str) -> Option<DType> {
         let plan = self.file().plan(method)?;
         match plan.values.get(*plan.outputs.first()? as usize)? {
@@ -169,7 +171,7 @@ impl Program {
         }
     }
 
-    /// Position of a method.
+    /// Index of a method's plan.
     pub(crate) fn plan_index(&self, name: &str) -> Result<usize> {
         if let Some(method) = self.file().unsupported.iter().find(|method| method.name == name) {
             return Err(Error::Unsupported { method: name.to_owned(), reason: method.reason.clone() });
@@ -181,10 +183,11 @@ impl Program {
         })
     }
 
-    /// A delegate's graph as the file has it, not checked.
+    /// Decodes a delegate's graph without checking it.
     ///
     /// # Errors
-    /// [`Error::ForeignDelegate`] for another backend, [`Error::Payload`] if the payload cannot be decoded.
+    /// [`Error::ForeignDelegate`] for another backend, [`Error::Payload`] if the payload cannot be
+    /// decoded.
     pub fn graph(&self, plan: &ExecutionPlan, index: usize, delegate: &Delegate) -> Result<Graph> {
         if delegate.id != MLX_BACKEND {
             return Err(Error::ForeignDelegate { method: plan.name.clone(), id: delegate.id.escape_debug().to_string() });
@@ -193,7 +196,7 @@ impl Program {
         mlx::decode(&payload).map_err(|source| Error::Payload { method: plan.name.clone(), delegate: index, source })
     }
 
-    /// A delegate's graph, decoded and checked once for all sessions.
+    /// A delegate's checked graph. It is decoded and checked once for all sessions.
     pub(crate) fn checked(&self, plan_index: usize, index: usize) -> Result<Arc<Checked>> {
         let (plan, cell) = (&self.file().plans[plan_index], &self.shared.graphs[plan_index][index]);
         if let Some(graph) = cell.get() {
@@ -204,7 +207,8 @@ impl Program {
         Ok(Arc::clone(cell.get_or_init(|| Arc::new(graph))))
     }
 
-    /// What a value holds before a method runs; `None` for tensors that have no contents yet, and for lists.
+    /// Contents of a value before a method runs. `None` for tensors without contents, and for
+    /// lists.
     pub(crate) fn initial(&self, plan: &ExecutionPlan, index: u32) -> Result<Option<Value>, ConstantError> {
         Ok(match plan.values.get(index as usize) {
             Some(EValue::None) => Some(Value::None),
@@ -217,7 +221,7 @@ impl Program {
         })
     }
 
-    /// The elements that the files hold for a tensor.
+    /// A tensor's elements in the files, or `None` if they hold none.
     fn tensor(&self, value: &TensorValue) -> Result<Option<Tensor>, ConstantError> {
         let bytes = if value.is_external() { Some(self.external(value)?) } else { self.file().tensor_data(value) };
         let Some(bytes) = bytes else { return Ok(None) };
@@ -243,7 +247,7 @@ impl Program {
     }
 }
 
-/// Whether a method only returns values that stand in the file.
+/// Whether a method only returns values that the file holds.
 pub(crate) fn is_constant(plan: &ExecutionPlan) -> bool {
     plan.inputs.is_empty() && plan.chains.iter().all(|chain| chain.instructions.is_empty())
 }

@@ -6,19 +6,19 @@ use flambeau_ir::engine::Engine;
 
 use crate::{Error, Result};
 
-/// The engines that a program can be loaded on, in the order of preference.
+/// The engines that can load a program, in order of preference.
 #[derive(Clone, Default)]
 pub struct Engines {
     list: Vec<Arc<dyn Engine>>,
 }
 
 impl Engines {
-    /// No engines.
+    /// Creates an empty registry.
     pub fn new() -> Engines {
         Engines::default()
     }
 
-    /// These and one more; an engine of the same name is replaced.
+    /// Adds an engine, and replaces an engine with the same name.
     #[must_use]
     pub fn with(mut self, engine: Arc<dyn Engine>) -> Engines {
         self.list.retain(|known| known.name() != engine.name());
@@ -26,16 +26,16 @@ impl Engines {
         self
     }
 
-    /// The engine of that name.
+    /// The engine with this name.
     ///
     /// # Errors
-    /// [`Error::NoEngine`] lists the names there are.
+    /// [`Error::NoEngine`] lists the known names.
     pub fn get(&self, name: &str) -> Result<Arc<dyn Engine>> {
         let found = self.list.iter().find(|engine| engine.name() == name);
         found.cloned().ok_or_else(|| Error::NoEngine { name: name.to_owned(), known: self.names().join(", ") })
     }
 
-    /// All names, in order.
+    /// All names, in order of preference.
     pub fn names(&self) -> Vec<&'static str> {
         self.list.iter().map(|engine| engine.name()).collect()
     }

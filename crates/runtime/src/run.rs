@@ -1,4 +1,5 @@
-//! The outer instructions. The reader of files has checked that every value, operator and delegate that they name exists.
+//! Executes the outer instructions. The file reader has checked that all named values, operators
+//! and delegates exist.
 
 use flambeau_ir::engine::{EngineError, Value as EngineValue};
 use flambeau_tensor::{Tensor, cast};
@@ -6,10 +7,10 @@ use flambeau_wire::pte::{EValue, ExecutionPlan, Instruction};
 
 use crate::{Error, InstructionError, Method, Place, Result, Value};
 
-/// Instructions of one run, the bound that ExecuTorch sets.
+/// Largest number of instructions in one run, as in ExecuTorch.
 const MAX_INSTRUCTIONS: u64 = 10_000_000;
 
-/// Which rows of delegates' results the caller reads.
+/// Rows of delegates' results that the caller reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rows {
     All,
@@ -17,7 +18,7 @@ pub(crate) enum Rows {
     Last,
 }
 
-/// Runs all chains of a method, one after the other.
+/// Runs all chains of a method, one after another.
 pub(crate) fn execute(method: &mut Method, plan: &ExecutionPlan, cells: &mut [Option<Value>], rows: Rows) -> Result<()> {
     let mut count = 0u64;
     for (c, chain) in plan.chains.iter().enumerate() {
@@ -36,7 +37,7 @@ pub(crate) fn execute(method: &mut Method, plan: &ExecutionPlan, cells: &mut [Op
     Ok(())
 }
 
-/// Runs one instruction; returns where to go on if that is not the next one.
+/// Runs one instruction. Returns the jump target if the next instruction does not follow.
 fn step(
     method: &mut Method,
     plan: &ExecutionPlan,
@@ -66,7 +67,7 @@ fn step(
     Ok(None)
 }
 
-/// What a value holds.
+/// The contents of a value.
 pub(crate) fn read(cells: &[Option<Value>], at: u32) -> Result<&Value, InstructionError> {
     cells[at as usize].as_ref().ok_or(InstructionError::Unset(at))
 }
@@ -86,7 +87,7 @@ pub(crate) fn set_tensor(
     Ok(())
 }
 
-/// False is the boolean, and any tensor of booleans that has a false element.
+/// Evaluates a condition. `false` and boolean tensors with a false element count as false.
 fn truth(value: &Value) -> Result<bool, InstructionError> {
     let bad = || InstructionError::Condition(value.describe());
     match value {
@@ -99,14 +100,14 @@ fn truth(value: &Value) -> Result<bool, InstructionError> {
     }
 }
 
-/// What a delegate is called with.
+/// The arguments of a delegate call.
 pub(crate) fn arguments(delegate: u32, inputs: &[u32], cells: &[Option<Value>]) -> Result<Vec<EngineValue>, InstructionError> {
     let argument = |&at: &u32| {
         let value = read(cells, at)?;
         let wrong = || InstructionError::DelegateArgument { delegate, found: value.describe() };
         match value {
             Value::Tensor(t) => Ok(EngineValue::Tensor(t.clone())),
-            // A delegate's integers have 32 bits.
+            // Integers of delegates have 32 bits.
             Value::Int(v) => i32::try_from(*v).map(EngineValue::Int).map_err(|_| wrong()),
             _ => Err(wrong()),
         }
@@ -132,7 +133,7 @@ fn call_delegate(
     take_results(plan, index, outputs, results, cells)
 }
 
-/// Stores what a delegate returned where its call says.
+/// Stores a delegate's results in the output values of its call.
 pub(crate) fn take_results(
     plan: &ExecutionPlan,
     index: u32,

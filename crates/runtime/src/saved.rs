@@ -1,4 +1,4 @@
-//! Copies of what a method keeps between runs.
+//! Saves and restores a method's state.
 
 use flambeau_ir::{Checked, Node, Tid, engine::StatePart};
 use flambeau_tensor::Tensor;
@@ -6,18 +6,18 @@ use flambeau_tensor::Tensor;
 use crate::{Error, Method, Result, state};
 
 impl Method {
-    /// Whether what the method keeps can be [copied](Self::save) as far as its program is concerned: all of it lies in the buffers of
-    /// its delegates. An engine may still keep them to itself.
+    /// Whether the program allows [saving](Self::save) the state, because buffers of delegates hold
+    /// all of it. The engine may still refuse.
     pub fn has_plain_state(&self) -> bool {
         let is_plain = |graph: &Checked| !graph.chains.iter().flatten().any(|node| matches!(node, Node::UpdateAndAttend(_)));
         self.carries_nothing() && self.delegates.iter().all(|d| is_plain(&d.graph))
     }
 
-    /// A copy of the state after `rows` positions: of caches that keep a row for each position those rows, of other buffers all. `None` if the
-    /// engine does not hand it out.
+    /// Copies the state after `rows` positions: the first `rows` rows of caches with one row per
+    /// position, and other buffers in full. `None` if the engine does not support it.
     ///
     /// # Errors
-    /// The caches have fewer rows.
+    /// The caches have fewer than `rows` rows.
     pub fn save(&mut self, rows: usize) -> Result<Option<Vec<Tensor>>> {
         let mut copies = Vec::new();
         for at in 0..self.delegates.len() {
@@ -28,11 +28,12 @@ impl Method {
         Ok(Some(copies))
     }
 
-    /// Puts back what [`save`](Self::save) copied after as many positions, from this method or from another one of the same program.
+    /// Restores a copy that [`save`](Self::save) made after the same number of positions, from this
+    /// method or another method of the same program.
     ///
     /// # Errors
-    /// The copies are of another program or of other positions; the state is then in parts the old one, and the method to be
-    /// [reset](Self::reset).
+    /// The copies belong to another program or another number of positions. The state may then be
+    /// partly restored, so [reset](Self::reset) the method.
     pub fn restore(&mut self, rows: usize, copies: &[Tensor]) -> Result<()> {
         let mut rest = copies;
         for at in 0..self.delegates.len() {
@@ -54,7 +55,7 @@ impl Method {
     }
 }
 
-/// What a copy of a graph's state after so many positions consists of.
+/// The parts of a graph's state after `rows` positions.
 fn parts(graph: &Checked, rows: usize) -> Vec<StatePart> {
     let of = |(buffer, axis): (Tid, Option<usize>)| StatePart { buffer, rows: axis.map(|axis| (axis, rows)) };
     state::row_axes(graph).into_iter().map(of).collect()

@@ -1,22 +1,22 @@
-//! State outside of delegates that methods share.
+//! Shared state of methods outside of delegates.
 
 use flambeau_ir::engine::{SharedState, StateMismatch};
 use flambeau_wire::pte::{EValue, ExecutionPlan, TensorValue};
 
 use crate::Value;
 
-/// The arena from which on exporters plan what methods share; the first is each method's own.
+/// First arena for values shared between methods. Arena 1 is private to each method.
 const FIRST_SHARED_ARENA: u32 = 2;
 
-/// Where the shared values of a method lie between its runs.
+/// Storage of a method's shared values between runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedValues {
     state: Option<SharedState>,
-    /// By value: number of its place.
+    /// Pairs of a value and its index in the shared state.
     values: Vec<(usize, usize)>,
 }
 
-/// What methods call a value alike: its name, or its place in an arena that they share.
+/// Identity of a value across methods: its name, or its place in a shared arena.
 fn shared_name(value: &TensorValue) -> Option<String> {
     let place = value.allocation?;
     let name = value.extra.as_ref().and_then(|extra| extra.fully_qualified_name.clone());
@@ -25,11 +25,12 @@ fn shared_name(value: &TensorValue) -> Option<String> {
 }
 
 impl SharedValues {
-    /// Moves the values that `state` lists, and planned ones with initial contents, to their places in `shared`, unless others
-    /// have put theirs there. A value that this method only reads, and another writes, joins `state`.
+    /// Moves the initial contents of shareable values into `shared`, unless another method has
+    /// already stored them. A value that this method does not write is added to `state`, because
+    /// other methods may write it.
     ///
     /// # Errors
-    /// A place holds something else.
+    /// The shared value has another type or shape.
     pub(crate) fn join(
         plan: &ExecutionPlan,
         shared: Option<SharedState>,
@@ -50,7 +51,7 @@ impl SharedValues {
         Ok(SharedValues { state: Some(shared), values })
     }
 
-    /// Runs `f` on `owner` while its `values` hold the shared state and nobody else does.
+    /// Runs `f` on `owner` while its `values` hold the shared state exclusively.
     pub(crate) fn with<O, T>(
         &self,
         owner: &mut O,

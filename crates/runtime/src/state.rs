@@ -1,4 +1,4 @@
-//! What a method keeps between runs.
+//! State that a method keeps between runs.
 
 use flambeau_ir::{Checked, Graph, Int, MetaDim, Node, TensorMeta, Tid};
 use flambeau_tensor::numel;
@@ -7,24 +7,25 @@ use flambeau_wire::pte::EValue;
 use crate::{Method, Value};
 
 impl Method {
-    /// Positions that the method's caches hold: the smallest axis of a mutable buffer along which runs write at positions that
-    /// they compute. `None` if there is no such buffer, or if writes wrap around.
+    /// Number of positions in the method's caches. It is the smallest size of a mutable buffer's
+    /// axis that runs write at computed positions. `None` if there is no such buffer, or if writes
+    /// wrap around.
     pub fn cache_len(&self) -> Option<usize> {
         self.delegates.iter().filter_map(|d| cache_len(&d.graph)).min()
     }
 
-    /// Bytes of the mutable buffers of the method's delegates, of those whose sizes are fixed.
+    /// Total bytes of the delegates' mutable buffers with fixed sizes.
     pub fn state_bytes(&self) -> usize {
         self.delegates.iter().map(|d| state_bytes(&d.graph)).sum()
     }
 
-    /// Whether runs hand nothing on to later ones.
+    /// Whether no state persists between runs.
     pub fn is_stateless(&self) -> bool {
         self.carries_nothing() && self.delegates.iter().all(|d| d.graph.buffers.is_empty())
     }
 
-    /// What the value that the file calls by this name holds after the last run, or after loading: a buffer outside of delegates, or a
-    /// constant.
+    /// Contents of the value with this name after the last run, or after loading. It is a buffer
+    /// outside of delegates, or a constant.
     pub fn attribute(&mut self, name: &str) -> Option<Value> {
         let is_it = |value: &EValue| {
             let EValue::Tensor(tensor) = value else { return false };
@@ -35,8 +36,8 @@ impl Method {
         shared.with(self, |method| &mut method.initial, |method| method.initial.get(at).cloned().flatten())
     }
 
-    /// Whether all that runs hand on are rows of mutable buffers, at least `count` in each, written at positions that the runs
-    /// compute: then a run at an earlier position finds the rows before it as they were.
+    /// Whether all state consists of buffers with at least `count` rows, written at computed
+    /// positions. Then a run at an earlier position finds all rows before it unchanged.
     pub fn keeps_rows(&self, count: usize) -> bool {
         self.carries_nothing() && self.delegates.iter().all(|d| keeps_rows(&d.graph, count))
     }
@@ -55,8 +56,8 @@ fn keeps_rows(graph: &Checked, count: usize) -> bool {
     !wraps(graph) && graph.buffers.iter().all(|&buffer| rows(buffer).is_some_and(|rows| rows >= count))
 }
 
-/// The mutable buffers, each with the axis along which it keeps a row for each position; `None` for buffers that are written otherwise, or in
-/// turn.
+/// The mutable buffers, each with the axis of its rows by position. `None` for buffers with other
+/// writes, or with writes that wrap around.
 pub(crate) fn row_axes(graph: &Checked) -> Vec<(Tid, Option<usize>)> {
     let wraps = wraps(graph);
     let axis = |buffer: Tid| {
@@ -75,7 +76,7 @@ fn cache_len(graph: &Checked) -> Option<usize> {
     graph.chains.iter().flatten().filter_map(|node| written_axis(graph, node)).map(|(_, len)| len).min()
 }
 
-/// Whether a cache is written in turn, at positions modulo its length.
+/// Whether writes to a cache wrap around, at positions modulo its length.
 fn wraps(graph: &Graph) -> bool {
     let nodes = || graph.chains.iter().flatten();
     let is_remainder = |t: Tid| nodes().any(|n| matches!(n, Node::Remainder(r) if r.out.0 == t));
@@ -86,7 +87,7 @@ fn wraps(graph: &Graph) -> bool {
     })
 }
 
-/// The buffer that a node writes a part of, and the axis along which it does at computed positions, if it does.
+/// The buffer that a node writes in part, with the written axis if positions are computed.
 fn written(graph: &Graph, node: &Node) -> Option<(Tid, Option<usize>)> {
     let (dst, axis) = match node {
         Node::SliceUpdate(n) => match (n.start, n.axis) {
@@ -100,7 +101,7 @@ fn written(graph: &Graph, node: &Node) -> Option<(Tid, Option<usize>)> {
     Some((dst, axis.and_then(|axis| flambeau_tensor::normalize_axis(axis, meta.shape.len()))))
 }
 
-/// The buffer that a node writes at computed positions, and the size of the axis along which it does.
+/// The buffer that a node writes at computed positions, with the size of the written axis.
 fn written_axis(graph: &Graph, node: &Node) -> Option<(Tid, usize)> {
     let (dst, axis) = written(graph, node)?;
     match graph.meta.get(dst.0 as usize)?.shape.get(axis?)? {

@@ -1,4 +1,4 @@
-//! Runs of several methods at once.
+//! Runs several methods at once.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -10,7 +10,7 @@ use flambeau_wire::pte::Instruction;
 
 use crate::{Error, InstructionError, Method, Place, Result, Value, method::only_instruction, run};
 
-/// A run that is one call of a delegate, ahead of the call.
+/// A prepared run that consists of one delegate call.
 struct Call {
     delegate: u32,
     arguments: Vec<EngineValue>,
@@ -20,9 +20,10 @@ struct Call {
 }
 
 impl Method {
-    /// [`Method::run_last`] of each; outcomes are in the order of the runs. Methods that are a single call of a delegate are left to
-    /// their engine together, which [may](crate::Engine::run_last_of_each) read each weight once for all of them. A run that fails or
-    /// panics leaves the others alone; a method that panicked is not to be run again.
+    /// Calls [`Method::run_last`] for each run and returns outcomes in the same order. Methods that
+    /// are a single delegate call run as one batch on their engine. The engine
+    /// [may](crate::Engine::run_last_of_each) read each weight once for the whole batch. A run that
+    /// fails or panics does not affect the others. Do not run a method again after a panic.
     pub fn run_last_of_each(runs: &mut [(&mut Method, &[Value])]) -> Vec<Outcome<Vec<Value>, Error>> {
         let Some(engine) = runs.first().map(|(method, _)| Arc::clone(&method.engine)) else { return Vec::new() };
         let is_of_engine = |method: &Method| Arc::ptr_eq(&method.engine, &engine);
@@ -44,7 +45,8 @@ impl Method {
         outcomes.collect()
     }
 
-    /// The call that a run comes to; `None` if it comes to more, or hands something on outside of the delegate.
+    /// The run's only call. `None` if the run has more instructions, or keeps state outside of the
+    /// delegate.
     fn only_call(&self, inputs: &[Value]) -> Option<Result<Call>> {
         let plan = &self.program.file().plans[self.plan];
         let Some(Instruction::DelegateCall { delegate, args }) = only_instruction(plan).filter(|_| self.carries_nothing()) else {
@@ -60,7 +62,7 @@ impl Method {
         Some(call)
     }
 
-    /// What the method returns when the call has returned `results`.
+    /// Turns the results of the call into results of the method.
     fn take(&mut self, call: Call, results: Result<Vec<EngineValue>, EngineError>) -> Result<Vec<Value>> {
         let Call { delegate, outputs, mut cells, .. } = call;
         let program = self.program.clone();

@@ -1,4 +1,4 @@
-//! Arguments, results, and what a method says of them.
+//! Arguments and results of methods, and their specifications.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// The tensor, if it is one.
+    /// The tensor, if the value is one.
     pub fn as_tensor(&self) -> Option<&Tensor> {
         match self {
             Value::Tensor(tensor) => Some(tensor),
@@ -24,7 +24,8 @@ impl Value {
         }
     }
 
-    /// The integer, if it is a whole number of any kind; some exporters write counts as floats.
+    /// The integer, if the value is a whole number of any kind. Some exporters write counts as
+    /// floats.
     pub fn as_int(&self) -> Option<i64> {
         match self {
             Value::Int(v) => Some(*v),
@@ -34,7 +35,7 @@ impl Value {
         }
     }
 
-    /// Kind, type and shape in words.
+    /// Describes kind, type and shape in words.
     pub fn describe(&self) -> String {
         match self {
             Value::Tensor(t) => {
@@ -56,16 +57,17 @@ impl From<Tensor> for Value {
     }
 }
 
-/// One size that a tensor may have.
+/// Allowed sizes of one axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DimSpec {
     Fixed(usize),
-    /// Anything up to `max`; absent means unbounded. Exporters record a lower bound as well, but often a wrong one.
+    /// Any size up to this bound; `None` means unbounded. Lower bounds are ignored, because
+    /// exporters often record wrong ones.
     UpTo(Option<usize>),
 }
 
 impl DimSpec {
-    /// Whether a size fits.
+    /// Whether the size is allowed.
     pub fn admits(self, size: usize) -> bool {
         match self {
             DimSpec::Fixed(n) => size == n,
@@ -73,7 +75,7 @@ impl DimSpec {
         }
     }
 
-    /// The largest size, if there is one.
+    /// The largest allowed size, if bounded.
     pub fn max(self) -> Option<usize> {
         match self {
             DimSpec::Fixed(n) => Some(n),
@@ -96,12 +98,12 @@ impl fmt::Display for DimSpec {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
     pub dtype: DType,
-    /// Outermost first.
+    /// Axes, outermost first.
     pub dims: Vec<DimSpec>,
 }
 
 impl TensorSpec {
-    /// Whether a tensor fits.
+    /// Whether the tensor matches.
     pub fn admits(&self, tensor: &Tensor) -> bool {
         let sizes = tensor.shape();
         tensor.dtype() == self.dtype && sizes.len() == self.dims.len() && self.dims.iter().zip(sizes).all(|(d, &s)| d.admits(s))
@@ -115,20 +117,20 @@ impl fmt::Display for TensorSpec {
     }
 }
 
-/// What kind of value an argument or result is.
+/// Kind of an argument or result.
 #[derive(Clone, Debug)]
 pub enum ValueKind {
     Tensor(TensorSpec),
     /// Any integer.
     Int,
-    /// Exactly this value: capture took it as fixed. Results of constant methods are of this kind too.
+    /// Exactly this value, which capture fixed. Results of constant methods also have this kind.
     Fixed(Value),
 }
 
-/// An argument or result.
+/// Specification of an argument or result.
 #[derive(Clone, Debug)]
 pub struct ValueSpec {
-    /// Name in the exported program, where the file tells it.
+    /// Name in the exported program, if the file records it.
     pub name: Option<String>,
     pub kind: ValueKind,
 }
@@ -142,7 +144,7 @@ impl ValueSpec {
         }
     }
 
-    /// Whether a value fits.
+    /// Whether the value matches.
     pub fn admits(&self, value: &Value) -> bool {
         match (&self.kind, value) {
             (ValueKind::Tensor(spec), Value::Tensor(tensor)) => spec.admits(tensor),
@@ -163,7 +165,8 @@ impl fmt::Display for ValueSpec {
     }
 }
 
-/// ExecuTorch compares numbers within 1e-4 and a relative 1e-5, and everything else exactly.
+/// Compares values like ExecuTorch: numbers within 1e-4 and a relative 1e-5, everything else
+/// exactly.
 fn same(fixed: &Value, value: &Value) -> bool {
     match (fixed, value) {
         (Value::Int(a), Value::Int(b)) => a == b,

@@ -1,4 +1,4 @@
-//! Methods of one program on many threads.
+//! Tests of methods of one program on many threads.
 
 use std::{fs, path::Path, sync::Arc, thread};
 
@@ -14,7 +14,7 @@ fn load(program: &Program, engine: &Arc<dyn Engine>) -> Method {
     program.method("forward", engine, &LoadOptions::default()).expect("the method loads")
 }
 
-/// The results of the runs of one method, one behind the other, bit by bit.
+/// The bytes of the results of successive runs of one method.
 fn results(method: &mut Method, inputs: &[Value]) -> Vec<Vec<Bytes>> {
     let bytes = |value: &Value| value.as_tensor().expect("a tensor").bytes().clone();
     (0..RUNS).map(|_| method.run(inputs).expect("the run succeeds").iter().map(bytes).collect()).collect()

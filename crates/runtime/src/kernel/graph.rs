@@ -1,4 +1,4 @@
-//! From one operator call to a graph.
+//! Builds a graph from one operator call.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,7 +11,7 @@ use flambeau_wire::pte::{EValue, ExecutionPlan};
 use super::{Lowering, Signature, stand_in_for};
 use crate::OperatorError;
 
-/// The checked graph of a call, and the bytes of its constants by name.
+/// Builds the checked graph of a call, and the bytes of its constants by name.
 pub(super) fn build(
     plan: &ExecutionPlan,
     lowering: Lowering,
@@ -49,7 +49,7 @@ fn call(plan: &ExecutionPlan, lowering: Lowering, signature: &Signature, results
     Call { target: lowering.row.target.to_owned(), args: args.collect(), outputs }
 }
 
-/// Element types are plain numbers in a plan.
+/// Converts numbers to element types, which plans store as numbers.
 fn typed(ty: &Type, arg: &Arg) -> Arg {
     match arg {
         Arg::Int(Expr::Int(code)) if *ty.required() == Type::ScalarType => {
@@ -59,7 +59,8 @@ fn typed(ty: &Type, arg: &Arg) -> Arg {
     }
 }
 
-/// What a plan says of a result; sizes that may change are symbols that agree with everything.
+/// Type and sizes that a plan declares for a result. Variable sizes become symbols that match any
+/// size.
 fn out_meta(plan: &ExecutionPlan, at: u32) -> OutMeta {
     let Some(EValue::Tensor(t)) = plan.values.get(at as usize) else {
         return OutMeta { dtype: DType::F32, dims: Vec::new(), used: false };
@@ -78,7 +79,8 @@ fn meta(spec: &Spec) -> TensorMeta {
     TensorMeta::row_major(spec.dtype, spec.dims.iter().map(dim).collect())
 }
 
-/// Numbers the slots of an SSA graph: constants, inputs, outputs, temporaries. Inputs are the graph's first slots.
+/// Numbers the slots of an SSA graph: constants, inputs, outputs, temporaries. The first `inputs`
+/// slots of the SSA graph are its inputs.
 fn assemble(ssa: SsaGraph, results: &[Tid], inputs: usize) -> Result<(Graph, HashMap<String, Bytes>), OperatorError> {
     let is_constant = |t: &usize| matches!(ssa.tensors[*t].origin, Origin::Constant(_));
     let constants: Vec<usize> = (0..ssa.tensors.len()).filter(is_constant).collect();

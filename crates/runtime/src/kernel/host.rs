@@ -1,4 +1,4 @@
-//! Calls that kernels of the host compute.
+//! Calls that run on host kernels.
 
 use flambeau_aten::Schema;
 use flambeau_host::{Argument, Call, Kernel};
@@ -7,7 +7,7 @@ use flambeau_wire::pte::{EValue, ExecutionPlan};
 
 use crate::{OperatorError, Value};
 
-/// The tensors that a kernel makes of `inputs`, one for each of `results`.
+/// Runs a kernel on `inputs` and returns one tensor for each of `results`.
 pub(super) fn run(
     kernel: &Kernel,
     schema: &'static Schema,
@@ -29,7 +29,7 @@ pub(super) fn run(
     Ok(made)
 }
 
-/// What a value of the plan holds; nothing, if nothing has set it.
+/// The contents of a plan's value, or none if it is not set.
 fn argument(plan: &ExecutionPlan, cells: &[Option<Value>], at: u32) -> Argument {
     let tensor = |at: u32| cells.get(at as usize)?.as_ref()?.as_tensor().cloned();
     match plan.values.get(at as usize) {

@@ -1,4 +1,5 @@
-//! The instructions of methods: delegate calls, kernel calls, moves, jumps and frees, and how each of them fails.
+//! Tests of the instructions of methods and their errors: delegate calls, kernel calls, moves,
+//! jumps and frees.
 
 use flambeau_ir::{Graph, check};
 use flambeau_runtime::{Error, InstructionError, Method, OperatorError, Place, Value};
@@ -18,12 +19,12 @@ fn kernel(op: u32, args: &[u32]) -> Instruction {
     Instruction::KernelCall { op, args: args.to_vec() }
 }
 
-/// A plan of one kernel call.
+/// A plan with one kernel call.
 fn one_kernel(name: (&str, &str), values: Vec<EValue>, inputs: &[u32], outputs: &[u32], args: &[u32]) -> ExecutionPlan {
     ExecutionPlan { operators: kernels(&[name]), ..plan(values, inputs, outputs, vec![kernel(0, args)]) }
 }
 
-/// `x` squared, beside an integer that nothing reads.
+/// Squares `x`, and takes an unused integer.
 const SQUARE: &str = r#"slots constants=0 inputs=1 outputs=1 buffers=0 temps=0 values=1
 main 0
 input t0
@@ -46,7 +47,7 @@ fn square_values(result: DType) -> Vec<EValue> {
     vec![dynamic(DType::F32, &[4]), EValue::Int(0), dynamic(result, &[4])]
 }
 
-/// The error of a run, which names the method and the place.
+/// Runs the method and returns the error, which must name the method and the place.
 fn fails(method: &mut Method, inputs: &[Value], place: Place) -> InstructionError {
     match method.run(inputs) {
         Err(Error::Run { method, place: found, source }) => {
@@ -91,7 +92,7 @@ fn delegates_refuse_values_that_they_cannot_take() {
 
 #[test]
 fn an_engine_that_fails_is_named_with_its_delegate() {
-    // The graph's metadata bounds the size that the plan leaves open.
+    // The graph's metadata bounds a size that is unbounded in the plan.
     let values = vec![dynamic(DType::F32, &[4]), EValue::Int(0), dynamic(DType::F32, &[4])];
     let mut method = square(values, &[0, 1], &[1, 0, 2]).unwrap();
     let error = fails(&mut method, &[floats(&[1.0], &[1]), Value::Int(1)], first());

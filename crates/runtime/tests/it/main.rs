@@ -1,4 +1,4 @@
-//! Methods of programs that the tests write.
+//! Tests of methods in programs that the tests write.
 
 mod instructions;
 mod methods;

@@ -1,4 +1,4 @@
-//! Arguments, state, and methods that share it.
+//! Tests of arguments, state and shared state of methods.
 
 use flambeau_ir::{Graph, check};
 use flambeau_runtime::{Error, LoadOptions, Method, Program, SharedState, Value};
@@ -139,7 +139,8 @@ fn an_endless_loop_ends() {
     assert!(matches!(method.run(&[]), Err(Error::Endless { .. })));
 }
 
-/// A kernel call over the input 0, the state 1, the factor 2 and the output 3, the state planned at this place.
+/// A kernel call over input 0, state 1, factor 2 and output 3, with the state planned at this
+/// place.
 fn about_state(name: &str, (memory_id, offset): (u32, u64), args: &[u32], dtype: DType) -> ExecutionPlan {
     let mut state = TensorValue::new(dtype, &[2]);
     state.allocation = Some(Allocation { memory_id, offset });
@@ -152,7 +153,7 @@ fn about_state(name: &str, (memory_id, offset): (u32, u64), args: &[u32], dtype:
     plan
 }
 
-/// What `read` gives, for inputs of zeros, after two runs of `write` have each added one to the state.
+/// Results of `read` on zeros, after two runs of `write` that each add one to the state.
 fn read_after_writes(read: ExecutionPlan, options: &LoadOptions) -> Result<Vec<f32>, Error> {
     let mut writer = ProgramWriter::new();
     writer.method(read, vec![]).unwrap();

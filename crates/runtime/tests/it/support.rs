@@ -1,4 +1,4 @@
-//! Programs that the tests write, and what they read from results.
+//! Writes test programs and reads their results.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(crate) fn engine() -> Arc<dyn Engine> {
     Arc::new(CpuEngine::new(Some(1)))
 }
 
-/// A planned tensor of 32-bit floats.
+/// A planned tensor.
 pub(crate) fn planned(dtype: DType, sizes: &[u32]) -> EValue {
     let mut value = TensorValue::new(dtype, sizes);
     value.allocation = Some(Allocation { memory_id: 1, offset: 0 });
