@@ -1,4 +1,5 @@
-//! Decodes a `.pte` down to the nodes of its MLX payloads, or a `.ptd`, and writes it anew: `reencode IN OUT`.
+//! Decodes a `.pte` file with the nodes of its MLX payloads, or a `.ptd` file, and writes it again:
+//! `reencode IN OUT`.
 
 use std::{
     env,

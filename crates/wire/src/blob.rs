@@ -1,4 +1,4 @@
-//! Bytes that are written once, where they come from, and what makes two of them the same.
+//! Blobs: data with a source and an identity. Blobs with equal identity are written once.
 
 use std::{
     collections::HashMap,
@@ -18,10 +18,11 @@ enum Contents<'a> {
     Producer(Producer<'a>),
 }
 
-/// Data of a file under construction: bytes in memory, or a producer that runs when its turn comes.
+/// Data of a file under construction: bytes in memory, or a producer that runs when the data is
+/// written.
 ///
-/// Blobs of one length and identity are stored once. The identity of bytes is their content; that of a producer is what the caller
-/// says, such as the name and packing of the weight that it makes.
+/// Blobs with equal length and identity are stored once. Bytes are identified by their contents.
+/// The caller states the identity of a producer, such as the name and packing of its weight.
 pub struct Blob<'a> {
     len: u64,
     identity: [u8; 32],
@@ -39,14 +40,15 @@ impl fmt::Debug for Blob<'_> {
 }
 
 impl<'a> Blob<'a> {
-    /// A blob of these bytes.
+    /// Creates a blob from bytes.
     pub fn from_bytes(bytes: impl Into<Bytes>) -> Blob<'a> {
         let bytes = bytes.into();
         let digest = Sha256::new().chain_update(b"bytes").chain_update(&bytes).finalize();
         Blob { len: bytes.len() as u64, identity: digest.into(), contents: Contents::Bytes(bytes) }
     }
 
-    /// A blob of `len` bytes that `produce` writes. Two blobs with the same `identity` must have the same contents.
+    /// Creates a blob of `len` bytes that `produce` writes. Two blobs with the same `identity` must
+    /// have the same contents.
     pub fn lazy(len: u64, identity: &[u8], produce: impl FnOnce(&mut dyn Write) -> io::Result<()> + 'a) -> Blob<'a> {
         let digest = Sha256::new().chain_update(b"lazy").chain_update(identity).finalize();
         Blob { len, identity: digest.into(), contents: Contents::Producer(Box::new(produce)) }
@@ -62,7 +64,8 @@ impl<'a> Blob<'a> {
         self.len == 0
     }
 
-    /// Writes the bytes; a producer that writes another number than it announced is an error.
+    /// Writes the bytes. A producer that does not write exactly the announced number of bytes is an
+    /// error.
     pub(crate) fn write(self, name: &str, out: &mut dyn Write) -> Result<(), Error> {
         let produce = match self.contents {
             Contents::Bytes(bytes) => return Ok(out.write_all(&bytes)?),
@@ -78,7 +81,7 @@ impl<'a> Blob<'a> {
     }
 }
 
-/// Refuses bytes beyond a limit, so that a wrong length cannot shift what follows.
+/// Refuses bytes beyond a limit, so a wrong length cannot shift later data.
 struct Counted<'w> {
     out: &'w mut dyn Write,
     written: u64,
@@ -101,7 +104,7 @@ impl Write for Counted<'_> {
     }
 }
 
-/// Blobs without repetitions, in the order in which they came.
+/// Distinct blobs in the order of their addition.
 #[derive(Debug, Default)]
 pub(crate) struct Store<'a> {
     blobs: Vec<Blob<'a>>,
@@ -109,7 +112,7 @@ pub(crate) struct Store<'a> {
 }
 
 impl<'a> Store<'a> {
-    /// Position of the blob, which is kept only if it is new.
+    /// Adds the blob if it is new, and returns its position.
     pub(crate) fn add(&mut self, blob: Blob<'a>) -> usize {
         let next = self.blobs.len();
         let at = *self.index.entry((blob.len, blob.identity)).or_insert(next);
@@ -119,12 +122,12 @@ impl<'a> Store<'a> {
         at
     }
 
-    /// Whether the blob at `at` is the same as `blob`.
+    /// Whether the blob at `at` equals `blob`.
     pub(crate) fn holds(&self, at: usize, blob: &Blob<'_>) -> bool {
         self.index.get(&(blob.len, blob.identity)) == Some(&at)
     }
 
-    /// The blobs.
+    /// The blobs, in order.
     pub(crate) fn blobs(&self) -> &[Blob<'a>] {
         &self.blobs
     }
@@ -134,12 +137,12 @@ impl<'a> Store<'a> {
         self.blobs.len() as u32
     }
 
-    /// The blobs, for writing.
+    /// Consumes the store and returns the blobs.
     pub(crate) fn into_blobs(self) -> Vec<Blob<'a>> {
         self.blobs
     }
 
-    /// Offset of each blob when they stand one after the other, each from a multiple of `align`.
+    /// Offset of each blob if they follow each other, aligned to multiples of `align` bytes.
     pub(crate) fn starts(&self, align: u64) -> Vec<u64> {
         let mut end = 0u64;
         let start = |blob: &Blob<'_>| {

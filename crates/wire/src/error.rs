@@ -1,10 +1,10 @@
-//! What can be wrong with bytes, or with values that are to become bytes.
+//! Errors of reading bytes and of writing values.
 
-/// Why bytes could not be read or values could not be written.
+/// Reason why bytes could not be read or values could not be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The identifier is none of the format's.
+    /// The identifier does not belong to the format.
     #[error("not {format}: bytes 4..8 are {found}, expected `{expected}`; was the right file given?")]
     Unrecognized { format: &'static str, found: String, expected: &'static str },
 
@@ -12,13 +12,13 @@ pub enum Error {
     #[error("{format} has version `{found}`, this reader knows `{known}`; export the model again with ExecuTorch 1.x")]
     Version { format: &'static str, found: String, known: String },
 
-    /// The bytes end before what they announce.
+    /// The bytes end before the announced length.
     #[error(
         "{format} is truncated: {what} ends at byte {expected}, but only {present} bytes are present; copy or export the file again"
     )]
     Truncated { format: &'static str, what: &'static str, expected: u64, present: u64 },
 
-    /// A field that breaks the rules of the encoding.
+    /// A field violates the encoding.
     #[error("{format} is malformed at byte {offset}, `{path}`: {problem}; export the model again")]
     Malformed {
         format: &'static str,
@@ -29,7 +29,7 @@ pub enum Error {
         problem: String,
     },
 
-    /// A field that says what this reader has no form for.
+    /// A field needs a feature that this reader does not support.
     #[error("{format} needs what is not supported at byte {offset}, `{path}`: {problem}")]
     Unsupported {
         format: &'static str,
@@ -40,7 +40,7 @@ pub enum Error {
         problem: String,
     },
 
-    /// Values that decode, but cannot belong to a valid program.
+    /// Values that can be decoded but do not form a valid program.
     #[error("invalid program at `{path}`: {problem}")]
     Invalid {
         /// Path of the value.
@@ -52,15 +52,15 @@ pub enum Error {
     #[error("{format} exceeds the limit {limit} = {max} at `{path}`")]
     Limit { format: &'static str, limit: &'static str, max: u64, path: String },
 
-    /// A blob's producer wrote another number of bytes than it announced.
+    /// A blob's producer wrote a different number of bytes than announced.
     #[error("blob `{name}` announced {announced} bytes and wrote {written}")]
     BlobLength { name: String, announced: u64, written: u64 },
 
-    /// Two blobs with different contents under one key.
+    /// Two blobs with different contents have the same key.
     #[error("key `{key}` is given twice with different contents; rename one of them")]
     KeyConflict { key: String },
 
-    /// The output refused bytes, or a blob's producer failed.
+    /// Writing to the output failed, or a blob's producer failed.
     #[error("writing failed: {0}")]
     Io(#[from] std::io::Error),
 }
@@ -70,7 +70,7 @@ impl Error {
         Error::Invalid { path: path.into(), problem: problem.into() }
     }
 
-    /// The same error with a leading path segment.
+    /// Adds a leading path segment to the error.
     fn within(mut self, segment: &str) -> Error {
         if let Error::Malformed { path, .. }
         | Error::Unsupported { path, .. }
@@ -84,7 +84,7 @@ impl Error {
     }
 }
 
-/// Adds where an error happened; the text is made only if there is one.
+/// Adds a path segment to an error. The text is computed only for errors.
 pub(crate) trait Within {
     fn within(self, segment: impl FnOnce() -> String) -> Self;
 }

@@ -1,10 +1,12 @@
-//! Bytes and values: the MLX payload ([`mlx`]), ExecuTorch programs ([`pte`]) and external data files ([`ptd`]).
+//! Reads and writes MLX payloads ([`mlx`]), ExecuTorch programs ([`pte`]) and external data files
+//! ([`ptd`]).
 //!
-//! Reading is total: any byte string gives a value or an [`Error`] that names the offset, the field and what to do. Segments are
-//! views of the caller's [`Bytes`](flambeau_tensor::Bytes), never copies. Decoded graphs are unchecked; only a
-//! [`Checked`](flambeau_ir::Checked) graph is encoded. Writing streams: a blob is produced, written and dropped.
+//! Readers accept any bytes and return a value or an [`Error`]. The error names the offset, the
+//! field and a remedy. Segments are views of the caller's [`Bytes`](flambeau_tensor::Bytes), never
+//! copies. Decoded graphs are unchecked, but only a [`Checked`](flambeau_ir::Checked) graph can be
+//! encoded. Writers stream: each blob is produced, written and dropped.
 //!
-//! This crate executes nothing and opens no file.
+//! This crate neither runs programs nor opens files.
 
 #![forbid(unsafe_code)]
 

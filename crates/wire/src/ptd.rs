@@ -1,4 +1,4 @@
-//! External data files: `.ptd`, tensors and blobs by key.
+//! External data files (`.ptd`): tensors and blobs by key.
 
 use std::io::Write;
 
@@ -15,11 +15,11 @@ use crate::{
 const FORMAT: &str = "an ExecuTorch data file";
 const IDENTIFIER: &str = "FT01";
 const MAGIC: &[u8; 4] = b"FH01";
-/// Where the header starts: the FlatBuffer's first bytes stand before it.
+/// Offset of the header, after the FlatBuffer's first bytes.
 const START: usize = 8;
-/// Length of the header without its padding.
+/// Length of the header without its padding, in bytes.
 const SIZE: u32 = 40;
-/// Length of the header with its padding, which keeps the alignment of everything behind it.
+/// Length of the header with its padding, in bytes. The padding keeps later data aligned.
 const PADDED: usize = 48;
 
 crate::flat::schema! {
@@ -30,18 +30,18 @@ crate::flat::schema! {
 /// A `.ptd` file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DataFile {
-    /// Entries by key; several may share a segment.
+    /// Entries by key. Several entries may share a segment.
     pub entries: IndexMap<String, DataEntry>,
     /// Segments, shared with the file.
     pub segments: Vec<Segment>,
 }
 
-/// Data under one key.
+/// The data of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataEntry {
     /// Index of the segment.
     pub segment: u32,
-    /// What the bytes are, unless they are an opaque blob.
+    /// Layout of the bytes, or `None` for an opaque blob.
     pub layout: Option<TensorLayout>,
 }
 
@@ -64,8 +64,8 @@ impl DataFile {
 /// Reads and verifies a data file.
 ///
 /// # Errors
-/// If the bytes are not a data file, are truncated, break the encoding's rules, exceed a limit, or state a layout that is no
-/// layout or does not fit its data.
+/// If the bytes are not a data file, are truncated, violate the encoding, or exceed a limit. A
+/// stated layout must be valid and must fit its data.
 pub fn read_data_file(file: &Bytes) -> Result<DataFile, Error> {
     let (end, area) = read_header(file)?;
     let flat = Flat::new(FORMAT, file.get(..end).unwrap_or_default(), 0);
@@ -84,7 +84,7 @@ pub fn read_data_file(file: &Bytes) -> Result<DataFile, Error> {
     Ok(DataFile { entries, segments })
 }
 
-/// Where the FlatBuffer ends, and where segments may lie.
+/// Reads the end of the FlatBuffer, and the area of segments.
 fn read_header(file: &[u8]) -> Result<(usize, Area), Error> {
     let present = file.len() as u64;
     let truncated = |what, expected| Error::Truncated { format: FORMAT, what, expected, present };
@@ -101,7 +101,7 @@ fn read_header(file: &[u8]) -> Result<(usize, Area), Error> {
     if length < SIZE {
         return Err(bad(12, "length", format!("{length} bytes, at least {SIZE} are needed")));
     }
-    // The FlatBuffer starts at byte 0, but its stated size leaves the header out.
+    // The FlatBuffer starts at byte 0, but its stated size excludes the header.
     let end = offset.checked_add(size).ok_or_else(|| bad(24, "flatbuffer_size", format!("{offset} + {size} overflows")))?;
     let area_end = base.checked_add(data_size);
     let area_end = area_end.ok_or_else(|| bad(40, "segment_data_size", format!("{base} + {data_size} overflows")))?;
@@ -141,7 +141,8 @@ fn read_layout(t: &Table<'_>, available: u64) -> Result<TensorLayout, Error> {
     }
 }
 
-/// A data file under construction; as [`ProgramWriter`](crate::ProgramWriter), it stores equal blobs once and streams.
+/// A data file under construction. Like [`ProgramWriter`](crate::ProgramWriter), it stores equal
+/// blobs once and streams.
 #[derive(Debug, Default)]
 pub struct DataFileWriter<'a> {
     store: Store<'a>,
@@ -149,7 +150,7 @@ pub struct DataFileWriter<'a> {
 }
 
 impl<'a> DataFileWriter<'a> {
-    /// A file without entries.
+    /// Creates a writer without entries.
     pub fn new() -> DataFileWriter<'a> {
         DataFileWriter::default()
     }
@@ -157,7 +158,7 @@ impl<'a> DataFileWriter<'a> {
     /// Adds data under a key.
     ///
     /// # Errors
-    /// If the key is taken by other contents or another layout.
+    /// If the key already has different contents or another layout.
     pub fn add(&mut self, key: impl Into<String>, data: Blob<'a>, layout: Option<TensorLayout>) -> Result<(), Error> {
         let key = key.into();
         match self.entries.get(&key) {
@@ -295,7 +296,7 @@ mod tests {
                 read += usize::from(read_data_file(&changed.into()).is_ok());
             }
         }
-        // Padding and the data itself may change.
+        // Changes of padding and of data are valid.
         assert!((200..3 * file.len()).contains(&read), "{read}");
     }
 }

@@ -1,4 +1,4 @@
-//! Segments and named data: what `.pte` and `.ptd` files have in common.
+//! Segments and named data, shared by `.pte` and `.ptd` files.
 
 use std::io::Write;
 
@@ -11,19 +11,19 @@ use crate::{
     flat::{Field, FlatWriter, Offset, Row, Table},
 };
 
-/// Segments start at multiples of this from the segment base, and so does the base itself.
+/// Alignment in bytes of the segment base in the file, and of segments from the base.
 pub(crate) const ALIGNMENT: u64 = 128;
 
 crate::flat::schema! {
     data_segment { offset, size }
-    /// The layout occurs in data files only.
+    /// Only data files have a layout.
     named_data { key, segment_index, tensor_layout }
 }
 
 /// A range of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Offset of its first byte in the file.
+    /// Offset of the segment's first byte in the file.
     pub offset: u64,
     /// The bytes, shared with the file.
     pub data: Bytes,
@@ -36,7 +36,7 @@ pub(crate) struct Area {
     pub(crate) end: u64,
 }
 
-/// Reads the segment table; segments lie within the area and do not overlap.
+/// Reads the segment table, and checks that segments are within the area and do not overlap.
 pub(crate) fn read_segments(t: &Table<'_>, field: Field, file: &Bytes, area: Area) -> Result<Option<Vec<Segment>>, Error> {
     let segments = t.tables(field, |s| {
         let (offset, size) = (s.get_or(data_segment::offset, 0u64)?, s.get_or(data_segment::size, 0u64)?);
@@ -70,7 +70,8 @@ fn check_disjoint(segments: &[Segment]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Reads named data: distinct keys with segment indices below `segments`, and what `read` makes of each entry.
+/// Reads named data with distinct keys and segment indices below `segments`. `read` converts each
+/// entry.
 pub(crate) fn read_named<T>(
     t: &Table<'_>,
     field: Field,
@@ -98,7 +99,7 @@ pub(crate) fn read_named<T>(
     Ok(entries.map(|_| named))
 }
 
-/// Bytes of one segment: blobs one after the other, each from a multiple of `align`.
+/// A segment to write: consecutive blobs, each aligned to a multiple of `align` bytes.
 #[derive(Debug)]
 pub(crate) struct Draft<'a> {
     pub(crate) name: String,
@@ -107,7 +108,7 @@ pub(crate) struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    /// A segment of one blob.
+    /// Creates a segment with one blob.
     pub(crate) fn of(name: impl Into<String>, blob: Blob<'a>) -> Draft<'a> {
         Draft { name: name.into(), blobs: vec![blob], align: 1 }
     }
@@ -129,7 +130,7 @@ impl<'a> Layout<'a> {
         let mut end = 0u64;
         let places = drafts.iter().map(|draft| {
             let (start, size) = (end.next_multiple_of(ALIGNMENT), draft.size());
-            // An empty segment takes no place: the next one may start where it does.
+            // An empty segment occupies no bytes, so the next one may start at the same offset.
             if size > 0 {
                 end = start + size;
             }
@@ -150,7 +151,7 @@ impl<'a> Layout<'a> {
         })
     }
 
-    /// Writes all segments, with padding between them but not after the last.
+    /// Writes all segments, with padding between them but none after the last.
     pub(crate) fn write(self, out: &mut dyn Write) -> Result<(), Error> {
         let mut at = 0;
         for (draft, (start, size)) in self.drafts.into_iter().zip(self.places) {
@@ -171,7 +172,7 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// Writes zeros.
+/// Writes `n` zero bytes.
 pub(crate) fn pad(out: &mut dyn Write, mut n: u64) -> Result<(), Error> {
     const ZEROS: [u8; 256] = [0; 256];
     while n > 0 {
@@ -182,7 +183,8 @@ pub(crate) fn pad(out: &mut dyn Write, mut n: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// A FlatBuffer with a header inserted after its first eight bytes. `header` must keep the buffer's alignment.
+/// Inserts a header into a FlatBuffer after its first eight bytes. `header` must keep the buffer's
+/// alignment.
 pub(crate) fn splice(mut flat: Vec<u8>, header: &[u8]) -> Vec<u8> {
     if let Some(root) = flat.first_chunk_mut::<4>() {
         *root = (u32::from_le_bytes(*root) + header.len() as u32).to_le_bytes();

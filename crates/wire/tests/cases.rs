@@ -1,4 +1,4 @@
-//! Every program of the cases survives decoding, encoding and decoding.
+//! Every case's program is unchanged after decoding, encoding and decoding.
 
 use std::{fs, path::Path, process::ExitCode};
 
@@ -18,7 +18,7 @@ fn graphs(program: &Program) -> Vec<Graph> {
     delegates.map(|d| mlx::decode(&program.delegate_payload(d)).expect("the payload decodes")).collect()
 }
 
-/// The program with every MLX payload decoded, checked and encoded again.
+/// Encodes the program again, with every MLX payload decoded, checked and encoded.
 fn encode(program: &Program) -> Bytes {
     let payload = |delegate: &Delegate, payload: Bytes| {
         if delegate.id != BACKEND {
@@ -32,7 +32,8 @@ fn encode(program: &Program) -> Bytes {
     out.into()
 }
 
-/// Values with the data of their tensors; buffer indices are a file's own affair.
+/// Values with the data of their tensors. Buffer indices are removed, because they may differ
+/// between files.
 fn values(program: &Program, plan: &ExecutionPlan) -> Vec<(EValue, Option<Bytes>)> {
     let resolve = |value: &EValue| match value {
         EValue::Tensor(t) => {

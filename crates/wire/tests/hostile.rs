@@ -1,4 +1,4 @@
-//! Hostile bytes are ordinary input: every read ends in a value or an error.
+//! Readers return a value or an error for any bytes, and never panic.
 
 use flambeau_ir::{Add, Graph, In, Out, Slot, SlotCounts, TensorMeta, Tid, check};
 use flambeau_tensor::{Bytes, DType};
@@ -24,7 +24,7 @@ fn payload() -> Vec<u8> {
     mlx::encode(&check(graph).expect("the example is valid"))
 }
 
-/// A program around that payload.
+/// A program with that payload.
 fn program() -> Vec<u8> {
     let tensor = |offset| {
         let allocation = Some(Allocation { memory_id: 1, offset });
@@ -50,7 +50,7 @@ fn program() -> Vec<u8> {
     out
 }
 
-/// Reads a file as everything it could be, down to the nodes; true if it is a program with a payload.
+/// Reads a file in every format, including nodes. Returns whether it is a program with a payload.
 fn read_all(file: &Bytes) -> bool {
     let _ = ptd::read_data_file(file);
     let _ = mlx::decode(file);
@@ -93,7 +93,8 @@ fn no_changed_byte_panics() {
             valid += usize::from(read_all(&changed.into()));
         }
     }
-    // Padding, names and weights may change; offsets, tags and lengths may not.
+    // Changes of padding, names and weights are valid. Changes of offsets, tags and lengths are
+    // not.
     assert!(valid > 0 && valid < 5 * file.len(), "{valid}");
 }
 

@@ -1,4 +1,5 @@
-//! FlatBuffers: a bounds-checked reader of our own, and a thin layer over the `flatbuffers` crate's builder.
+//! FlatBuffers: a bounds-checked reader, and a thin layer over the builder of the `flatbuffers`
+//! crate.
 
 mod read;
 mod write;
@@ -6,14 +7,15 @@ mod write;
 pub(crate) use read::{Flat, Table};
 pub(crate) use write::{FlatWriter, Offset, Row};
 
-/// A field of a table: its position in the vtable, and its name for messages.
+/// A field of a table: its index in the vtable, and its name for messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Field {
     pub(crate) id: u16,
     pub(crate) name: &'static str,
 }
 
-/// Declares tables as modules of [`Field`] constants whose ids count from zero. A union takes two fields, tag and value.
+/// Declares tables as modules of [`Field`] constants with ids from zero. A union has two fields,
+/// tag and value.
 macro_rules! schema {
     ($($(#[doc = $doc:literal])* $table:ident { $($field:ident),* $(,)? })*) => { $(
         $(#[doc = $doc])*

@@ -1,7 +1,9 @@
-//! Total reads of FlatBuffers. Nothing is trusted: every offset is checked against the buffer, every field against its table.
+//! Reads untrusted FlatBuffers without panics. Every offset is checked against the buffer, and
+//! every field against its table.
 //!
-//! Offsets may point anywhere, so targets can be shared or overlap. The formats read here have no recursive tables, which bounds
-//! the depth; a budget of visited tables and bytes bounds time and memory.
+//! Offsets may point anywhere, so targets can be shared or overlap. The supported formats have no
+//! recursive tables, which bounds the depth. A budget of visited tables and bytes bounds time and
+//! memory.
 
 use std::{cell::Cell, ops::Range};
 
@@ -11,7 +13,7 @@ use crate::{
     limits,
 };
 
-/// A FlatBuffer and what may still be spent on reading it.
+/// A FlatBuffer and the remaining budget for reading it.
 #[derive(Debug)]
 pub(crate) struct Flat<'a> {
     format: &'static str,
@@ -22,7 +24,7 @@ pub(crate) struct Flat<'a> {
     work: Cell<usize>,
 }
 
-/// A table whose vtable and extent lie in the buffer.
+/// A table whose vtable and extent are inside the buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Table<'a> {
     flat: &'a Flat<'a>,
@@ -35,7 +37,7 @@ pub(crate) struct Table<'a> {
 /// A little-endian number.
 pub(crate) trait Scalar: Copy {
     const SIZE: usize;
-    /// The number in the first bytes of `bytes`, if there are enough.
+    /// Decodes a number from the first bytes of `bytes`, if there are enough.
     fn first(bytes: &[u8]) -> Option<Self>;
 }
 
@@ -62,7 +64,7 @@ fn work_limit(len: usize) -> usize {
 }
 
 impl<'a> Flat<'a> {
-    /// A buffer that starts at byte `base` of a `format`.
+    /// Creates a reader of a buffer that starts at byte `base` of a `format`.
     pub(crate) fn new(format: &'static str, bytes: &'a [u8], base: u64) -> Self {
         let (tables, work) = (Cell::new(limits::MAX_TABLES), Cell::new(work_limit(bytes.len())));
         Flat { format, bytes, base, tables, work }
@@ -95,7 +97,7 @@ impl<'a> Flat<'a> {
         found.ok_or_else(|| self.malformed(at, format!("{} bytes expected, the buffer ends at {}", T::SIZE, self.bytes.len())))
     }
 
-    /// Position that the unsigned offset at `at` points to.
+    /// Target of the unsigned offset at position `at`.
     fn follow(&self, at: usize) -> Result<usize, Error> {
         let offset = self.scalar::<u32>(at)? as usize;
         match at.checked_add(offset) {
@@ -122,7 +124,7 @@ impl<'a> Flat<'a> {
         Ok(Table { flat: self, at, size, vtable, vtable_size })
     }
 
-    /// Bytes of the vector at `at`, whose elements have `size` bytes.
+    /// Byte range of the vector at `at`, with elements of `size` bytes.
     fn vector(&self, at: usize, size: usize) -> Result<Range<usize>, Error> {
         let len = self.scalar::<u32>(at)? as usize;
         let start = at.saturating_add(4);
@@ -142,13 +144,13 @@ impl<'a> Flat<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// An error about a field of this table.
+    /// Creates an error about a field of this table.
     pub(crate) fn bad(&self, field: Field, problem: impl Into<String>) -> Error {
         let at = self.place(field, 0).ok().flatten().unwrap_or(self.at);
         Err::<(), _>(self.flat.malformed(at, problem)).within(|| field.name.into()).unwrap_err()
     }
 
-    /// An error about a field of this table that means something which has no form here.
+    /// Creates an error about an unsupported value of a field of this table.
     pub(crate) fn unsupported(&self, field: Field, problem: impl Into<String>) -> Error {
         match self.bad(field, problem) {
             Error::Malformed { format, offset, path, problem } => Error::Unsupported { format, offset, path, problem },
@@ -156,7 +158,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// An error for a field that must be there.
+    /// Creates an error about an absent required field.
     pub(crate) fn missing(&self, field: Field) -> Error {
         self.bad(field, "required field is absent")
     }
@@ -182,13 +184,13 @@ impl<'a> Table<'a> {
         self.place(field, 0).map(|p| p.is_some()).within(|| field.name.into())
     }
 
-    /// A number, if present.
+    /// Reads a number, if present.
     pub(crate) fn get<T: Scalar>(&self, field: Field) -> Result<Option<T>, Error> {
         let read = || self.place(field, T::SIZE)?.map(|at| self.flat.scalar(at)).transpose();
         read().within(|| field.name.into())
     }
 
-    /// A number, or its default.
+    /// Reads a number, or returns its default.
     pub(crate) fn get_or<T: Scalar>(&self, field: Field, default: T) -> Result<T, Error> {
         Ok(self.get(field)?.unwrap_or(default))
     }
@@ -197,35 +199,35 @@ impl<'a> Table<'a> {
         self.place(field, 4)?.map(|at| self.flat.follow(at)).transpose()
     }
 
-    /// What `read` makes of a table, if present.
+    /// Reads a table with `read`, if present.
     pub(crate) fn table<T>(&self, field: Field, read: impl FnOnce(Table<'a>) -> Result<T, Error>) -> Result<Option<T>, Error> {
         let go = || self.target(field)?.map(|at| read(self.flat.table(at)?)).transpose();
         go().within(|| field.name.into())
     }
 
-    /// What `read` makes of a table that must be there.
+    /// Reads a required table with `read`.
     pub(crate) fn need_table<T>(&self, field: Field, read: impl FnOnce(Table<'a>) -> Result<T, Error>) -> Result<T, Error> {
         self.table(field, read)?.ok_or_else(|| self.missing(field))
     }
 
-    /// A string, if present.
+    /// Reads a string, if present.
     pub(crate) fn string(&self, field: Field) -> Result<Option<&'a str>, Error> {
         let read = || self.target(field)?.map(|at| self.flat.string(at)).transpose();
         read().within(|| field.name.into())
     }
 
-    /// A string that must be there.
+    /// Reads a required string.
     pub(crate) fn need_string(&self, field: Field) -> Result<&'a str, Error> {
         self.string(field)?.ok_or_else(|| self.missing(field))
     }
 
-    /// Where the bytes of a vector of bytes lie in the buffer, if present.
+    /// Range in the buffer of a vector of bytes, if present.
     pub(crate) fn byte_range(&self, field: Field) -> Result<Option<Range<usize>>, Error> {
         let read = || self.target(field)?.map(|at| self.flat.vector(at, 1)).transpose();
         read().within(|| field.name.into())
     }
 
-    /// Elements of a vector, if present, read one by one at their positions.
+    /// Reads the elements of a vector one by one from their positions, if present.
     fn each<T>(
         &self,
         field: Field,
@@ -244,17 +246,17 @@ impl<'a> Table<'a> {
         go().within(|| field.name.into())
     }
 
-    /// A vector of numbers, if present.
+    /// Reads a vector of numbers, if present.
     pub(crate) fn scalars<T: Scalar>(&self, field: Field) -> Result<Option<Vec<T>>, Error> {
         self.each(field, T::SIZE, |(_, at)| self.flat.scalar(at))
     }
 
-    /// A vector of numbers that must be there.
+    /// Reads a required vector of numbers.
     pub(crate) fn need_scalars<T: Scalar>(&self, field: Field) -> Result<Vec<T>, Error> {
         self.scalars(field)?.ok_or_else(|| self.missing(field))
     }
 
-    /// A vector of strings, if present.
+    /// Reads a vector of strings, if present.
     pub(crate) fn strings(&self, field: Field) -> Result<Option<Vec<String>>, Error> {
         self.each(field, 4, |(i, at)| {
             self.flat.charge(size_of::<String>())?;
@@ -262,7 +264,7 @@ impl<'a> Table<'a> {
         })
     }
 
-    /// What `read` makes of the tables of a vector, if present.
+    /// Reads the tables of a vector with `read`, if present.
     pub(crate) fn tables<T>(
         &self,
         field: Field,
@@ -274,7 +276,7 @@ impl<'a> Table<'a> {
         })
     }
 
-    /// What `read` makes of the tables of a vector that must be there.
+    /// Reads the tables of a required vector with `read`.
     pub(crate) fn need_tables<T>(&self, field: Field, read: impl FnMut(Table<'a>) -> Result<T, Error>) -> Result<Vec<T>, Error> {
         self.tables(field, read)?.ok_or_else(|| self.missing(field))
     }
@@ -284,12 +286,13 @@ impl<'a> Table<'a> {
 mod tests {
     use super::*;
 
-    /// A table of `size` bytes with one field, a string that states `len` bytes and has three.
+    /// Reads a table of `size` bytes with one field: a string of three bytes that states `len`
+    /// bytes.
     fn string(size: u8, len: u8) -> Result<String, String> {
         let bytes = [
-            &[12, 0, 0, 0][..],           // where the table is
-            &[6, 0, size, 0, 4, 0, 0, 0], // the vtable: its length, the table's, where the field is
-            &[8, 0, 0, 0, 4, 0, 0, 0],    // the table: the vtable lies 8 bytes before it, the string 4 behind the field
+            &[12, 0, 0, 0][..],           // offset of the table
+            &[6, 0, size, 0, 4, 0, 0, 0], // the vtable: its size, the table's size, offset of the field
+            &[8, 0, 0, 0, 4, 0, 0, 0],    // the table: the vtable 8 bytes before it, the string 4 bytes after the field
             &[len, 0, 0, 0, b'a', b'b', b'c'],
         ]
         .concat();

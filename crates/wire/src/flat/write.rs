@@ -1,13 +1,14 @@
-//! Building FlatBuffers table by table. A [`Row`] collects a table's fields; children are written before it.
+//! Builds FlatBuffers table by table. A [`Row`] collects a table's fields. Children are written
+//! before it.
 
 use flatbuffers::{FlatBufferBuilder, Push, UnionWIPOffset, WIPOffset};
 
 use super::Field;
 
-/// Where a finished table, vector or string lies.
+/// Position of a finished table, vector or string.
 pub(crate) type Offset = WIPOffset<UnionWIPOffset>;
 
-/// The contents of one field. Structs of one number are that number.
+/// The contents of one field. A struct of one number is represented by that number.
 #[derive(Clone, Copy)]
 pub(crate) enum FieldValue {
     Bool(bool),
@@ -31,7 +32,7 @@ macro_rules! from_scalars {
 }
 from_scalars!(bool => Bool, u8 => U8, i8 => I8, i32 => I32, u32 => U32, i64 => I64, u64 => U64, f32 => F32, f64 => F64, Offset => Offset);
 
-/// The fields of a table that is about to be written.
+/// The fields of a table before it is written.
 #[derive(Default)]
 pub(crate) struct Row(Vec<(u16, FieldValue)>);
 
@@ -42,7 +43,7 @@ impl Row {
         self
     }
 
-    /// Sets a field unless the value is the one that its absence means.
+    /// Sets a field unless the value is its default.
     pub(crate) fn set_unless<T: Into<FieldValue> + PartialEq>(self, field: Field, value: T, default: T) -> Row {
         if value == default { self } else { self.set(field, value) }
     }
@@ -80,7 +81,7 @@ impl FlatWriter {
         b.end_table(start).as_union_value()
     }
 
-    /// Writes a string, or finds it if it was written before.
+    /// Writes a string, or returns an equal string that is already written.
     pub(crate) fn string(&mut self, text: &str) -> Offset {
         self.0.create_shared_string(text).as_union_value()
     }
@@ -95,13 +96,13 @@ impl FlatWriter {
         self.0.create_vector(items).as_union_value()
     }
 
-    /// Writes a vector of what `write` makes of the items.
+    /// Writes each item with `write`, and a vector of the results.
     pub(crate) fn each<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Self, &T) -> Offset) -> Offset {
         let offsets: Vec<Offset> = items.iter().map(|item| write(self, item)).collect();
         self.offsets(&offsets)
     }
 
-    /// The bytes, with `root` as the root table.
+    /// Finishes the buffer with `root` as the root table, and returns its bytes.
     pub(crate) fn finish(mut self, root: Offset, identifier: Option<&str>) -> Vec<u8> {
         self.0.finish(root, identifier);
         self.0.finished_data().to_vec()

@@ -1,4 +1,4 @@
-//! How each field type of the node table is stored in a FlatBuffer table.
+//! Storage of each field type of the node table in a FlatBuffer table.
 
 use flambeau_ir::{ChainId, Float, In, InOut, InVid, Index, Int, Out, OutVid, QuantMode, Tid, Vid, VidOrTid};
 use flambeau_tensor::DType;
@@ -11,25 +11,26 @@ use crate::{
 
 /// A field type of the node table.
 pub(super) trait WireField: Sized {
-    /// What absence means where the node table states no default; `None` if the field is then required.
+    /// Value of an absent field without a default in the node table. `None` if the field is
+    /// required.
     fn implied() -> Option<Self> {
         None
     }
 
-    /// Reads the field; `default` is what its absence means.
+    /// Reads the field. An absent field has the value `default`.
     fn read(table: &Table<'_>, field: Field, default: Option<Self>) -> Result<Self, Error>;
 
-    /// Sets the field unless its value is `default`; children go to `out` first.
+    /// Sets the field unless its value is `default`. Children are first written to `out`.
     fn write(&self, out: &mut FlatWriter, row: &mut Row, field: Field, default: Option<Self>);
 }
 
-/// A type that occurs as an element of a vector field.
+/// An element type of vector fields.
 pub(super) trait WireElement: Sized + PartialEq {
     fn read_all(table: &Table<'_>, field: Field) -> Result<Option<Vec<Self>>, Error>;
     fn write_all(items: &[Self], out: &mut FlatWriter) -> Offset;
 }
 
-/// The type whose number in the file is `code`; numbers from 31 on mean nothing in the file.
+/// The element type with number `code` in the file. Numbers from 31 on are invalid in files.
 pub(super) fn dtype(table: &Table<'_>, field: Field, code: i8) -> Result<DType, Error> {
     let known = DType::from_code(code).filter(|_| (0..31).contains(&code));
     known.ok_or_else(|| table.bad(field, format!("scalar type {code} cannot be stored in a tensor here")))
@@ -62,7 +63,8 @@ macro_rules! slot_fields {
 }
 slot_fields!(In(Tid), Out(Tid), InOut(Tid), InVid(Vid), OutVid(Vid));
 
-/// Scalar fields: `$to` gives the stored number, `$from` the value of one. Equality is that of the stored bits.
+/// Scalar fields. `$to` converts a value to the stored number, and `$from` converts back. Values
+/// are equal if their stored bits are equal.
 macro_rules! scalar_fields {
     ($($ty:ty as $stored:ty, zero $zero:expr, $from:expr, $to:expr;)*) => { $(
         impl WireField for $ty {
@@ -151,7 +153,7 @@ impl<T: WireElement> WireField for Vec<T> {
     }
 }
 
-/// A field type that is a small table of its own.
+/// A field type stored as a small separate table.
 trait Compound: Sized {
     fn read(table: Table<'_>) -> Result<Self, Error>;
     fn row(&self) -> Row;

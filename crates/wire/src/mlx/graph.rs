@@ -1,4 +1,4 @@
-//! The graph's tables.
+//! Reads and writes the graph's tables.
 
 use flambeau_ir::{Chain, Graph, MetaDim, Slot, SlotCounts, TensorMeta, Tid, Vid, limits as ir_limits};
 
@@ -12,7 +12,7 @@ use crate::{
     limits,
 };
 
-/// `slot_type` numbers: what kind of slot an index counts.
+/// Values of `slot_type`, the kind of an indexed slot.
 const TENSOR_SLOT: i8 = 0;
 const INT_SLOT: i8 = 1;
 
@@ -179,7 +179,7 @@ fn write_meta(out: &mut FlatWriter, meta: &TensorMeta) -> Offset {
     out.table(row)
 }
 
-/// Bounds that the file cannot hold become "unbounded", as ExecuTorch writes them.
+/// Bounds too large for the file are written as "unbounded", as in ExecuTorch.
 fn dim_row(dim: &MetaDim) -> Row {
     match *dim {
         MetaDim::Static(n) => Row::default().set(shape_dim::value, i32::try_from(n).unwrap_or(i32::MAX)),

@@ -1,11 +1,12 @@
-//! The payload's header: four unchecked bytes, `MLX0`, where the legacy constant area starts, how long it is (always 0).
+//! The payload's header: four unchecked bytes, `MLX0`, then offset and length of the legacy
+//! constant area. The offset is the end of the FlatBuffer, and the length is always 0.
 
 use crate::error::Error;
 
 pub(super) const SIZE: usize = 24;
 const MAGIC: &[u8; 4] = b"MLX0";
 
-/// The FlatBuffer of a payload; up to 15 trailing zeros belong to it.
+/// Extracts the FlatBuffer of a payload, with up to 15 trailing zeros.
 pub(super) fn strip(payload: &[u8]) -> Result<&[u8], Error> {
     let present = payload.len() as u64;
     let Some(head) = payload.first_chunk::<SIZE>() else {
@@ -25,7 +26,7 @@ pub(super) fn strip(payload: &[u8]) -> Result<&[u8], Error> {
     bytes.ok_or(Error::Truncated { format: super::FORMAT, what: "the graph", expected: end, present })
 }
 
-/// A payload around a FlatBuffer.
+/// Wraps a FlatBuffer into a payload.
 pub(super) fn wrap(flat: &[u8]) -> Vec<u8> {
     let end = (SIZE + flat.len()).next_multiple_of(16);
     let mut payload = Vec::with_capacity(end);

@@ -1,4 +1,4 @@
-//! The MLX delegate payload: a 24-byte header and a FlatBuffer that holds one [`Graph`].
+//! The MLX delegate payload: a 24-byte header, and a FlatBuffer with one [`Graph`].
 
 mod field;
 mod graph;
@@ -15,10 +15,11 @@ use crate::{
 
 const FORMAT: &str = "MLX payload";
 
-/// Reads a payload. The graph's indices are not verified: see [`flambeau_ir::check()`].
+/// Reads a payload. [`flambeau_ir::check()`] verifies the graph's indices later.
 ///
 /// # Errors
-/// If the bytes are not a payload, break the encoding's rules, or exceed a limit; offsets count from the payload's first byte.
+/// If the bytes are not a payload, violate the encoding, or exceed a limit. Offsets count from the
+/// payload's first byte.
 pub fn decode(payload: &[u8]) -> Result<Graph, Error> {
     let flat = Flat::new(FORMAT, header::strip(payload)?, header::SIZE as u64);
     graph::read(flat.root()?)

@@ -1,4 +1,5 @@
-//! The codec of every node, expanded from the node table: tag and field positions are the table's.
+//! Codec of every node, generated from the node table. The table determines tags and field
+//! positions.
 
 use flambeau_ir::{
     self as ir, ChainId, Float, In, InOut, InVid, Index, Int, Node, Out, OutVid, QuantMode, VidOrTid, for_each_node,
@@ -11,13 +12,13 @@ use crate::{
     flat::{Field, FlatWriter, Offset, Row, Table},
 };
 
-/// A node's table.
+/// Codec of a node's table.
 trait WireNode: Sized {
     fn read(table: &Table<'_>) -> Result<Self, Error>;
     fn write(&self, out: &mut FlatWriter) -> Row;
 }
 
-/// Hands out the fields of a row in wire order.
+/// Numbers the fields of a row in wire order.
 #[derive(Default)]
 struct Ids(u16);
 
@@ -80,7 +81,7 @@ macro_rules! define_codec {
 
 for_each_node!(define_codec);
 
-/// Reads an instruction; one without an operation does nothing.
+/// Reads an instruction. An instruction without an operation is a no-op.
 pub(super) fn read(table: Table<'_>) -> Result<Node, Error> {
     match table.get_or(instruction::op_type, 0u8)? {
         0 => Ok(Node::Noop(ir::Noop {})),

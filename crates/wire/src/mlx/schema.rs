@@ -1,4 +1,4 @@
-//! The tables around the nodes. Fields are in wire order.
+//! Schemas of the tables around the nodes. Fields are in wire order.
 
 crate::flat::schema! {
     graph {

@@ -15,7 +15,7 @@ use crate::{
     limits,
 };
 
-/// A value of a field type as JSON; `other` picks the second form where a type has several.
+/// A value of a field type as JSON. `other` selects the second form of a type with several forms.
 fn sample(ty: &str, other: bool) -> String {
     let ty = ty.replace(' ', "");
     if let Some(of) = ty.strip_prefix("Vec<").and_then(|t| t.strip_suffix('>')) {
@@ -45,7 +45,8 @@ fn sample(ty: &str, other: bool) -> String {
     if other { two } else { one }.to_owned()
 }
 
-/// Every node of the table with all fields set to samples, with the other samples, and with as few fields as it allows.
+/// Three forms of every node: with samples in all fields, with the other samples, and with only the
+/// required fields.
 fn every_node() -> Vec<Node> {
     let mut nodes = Vec::new();
     for info in Node::ALL {
@@ -98,7 +99,8 @@ fn at_root(root: u32, rest: &[u8]) -> Vec<u8> {
 
 #[test]
 fn bytes_that_executorch_wrote_are_understood() {
-    // The Addmm table of the worked payload: vtable, then bias, out, mat2, mat1 inline; alpha and beta at their defaults.
+    // The Addmm table of the worked payload: vtable, then bias, out, mat2, mat1 inline. Alpha and
+    // beta have their defaults.
     let addmm = [
         0x0c, 0, 0x14, 0, 0x10, 0, 0x0c, 0, 0x08, 0, 0x04, 0, // vtable
         0x0c, 0, 0, 0, 1, 0, 0, 0, 6, 0, 0, 0, 7, 0, 0, 0, 3, 0, 0, 0,
@@ -113,7 +115,8 @@ fn bytes_that_executorch_wrote_are_understood() {
     assert_eq!(f32::read(&table, field(4), Some(1.0)).unwrap(), 1.0);
     assert!(In::read(&table, field(5), None).is_err());
 
-    // The Transpose instruction of the worked payload (tag at +9, operation at +4), followed by its table.
+    // The Transpose instruction of the worked payload (tag at +9, operation at +4), followed by its
+    // table.
     let instruction = [
         0x08, 0, 0x0a, 0, 0x09, 0, 0x04, 0, // vtable of the instruction
         0x08, 0, 0, 0, 0x10, 0, 0, 0, 0, 0x29, // instruction
@@ -127,7 +130,7 @@ fn bytes_that_executorch_wrote_are_understood() {
     assert_eq!(read, Node::from(Transpose { x: In(Tid(0)), out: Out(Tid(7)), perm: vec![1, 0] }));
 }
 
-/// The worked example: `acc += linear(x); acc + 1`.
+/// Encodes the worked example: `acc += linear(x); acc + 1`.
 #[test]
 fn the_worked_graph_keeps_its_shape() {
     let tids = |ids: &[u32]| ids.iter().map(|&i| Slot::Tensor(Tid(i))).collect::<Vec<_>>();
@@ -150,7 +153,7 @@ fn the_worked_graph_keeps_its_shape() {
         ..Graph::default()
     };
     let payload = encode_unchecked(&example);
-    // ExecuTorch takes 1024 bytes for it.
+    // ExecuTorch's encoding has 1024 bytes.
     assert!(payload.len() <= 1152, "{}", payload.len());
     assert_eq!(
         payload[..16],
@@ -172,7 +175,7 @@ fn an_instruction_without_operation_does_nothing() {
     assert_eq!((graph.init, graph.main), (None, 0));
 }
 
-/// A payload whose root table has these fields beside an empty list of chains.
+/// A payload whose root table has these fields and an empty list of chains.
 fn with_root(fill: impl FnOnce(&mut FlatWriter, Row) -> Row) -> Vec<u8> {
     let mut out = FlatWriter::default();
     let chains = out.offsets(&[]);
@@ -259,7 +262,7 @@ fn shared_targets_cannot_multiply_without_bound() {
         Err(Error::Limit { limit: found, .. }) => assert_eq!(found, limit),
         other => panic!("expected {limit}, got {:?}", other.map(|g| g.node_count())),
     };
-    // A list of 20,000 chains that are one chain of 20,000 instructions that are one instruction.
+    // 20,000 chains share one chain, whose 20,000 instructions share one instruction.
     let many = 20_000;
     let mut out = FlatWriter::default();
     let empty = out.table(Row::default());
@@ -269,7 +272,7 @@ fn shared_targets_cannot_multiply_without_bound() {
     let root = out.table(Row::default().set(g::instruction_chains, chains));
     check(header::wrap(&out.finish(root, None)), "MAX_WORK");
 
-    // Many names that are one long string.
+    // Many names share one long string.
     let names = with_root(|out, row| {
         let name = out.string(&"n".repeat(100_000));
         let slot = out.table(Row::default());

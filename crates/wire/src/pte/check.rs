@@ -1,4 +1,4 @@
-//! What every program must obey, whether it was read or is to be written.
+//! Verifies programs after reading and before writing.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use crate::{
     segment::Segment,
 };
 
-/// Numbers of things that plans refer to, and bytes available from each entry on.
+/// Numbers of referenced resources, and the bytes available from each entry on.
 #[derive(Debug, Default)]
 pub(super) struct Resources {
     pub(super) constants: Vec<u64>,
@@ -41,7 +41,7 @@ pub(super) fn program(p: &Program) -> Result<(), Error> {
     plans(&p.plans, &Resources::of(p))
 }
 
-/// Verifies methods against what they refer to.
+/// Verifies methods against the resources that they refer to.
 pub(super) fn plans(plans: &[ExecutionPlan], resources: &Resources) -> Result<(), Error> {
     let mut names = HashSet::new();
     for (i, plan) in plans.iter().enumerate() {
@@ -100,7 +100,7 @@ fn check_instruction(plan: &ExecutionPlan, chain: &Chain, instruction: &Instruct
         Instruction::MoveCall { from, to } => value(*from).and_then(|()| value(*to)),
         Instruction::JumpFalse { cond, destination } => {
             value(*cond)?;
-            // Jumping to the length of the chain ends it.
+            // A jump to the chain's length ends the chain.
             in_range("instruction", *destination, chain.instructions.len() + 1)
         }
         Instruction::Free { value: v } => value(*v),
@@ -118,7 +118,7 @@ fn check_value(plan: &ExecutionPlan, at: usize, value: &EValue, resources: &Reso
         EValue::IntList(items) => items.iter().try_for_each(|&v| item(v, "an integer", |v| matches!(v, EValue::Int(_)))),
         EValue::TensorList(items) => items.iter().try_for_each(|&v| {
             item(v, "a tensor", |v| matches!(v, EValue::Tensor(_)))?;
-            // A list is built from its items when its turn in the table comes.
+            // Values are built in table order, so a list's items must precede it.
             if (v as usize) < at { Ok(()) } else { Err(Error::invalid("", format!("item {v} stands after its list"))) }
         }),
         EValue::OptionalTensorList(items) => {

@@ -1,4 +1,4 @@
-//! Writing a program's tables.
+//! Writes a program's tables.
 
 use super::{
     program::{
@@ -16,18 +16,18 @@ use crate::{
     segment::named_data,
 };
 
-/// The root table's fields other than the methods.
+/// The contents of the root table.
 #[derive(Debug)]
 pub(super) struct Root<'a> {
     pub(super) plans: &'a [ExecutionPlan],
     pub(super) constants: Subsegment,
     pub(super) mutable_data: Option<Subsegment>,
-    /// A payload of zero bytes is stored inline, because a segment cannot be empty.
+    /// Whether there is an empty payload. It is stored inline, because a segment cannot be empty.
     pub(super) empty_payload: bool,
     pub(super) named_data: Vec<(&'a str, u32)>,
 }
 
-/// Writes the root table; `segments` writes the segment table.
+/// Writes the root table. `segments` writes the segment table.
 pub(super) fn write_root(out: &mut FlatWriter, root: &Root<'_>, segments: impl FnOnce(&mut FlatWriter) -> Offset) -> Offset {
     let plans = out.each(root.plans, write_plan);
     let constant_buffer = out.offsets(&[]);
@@ -90,7 +90,7 @@ pub(super) fn write_plan(out: &mut FlatWriter, p: &ExecutionPlan) -> Offset {
     out.table(row)
 }
 
-/// Indices were verified against tables of at most a million entries: they fit.
+/// Indices fit, because they are verified against tables of at most a million entries.
 fn signed(index: u32) -> i32 {
     i32::try_from(index).unwrap_or(i32::MAX)
 }

@@ -1,25 +1,26 @@
-//! The file's head: the identifier, and the extended header that is spliced into the FlatBuffer after its first eight bytes.
+//! The start of a file: the identifier, and the extended header inserted into the FlatBuffer after
+//! its first eight bytes.
 
 use crate::{error::Error, segment::Area};
 
-/// What messages call the format.
+/// Name of the format in messages.
 pub(super) const FORMAT: &str = "an ExecuTorch program";
 
-/// The only identifier that ExecuTorch has used.
+/// The only identifier that ExecuTorch writes.
 pub(super) const IDENTIFIER: &str = "ET12";
 const MAGIC: &[u8; 4] = b"eh00";
 const START: usize = 8;
-/// Length of the header as written today. It keeps the alignment of everything behind it.
+/// Length of the current header, in bytes. It keeps later data aligned.
 const SIZE: usize = 32;
-/// Length in files older than 1.0, which lack the size of the segment area.
+/// Length of the header in files older than 1.0, in bytes. It lacks the size of the segment area.
 const OLD_SIZE: u32 = 24;
 
-/// What the head says about the rest.
+/// Sizes and offsets from the start of a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     /// Length of the FlatBuffer, which starts at byte 0 and includes the header.
     pub(super) program_size: usize,
-    /// Where segments may lie.
+    /// Area of the segments.
     pub(super) area: Area,
 }
 
@@ -72,7 +73,8 @@ impl Header {
         Ok(Header { program_size: program_size as usize, area: Area { base, end } })
     }
 
-    /// The header's bytes. `program_size` is that of the FlatBuffer before the header is spliced in.
+    /// Returns the header's bytes and the segment base. `program_size` is the size of the
+    /// FlatBuffer without the header.
     pub(super) fn bytes(program_size: u64, segment_data_size: u64) -> ([u8; SIZE], u64) {
         let program_size = program_size + SIZE as u64;
         let base = program_size.next_multiple_of(crate::segment::ALIGNMENT);
@@ -136,7 +138,7 @@ mod tests {
             (32, [64, 0, 0], (64, 0, 0)),
             (32, [64, 64, 36], (64, 64, 100)),
             (32, [40, 0, 0], (40, 0, 0)),
-            // Without a size, segments reach to the end.
+            // Without a size, the segment area extends to the end of the file.
             (32, [64, 80, 0], (64, 80, 100)),
             (24, [64, 80, 7], (64, 80, 100)),
         ] {

@@ -1,4 +1,4 @@
-//! Reading a method.
+//! Reads methods.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ use crate::{
     flat::{Field, Table},
 };
 
-/// Reads a method, or why it cannot run here; `slice` shares a range of the file.
+/// Reads a method, or the reason why it is unsupported. `slice` shares a range of the file.
 pub(super) fn read_method(
     t: Table<'_>,
     slice: &dyn Fn(Range<usize>) -> Bytes,

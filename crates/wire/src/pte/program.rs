@@ -1,4 +1,4 @@
-//! A program as plain data.
+//! Programs as plain data.
 
 use flambeau_tensor::{Bytes, DType};
 use indexmap::IndexMap;
@@ -8,43 +8,43 @@ use crate::segment::Segment;
 /// A `.pte` file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Program {
-    /// Methods; their names are distinct.
+    /// Methods, with distinct names.
     pub plans: Vec<ExecutionPlan>,
-    /// Methods that cannot run here; writers write none.
+    /// Unsupported methods, which cannot be written.
     pub unsupported: Vec<UnsupportedMethod>,
     /// Segment of each key. Several keys may share one.
     pub named_data: IndexMap<String, u32>,
-    /// Segments; segment 0 usually holds the constants.
+    /// Segments. Segment 0 usually holds the constants.
     pub segments: Vec<Segment>,
-    /// Where constant tensors lie.
+    /// Storage of constant tensors.
     pub constants: Constants,
-    /// Where initial contents of planned tensors lie; only the first entry is ever used.
+    /// Storage of the initial contents of planned tensors. Only the first entry is used.
     pub mutable_data: Vec<Subsegment>,
     /// Delegate payloads stored inline in the program's tables.
     pub inline_payloads: Vec<Bytes>,
 }
 
-/// A method that needs what there is no form for here, such as an element type.
+/// A method that needs an unsupported feature, such as an element type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnsupportedMethod {
     pub name: String,
-    /// What that is, and where it stands in the file.
+    /// The unsupported feature, and its place in the file.
     pub reason: String,
 }
 
-/// Where constant tensors lie.
+/// Storage of constant tensors.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Constants {
-    /// There are none.
+    /// No constants.
     #[default]
     None,
-    /// At offsets in a segment; entry 0 is a placeholder.
+    /// At offsets in a segment. Entry 0 is a placeholder.
     Segment(Subsegment),
-    /// Inside the program's tables, as files older than segments have them; entry 0 is a placeholder.
+    /// Inside the program's tables, in files older than segments. Entry 0 is a placeholder.
     Inline(Vec<Bytes>),
 }
 
-/// Offsets in a segment; entry 0 is a placeholder.
+/// Offsets in a segment. Entry 0 is a placeholder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subsegment {
     /// Index of the segment.
@@ -58,23 +58,24 @@ pub struct Subsegment {
 pub struct ExecutionPlan {
     /// Method name.
     pub name: String,
-    /// How Python flattens arguments and results; informational, but always written, for some readers demand it.
+    /// Structure of arguments and results in Python. It is informational, but always written,
+    /// because some readers require it.
     pub container: ContainerMeta,
-    /// The value table. All value indices point here.
+    /// The value table. All value indices refer to it.
     pub values: Vec<EValue>,
     /// Value indices of the inputs.
     pub inputs: Vec<u32>,
     /// Value indices of the outputs.
     pub outputs: Vec<u32>,
-    /// Instruction sequences; at least one.
+    /// Instruction sequences, at least one.
     pub chains: Vec<Chain>,
     /// Kernels that instructions name by index.
     pub operators: Vec<Operator>,
     /// Delegates that instructions name by index.
     pub delegates: Vec<Delegate>,
-    /// Bytes of each memory arena; entry 0 is a placeholder.
+    /// Size of each memory arena, in bytes. Entry 0 is a placeholder.
     pub non_const_buffer_sizes: Vec<u64>,
-    /// Devices of arenas; empty if all are on the CPU.
+    /// Devices of arenas. Empty if all arenas are on the CPU.
     pub devices: Vec<BufferDevice>,
 }
 
@@ -93,10 +94,10 @@ pub struct BufferDevice {
     pub device: Device,
 }
 
-/// A device as the file states it.
+/// A device as stored in the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Device {
-    /// 0 CPU, 1 CUDA.
+    /// 0 is CPU, 1 is CUDA.
     pub kind: i8,
     pub index: i8,
 }
@@ -110,7 +111,7 @@ pub enum EValue {
     Double(f64),
     Tensor(Box<TensorValue>),
     String(String),
-    /// Indices of `Int` values, so that a list follows sizes that change.
+    /// Indices of `Int` values, so a list follows changing sizes.
     IntList(Vec<u32>),
     DoubleList(Vec<f64>),
     BoolList(Vec<bool>),
@@ -126,38 +127,38 @@ pub struct TensorValue {
     pub dtype: DType,
     /// The shape, or its upper bound if dynamic.
     pub sizes: Vec<u32>,
-    /// Axes from outermost to innermost: a permutation.
+    /// Permutation of axes, from outermost to innermost.
     pub dim_order: Vec<u8>,
     pub requires_grad: bool,
-    /// PyTorch's layout number; 0 is strided.
+    /// PyTorch's layout number. 0 is strided.
     pub layout: i8,
     /// Whether the shape is only an upper bound.
     pub dynamic: bool,
-    /// Entry of the constants or of the initial contents; 0 is none.
+    /// Entry of the constants or of the initial contents. 0 means none.
     pub data_buffer_idx: u32,
-    /// Place in an arena; `None` if the memory is not planned.
+    /// Place in an arena, or `None` for unplanned memory.
     pub allocation: Option<Allocation>,
-    /// Name and location, where the writer gave them.
+    /// Name and location, if the writer stated them.
     pub extra: Option<ExtraTensorInfo>,
 }
 
 /// A place in an arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// Arena, as an index into `non_const_buffer_sizes`; never 0.
+    /// Arena, as an index into `non_const_buffer_sizes`, never 0.
     pub memory_id: u32,
     /// Byte offset in the arena.
     pub offset: u64,
 }
 
-/// What else is known of a tensor.
+/// Additional properties of a tensor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExtraTensorInfo {
-    /// Entry of the mutable data segments; readers use the first in any case.
+    /// Entry of the mutable data segments. Readers always use the first.
     pub mutable_data_segments_idx: u64,
     /// Key of external data, or the attribute's name.
     pub fully_qualified_name: Option<String>,
-    /// Whether the data lies in an external file under that name.
+    /// Whether an external file holds the data under this name.
     pub external: bool,
     pub device: Device,
 }
@@ -172,16 +173,18 @@ pub struct Chain {
     pub instructions: Vec<Instruction>,
 }
 
-/// One step of a method. Indices are those of the method's values, operators and delegates.
+/// One step of a method. Indices refer to the method's values, operators and delegates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Instruction {
-    /// Runs a kernel. Arguments follow the operator's schema, then the results again.
+    /// Runs a kernel. Arguments follow the operator's schema, and the results are repeated at the
+    /// end.
     KernelCall { op: u32, args: Vec<u32> },
     /// Runs a delegate: inputs, then outputs.
     DelegateCall { delegate: u32, args: Vec<u32> },
     /// Copies a value, not the tensor's data.
     MoveCall { from: u32, to: u32 },
-    /// Continues at `destination` of the same chain if the condition is false; its length means the end.
+    /// Jumps to `destination` in the same chain if the condition is false. The chain's length means
+    /// its end.
     JumpFalse { cond: u32, destination: u32 },
     /// Drops a tensor's data.
     Free { value: u32 },
@@ -190,30 +193,30 @@ pub enum Instruction {
 /// A kernel's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Operator {
-    /// Such as `aten::add`.
+    /// Name without overload, such as `aten::add`.
     pub name: String,
-    /// Such as `out`; may be empty.
+    /// Overload, such as `out`. May be empty.
     pub overload: String,
 }
 
 impl Operator {
-    /// The name that kernels are registered under: `name` or `name.overload`.
+    /// Registered name of the kernel: `name` or `name.overload`.
     pub fn full_name(&self) -> String {
         if self.overload.is_empty() { self.name.clone() } else { format!("{}.{}", self.name, self.overload) }
     }
 }
 
-/// A part of a method that a backend runs.
+/// A part of a method that runs on a backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delegate {
     /// Backend name, such as `MLXBackend`.
     pub id: String,
-    /// Where the payload lies.
+    /// Location of the payload.
     pub data: DelegateData,
     pub compile_specs: Vec<CompileSpec>,
 }
 
-/// Where a delegate's payload lies.
+/// Location of a delegate's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DelegateData {
     /// Entry of [`Program::inline_payloads`].
@@ -236,12 +239,12 @@ pub struct CompileSpec {
 }
 
 impl Program {
-    /// The method of that name.
+    /// The method with this name.
     pub fn plan(&self, name: &str) -> Option<&ExecutionPlan> {
         self.plans.iter().find(|p| p.name == name)
     }
 
-    /// Bytes of a segment; empty if there is no such segment.
+    /// Bytes of a segment, empty if there is no such segment.
     pub fn segment(&self, index: u32) -> Bytes {
         self.segments.get(index as usize).map(|s| s.data.clone()).unwrap_or_default()
     }
@@ -259,7 +262,8 @@ impl Program {
         self.named_data.get(key).map(|&segment| self.segment(segment))
     }
 
-    /// The elements of a constant tensor, or the initial ones of a planned tensor, shared with the file; `None` if the file has none.
+    /// The elements of a constant tensor, or the initial elements of a planned tensor, shared with
+    /// the file. `None` if the file has none.
     pub fn tensor_data(&self, tensor: &TensorValue) -> Option<Bytes> {
         if tensor.data_buffer_idx == 0 || tensor.is_external() {
             return None;
@@ -275,7 +279,7 @@ impl Program {
         Some(bytes.slice(..len))
     }
 
-    /// From an entry's offset to the end of its segment.
+    /// The bytes from an entry's offset to the end of its segment.
     fn subsegment(&self, of: &Subsegment, index: usize) -> Option<Bytes> {
         let start = usize::try_from(*of.offsets.get(index)?).ok()?;
         let data = self.segment(of.segment);
@@ -284,9 +288,9 @@ impl Program {
 }
 
 impl ExecutionPlan {
-    /// A method without inputs that returns `values`, such as `get_max_seq_len`.
+    /// Creates a method without inputs that returns `values`, such as `get_max_seq_len`.
     ///
-    /// A Python list is returned as one value for each of its elements.
+    /// A Python list is returned as one value per element.
     pub fn constant(name: impl Into<String>, values: Vec<EValue>) -> ExecutionPlan {
         ExecutionPlan {
             name: name.into(),
@@ -300,7 +304,7 @@ impl ExecutionPlan {
 }
 
 impl TensorValue {
-    /// A row-major tensor of a static shape without memory.
+    /// Creates a row-major tensor with static shape and without memory.
     pub fn new(dtype: DType, sizes: &[u32]) -> TensorValue {
         TensorValue {
             dtype,
@@ -315,17 +319,17 @@ impl TensorValue {
         }
     }
 
-    /// Number of elements, at the upper bound if dynamic; `None` if it overflows 64 bits.
+    /// Number of elements, at the upper bound if dynamic. `None` if it overflows 64 bits.
     pub fn numel(&self) -> Option<u64> {
         self.sizes.iter().try_fold(1u64, |n, &d| n.checked_mul(d.into()))
     }
 
-    /// Number of bytes, at the upper bound if dynamic; `None` if it overflows 64 bits.
+    /// Number of bytes, at the upper bound if dynamic. `None` if it overflows 64 bits.
     pub fn nbytes(&self) -> Option<u64> {
         self.numel()?.checked_mul(self.dtype.size() as u64)
     }
 
-    /// Whether the elements lie in an external data file.
+    /// Whether an external data file holds the elements.
     pub fn is_external(&self) -> bool {
         self.extra.as_ref().is_some_and(|e| e.external)
     }

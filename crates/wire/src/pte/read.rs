@@ -1,4 +1,4 @@
-//! Reading the program's root table.
+//! Reads the program's root table.
 
 use std::ops::Range;
 
@@ -17,13 +17,15 @@ use crate::{
     segment::{Segment, read_named, read_segments},
 };
 
-/// Reads and verifies a program. Segments and payloads share the file's bytes; no payload is looked into.
+/// Reads and verifies a program. Segments and payloads share the file's bytes. Payloads are not
+/// decoded.
 ///
-/// All indices, ranges, shapes, names and jump targets of the result are valid. A method that needs what has no form here stands apart,
-/// and the others are read.
+/// All indices, ranges, shapes, names and jump targets of the result are valid. Unsupported methods
+/// are listed separately, and the others are read.
 ///
 /// # Errors
-/// If the bytes are not a program, are truncated, break the encoding's rules, exceed a limit, or describe an invalid program.
+/// If the bytes are not a program, are truncated, violate the encoding, exceed a limit, or describe
+/// an invalid program.
 pub fn read_program(file: &Bytes) -> Result<Program, Error> {
     let header = Header::read(file)?;
     let flat = Flat::new(FORMAT, file.get(..header.program_size).unwrap_or_default(), 0);
@@ -66,7 +68,8 @@ fn read_subsegment(t: Table<'_>, segments: &[Segment]) -> Result<Subsegment, Err
     }
 }
 
-/// Constants lie in a segment, or in the tables of old files. One offset is the placeholder alone: there are none.
+/// Reads constants from a segment, or from the tables of old files. A single offset is only the
+/// placeholder, so there are no constants.
 fn read_constants(
     root: &Table<'_>,
     segments: &[Segment],

@@ -1,4 +1,4 @@
-//! The tables of a program. Fields are in wire order; `_type` fields are union tags.
+//! Schemas of a program's tables. Fields are in wire order. `_type` fields are union tags.
 
 crate::flat::schema! {
     program {
@@ -12,9 +12,9 @@ crate::flat::schema! {
     container { encoded_inp_str, encoded_out_str }
     buffer_device { buffer_idx, device_type, device_index }
     evalue { val_type, val }
-    /// `int_val`, `bool_val`, `double_val`, `string_val` of the scalar values.
+    /// Scalar values, with `int_val`, `bool_val`, `double_val` or `string_val`.
     scalar { val }
-    /// Every list.
+    /// Lists of all types.
     list { items }
     tensor {
         scalar_type, storage_offset, sizes, dim_order, requires_grad, data_buffer_idx, allocation_info, layout, shape_dynamism,

@@ -16,12 +16,12 @@ fn put(file: &mut [u8], at: usize, bytes: &[u8]) {
     file[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-/// Words of a golden dump: little-endian, groups of 8 bytes.
+/// Little-endian bytes of 32-bit words.
 fn words(values: &[u32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
-/// The worked example's head, root table, named data and segment table at the places where ExecuTorch put them.
+/// Header, root table, named data and segment table of the worked example, at ExecuTorch's offsets.
 fn golden() -> Vec<u8> {
     let mut f = vec![0; 3460];
     put(&mut f, 0, &words(&[0x3c]));
@@ -30,7 +30,7 @@ fn golden() -> Vec<u8> {
     put(&mut f, 0x28, &[0x14, 0, 0x1c, 0, 0, 0, 0x18, 0, 0x14, 0, 0x10, 0, 0x0c, 0, 8, 0, 0, 0, 4, 0]);
     put(&mut f, 0x3c, &words(&[0x14, 0x18, 0x90, 0xa4, 0x124, 0x124, 0x124]));
     put(&mut f, 0x58, &words(&[3, 0x58, 0x38, 0x04]));
-    // Named data, whose vtable stands far behind its users; the segment tables share two vtables.
+    // Named data, with the vtable far after its users. The segment tables share two vtables.
     put(&mut f, 0x6cc, &[8, 0, 12, 0, 4, 0, 8, 0]);
     for (at, key, segment) in
         [(0xb4u32, "4602/l.weight", 2u32), (0x98, "4602/l.bias", 3), (0x68, "4602/_lifted_tensor_constant1", 4)]
@@ -178,7 +178,7 @@ fn what_is_written_is_read() {
     same.delegates.iter_mut().zip(&plan.delegates).for_each(|(a, b)| a.data = b.data);
     assert_eq!(same, plan);
 
-    // A copy drops the constant that no tensor uses and shares what proved equal; a copy of the copy changes nothing.
+    // A copy drops unused constants and shares equal data. A copy of the copy is identical.
     let copy = |p: &Program| {
         let writer = ProgramWriter::from_program(p, |_, payload| Ok(Blob::from_bytes(payload))).unwrap();
         read_program(&write(writer)).unwrap()
@@ -213,7 +213,7 @@ fn refused(file: Vec<u8>, expected: &[&str]) {
     expected.iter().for_each(|part| assert!(message.contains(part), "`{message}` lacks `{part}`"));
 }
 
-/// A file as writers made them before segments: constants and payloads inside the tables.
+/// A file in the form from before segments: constants and payloads inside the tables.
 fn legacy(plan: &ExecutionPlan, constants: &[&[u8]], segment_offsets: &[u64]) -> Vec<u8> {
     let mut out = FlatWriter::default();
     let plans = out.each(std::slice::from_ref(plan), write_plan);
@@ -246,7 +246,8 @@ fn files_older_than_segments_are_read() {
 
     refused(legacy(&plan, &[b"", b"ab"], &[]), &["values[0].data_buffer_idx", "3 bytes needed, 2 available"]);
     refused(legacy(&plan, &[b""], &[]), &["values[0].data_buffer_idx", "constant 1 of 1"]);
-    // One offset is the placeholder: there are no constants, neither in a segment nor inline.
+    // A single offset is the placeholder, so there are no constants, neither in a segment nor
+    // inline.
     refused(legacy(&plan, &[b"", b"abcd"], &[0]), &["constant 1 of 0"]);
     refused(legacy(&plan, &[b"", b"abcd"], &[0, 0]), &["constant_buffer", "both"]);
     refused(legacy(&plan, &[], &[0, 0]), &["constant_segment.segment_index", "segment 0 of 0"]);
@@ -264,7 +265,7 @@ fn what_one_method_needs_stops_no_other() {
     writer.method(complex.clone(), vec![]).unwrap();
     let file = write(writer);
     assert_eq!(read_program(&file).unwrap().plans, [plain.clone(), complex]);
-    // In place of 64-bit complex numbers, those of 128 bits.
+    // Replaces 64-bit complex numbers by 128-bit ones.
     let changed = (0..file.len()).filter(|&at| file[at] == DType::C64.code() as u8).filter_map(|at| {
         let mut file = file.to_vec();
         file[at] += 1;

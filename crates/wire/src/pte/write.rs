@@ -1,4 +1,4 @@
-//! Writing a program as a stream.
+//! Writes a program as a stream.
 
 use std::{collections::BTreeMap, io::Write};
 
@@ -18,27 +18,27 @@ use crate::{
     segment::{Draft, Layout, pad, splice},
 };
 
-/// Constants start at multiples of this in their segment.
+/// Alignment of constants in their segment, in bytes.
 const CONSTANT_ALIGNMENT: u64 = 16;
 
 /// A program under construction: methods, their payloads, constants and named data.
 ///
-/// Nothing is produced before [`ProgramWriter::write`]; there each blob is produced, written and dropped in turn. Blobs with the
-/// same identity are stored once, whatever their keys, methods and delegates.
+/// [`ProgramWriter::write`] produces, writes and drops one blob after another. Blobs with equal
+/// identity are stored once, even under different keys, methods and delegates.
 #[derive(Debug, Default)]
 pub struct ProgramWriter<'a> {
     plans: Vec<ExecutionPlan>,
     constants: Store<'a>,
     initial: Store<'a>,
     payloads: Store<'a>,
-    /// Of each plan's delegates, the payload in the store; `None` is the empty payload.
+    /// Payload in the store by plan and delegate. `None` is the empty payload.
     payload_of: Vec<Vec<Option<usize>>>,
     named: Store<'a>,
     keys: IndexMap<String, usize>,
 }
 
 impl<'a> ProgramWriter<'a> {
-    /// A program without methods.
+    /// Creates a writer without methods.
     pub fn new() -> ProgramWriter<'a> {
         ProgramWriter::default()
     }
@@ -48,7 +48,8 @@ impl<'a> ProgramWriter<'a> {
         self.constants.add(elements) as u32 + 1
     }
 
-    /// Adds the initial elements of a planned tensor and returns its [`TensorValue::data_buffer_idx`].
+    /// Adds the initial elements of a planned tensor and returns its
+    /// [`TensorValue::data_buffer_idx`].
     pub fn initial(&mut self, elements: Blob<'a>) -> u32 {
         self.initial.add(elements) as u32 + 1
     }
@@ -56,7 +57,7 @@ impl<'a> ProgramWriter<'a> {
     /// Adds named data.
     ///
     /// # Errors
-    /// If the key is taken by other contents; the same contents again change nothing.
+    /// If the key already has different contents. Adding equal contents again changes nothing.
     pub fn named(&mut self, key: impl Into<String>, data: Blob<'a>) -> Result<(), Error> {
         let key = key.into();
         match self.keys.get(&key) {
@@ -69,9 +70,11 @@ impl<'a> ProgramWriter<'a> {
         }
     }
 
-    /// Adds a method with the payloads of its delegates, in order; the delegates' `data` is set by the writer.
+    /// Adds a method with the payloads of its delegates, in order. The writer sets the delegates'
+    /// `data`.
     ///
-    /// Methods keep their order. ExecuTorch sorts methods by name and puts constant methods after them.
+    /// Methods keep their order. ExecuTorch sorts methods by name and places constant methods after
+    /// them.
     ///
     /// # Errors
     /// If the numbers of delegates and payloads differ.
@@ -92,10 +95,10 @@ impl<'a> ProgramWriter<'a> {
         self.payload_of.push(Vec::new());
     }
 
-    /// A writer of everything in `program`, with each payload as `payload` gives it.
+    /// Creates a writer with the contents of `program`. `payload` converts each payload.
     ///
     /// # Errors
-    /// Those of `payload`, and [`Error::Invalid`] for a method that has no form here.
+    /// Errors of `payload`, and [`Error::Invalid`] for an unsupported method.
     pub fn from_program(
         program: &Program,
         mut payload: impl FnMut(&Delegate, Bytes) -> Result<Blob<'a>, Error>,
@@ -121,7 +124,8 @@ impl<'a> ProgramWriter<'a> {
         Ok(writer)
     }
 
-    /// Adds the data of all tensors, in the order of their old indices; gives the new index by (planned, old index).
+    /// Adds the data of all tensors, in the order of their old indices. Returns the new index by
+    /// (planned, old index).
     fn copy_tensors(&mut self, program: &Program) -> BTreeMap<(bool, u32), u32> {
         let mut data = BTreeMap::<(bool, u32), Bytes>::new();
         for value in program.plans.iter().flat_map(|p| &p.values) {
@@ -141,17 +145,19 @@ impl<'a> ProgramWriter<'a> {
         data.into_iter().map(add).collect()
     }
 
-    /// Bytes of all data that was added so far, each blob counted once.
+    /// Total bytes of all data added so far. Each blob counts once.
     pub fn data_size(&self) -> u64 {
         let stores = [&self.constants, &self.initial, &self.payloads, &self.named];
         stores.into_iter().flat_map(|store| store.blobs()).map(Blob::len).sum()
     }
 
-    /// Writes the file and returns its length. `out` need not seek; wrap a file in a buffer.
+    /// Writes the file and returns its length in bytes. `out` need not support seeking. Wrap a file
+    /// in a buffered writer.
     ///
     /// # Errors
-    /// If a method is invalid (indices, shapes, places in arenas, names), a producer fails or writes another number of bytes than
-    /// it announced, or `out` refuses bytes. What was written until then is not a program.
+    /// If a method is invalid (indices, shapes, places in arenas, names), a producer fails or
+    /// writes a wrong number of bytes, or `out` fails. The partial output is then not a valid
+    /// program.
     pub fn write(mut self, out: &mut dyn Write) -> Result<u64, Error> {
         let constant_starts = self.constants.starts(CONSTANT_ALIGNMENT);
         let initial_starts = self.initial.starts(1);
@@ -206,12 +212,12 @@ fn with_placeholder(starts: Vec<u64>) -> Vec<u64> {
     std::iter::once(0).chain(starts).collect()
 }
 
-/// Bytes available to each tensor by its index: those of its own blob.
+/// Bytes available to each tensor, by index: the length of its blob.
 fn room(blobs: &[Blob<'_>]) -> Vec<u64> {
     with_placeholder(blobs.iter().map(Blob::len).collect())
 }
 
-/// Without any segment data the file is the bare FlatBuffer.
+/// Writes the file. Without segment data, it is only the FlatBuffer.
 fn write_file(out: &mut dyn Write, root: &Root<'_>, layout: Layout<'_>) -> Result<u64, Error> {
     let mut flat = FlatWriter::default();
     let table = write_root(&mut flat, root, |flat| layout.table(flat));
