@@ -291,8 +291,8 @@ mod tests {
     fn string(size: u8, len: u8) -> Result<String, String> {
         let bytes = [
             &[12, 0, 0, 0][..],           // offset of the table
-            &[6, 0, size, 0, 4, 0, 0, 0], // the vtable: its size, the table's size, offset of the field
-            &[8, 0, 0, 0, 4, 0, 0, 0],    // the table: the vtable 8 bytes before it, the string 4 bytes after the field
+            &[6, 0, size, 0, 4, 0, 0, 0], // the vtable: its size, table size, field offset
+            &[8, 0, 0, 0, 4, 0, 0, 0],    // the table: vtable 8 bytes before, string 4 bytes after it
             &[len, 0, 0, 0, b'a', b'b', b'c'],
         ]
         .concat();
