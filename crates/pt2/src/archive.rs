@@ -1,4 +1,4 @@
-//! The archive: which members there are, and what they say.
+//! Archives: reads programs and weights from their members.
 
 use flambeau_tensor::{Bytes, Expr};
 use indexmap::IndexMap;
@@ -21,20 +21,22 @@ pub struct Archive {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum ArchiveLayout {
-    /// Everything under one root folder.
+    /// All members under one root folder.
     Folder,
-    /// Up to torch 2.7: no root, one program, pickled weights.
+    /// Layout up to torch 2.7: no root, one program, pickled weights.
     Flat,
 }
 
-/// The name under which the flat layout's only program goes.
+/// Name of the only program in the flat layout.
 const FLAT_PROGRAM: &str = "model";
 
 impl Archive {
-    /// Opens an archive over shared bytes, such as those of a mapped file. Reads its directory, not its programs.
+    /// Opens an archive over shared bytes, such as a mapped file. Reads its directory, not its
+    /// programs.
     ///
     /// # Errors
-    /// [`Error::Zip`], [`Error::NotAnArchive`], [`Error::Version`] for a big-endian archive or another archive version.
+    /// [`Error::Zip`], [`Error::NotAnArchive`], [`Error::Version`] for a big-endian archive or
+    /// another archive version.
     pub fn open(bytes: Bytes) -> Result<Archive> {
         let container = Container::open(bytes)?;
         if !container.contains("archive_format") {
@@ -57,7 +59,8 @@ impl Archive {
         Ok(Archive { container, layout: ArchiveLayout::Folder })
     }
 
-    /// Names of the programs, in the archive's order; `torch.export.save` calls its only one `model`.
+    /// Names of the programs, in the archive's order. `torch.export.save` names its only program
+    /// `model`.
     pub fn program_names(&self) -> Vec<String> {
         match self.layout {
             ArchiveLayout::Flat => vec![FLAT_PROGRAM.into()],
@@ -68,10 +71,11 @@ impl Archive {
         }
     }
 
-    /// The program of that name with its weights, which stay slices of the archive until they are read.
+    /// Reads the program with this name. Its weights are slices of the archive until they are read.
     ///
     /// # Errors
-    /// Any of [`Error`]: a missing or malformed member, another schema version, a contradiction within the program.
+    /// Any [`Error`]: a missing or malformed member, another schema version, or an inconsistent
+    /// program.
     pub fn program(&self, name: &str) -> Result<Exported> {
         let names = self.program_names();
         if !names.iter().any(|n| n == name) {
@@ -87,10 +91,11 @@ impl Archive {
         read_program(&member, &json, weights, constants)
     }
 
-    /// The only program.
+    /// Reads the only program.
     ///
     /// # Errors
-    /// As [`Archive::program`]; [`Error::NotOneProgram`] if there is none or more than one.
+    /// As [`Archive::program`], and [`Error::NotOneProgram`] if there is no program or more than
+    /// one.
     pub fn only_program(&self) -> Result<Exported> {
         let available = self.program_names();
         match &available[..] {
@@ -99,7 +104,7 @@ impl Archive {
         }
     }
 
-    /// The tensors of one program in folder `data/<kind>`.
+    /// Reads the tensors of one program in the folder `data/<kind>`.
     fn payloads(&self, program: &str, kind: &str) -> Result<IndexMap<String, Weight>> {
         let pickled = format!("data/{kind}/{program}.pt");
         if self.container.contains(&pickled) {
@@ -134,7 +139,7 @@ impl Archive {
     }
 }
 
-/// The view that `meta` describes, checked against the storage.
+/// Creates the view that `meta` describes, checked against the storage.
 fn view(name: &str, meta: &TensorMeta, storage: Storage) -> Result<View> {
     if meta.layout != crate::Layout::Strided {
         return Err(Error::Layout { name: name.into(), layout: meta.layout });

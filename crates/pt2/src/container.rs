@@ -1,4 +1,4 @@
-//! Members of a ZIP file as slices of its bytes.
+//! Reads members of a ZIP file as slices of its bytes.
 
 use std::{
     fmt,
@@ -22,19 +22,19 @@ use crate::{
 pub(crate) struct Container {
     bytes: Bytes,
     zip: ZipArchive<Cursor<Bytes>>,
-    /// The part of all names up to and with the first `/`, or empty.
+    /// Common prefix of all names up to and including the first `/`, or empty.
     root: Arc<str>,
 }
 
-/// Where a member's data lies.
+/// Location of a member's data.
 pub(crate) enum Member {
     /// Uncompressed: a slice of the archive.
     Stored(Bytes),
-    /// Compressed: [`Container::inflate`] makes `len` bytes of it.
+    /// Compressed: [`Container::inflate`] inflates it to `len` bytes.
     Deflated { index: usize, len: usize },
 }
 
-/// Refuses members that together are larger than an archive of `len` bytes can hold.
+/// Refuses members whose total size exceeds the capacity of an archive of `len` bytes.
 fn check_total(zip: &ZipArchive<Cursor<Bytes>>, len: usize) -> Result<()> {
     let mut total = 0u64;
     for index in 0..zip.len() {
@@ -53,7 +53,8 @@ impl fmt::Debug for Container {
 
 impl Container {
     pub(crate) fn open(bytes: Bytes) -> Result<Container> {
-        // The archive starts with the file: to look for another start would find that of an archive which is a member.
+        // The archive starts at byte 0. A search for the start could find an archive inside a
+        // member.
         let config = Config { archive_offset: ArchiveOffset::Known(0) };
         let zip = ZipArchive::with_config(config, Cursor::new(bytes.clone())).map_err(|e| Error::Zip(e.into()))?;
         check_total(&zip, bytes.len())?;
@@ -62,13 +63,13 @@ impl Container {
         Ok(Container { bytes, root: root.into(), zip })
     }
 
-    /// The same members, named from the top of the file.
+    /// Keeps the same members, but names them without a common root.
     pub(crate) fn without_root(mut self) -> Container {
         self.root = "".into();
         self
     }
 
-    /// Names of all members under the root, without it.
+    /// Names of all members under the root, without the root.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.zip.file_names_raw().filter_map(|raw| std::str::from_utf8(raw).ok()?.strip_prefix(&*self.root))
     }
@@ -81,7 +82,7 @@ impl Container {
         self.zip.index_for_name_raw(format!("{}{name}", self.root).as_bytes())
     }
 
-    /// The member of that name under the root.
+    /// The member with this name under the root.
     pub(crate) fn member(&self, name: &str) -> Result<Member> {
         let index = self.index(name).ok_or_else(|| Error::MissingMember(format!("{}{name}", self.root)))?;
         let unreadable = |e: io::Error| Error::member(name, e.into());
@@ -104,7 +105,8 @@ impl Container {
         }
     }
 
-    /// The size is in the central directory; the local header says where the data begins.
+    /// Locates stored data. The central directory states the size, and the local header determines
+    /// the start.
     fn stored(&self, name: &str, header: u64, len: usize) -> Result<Bytes> {
         const HEADER_LEN: usize = 30;
         let local = usize::try_from(header).ok().and_then(|at| Some((at, self.bytes.get(at..at.checked_add(HEADER_LEN)?)?)));
@@ -120,7 +122,7 @@ impl Container {
         }
     }
 
-    /// The data of a compressed member.
+    /// Inflates the data of a compressed member.
     pub(crate) fn inflate(&self, name: &str, index: usize, len: usize) -> Result<Bytes> {
         let mut zip = self.zip.clone();
         let unreadable = |e: io::Error| Error::member(name, e.into());
@@ -133,7 +135,7 @@ impl Container {
         Ok(out.into())
     }
 
-    /// The data of a member, inflated if it is compressed.
+    /// Reads the data of a member, inflated if it is compressed.
     pub(crate) fn read(&self, name: &str) -> Result<Bytes> {
         match self.member(name)? {
             Member::Stored(bytes) => Ok(bytes),
@@ -141,7 +143,7 @@ impl Container {
         }
     }
 
-    /// The data of a member as text without surrounding space.
+    /// Reads the first 64 bytes of a member as text, without surrounding space.
     pub(crate) fn read_text(&self, name: &str) -> Result<String> {
         let bytes = self.read(name)?;
         Ok(String::from_utf8_lossy(bytes.get(..64).unwrap_or(&bytes)).trim().to_owned())

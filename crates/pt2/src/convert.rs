@@ -1,4 +1,4 @@
-//! From the archive's JSON to the public types.
+//! Converts the archive's JSON to the public types.
 
 use std::collections::HashMap;
 
@@ -13,24 +13,24 @@ use crate::{
     schema, symbolic,
 };
 
-/// A tensor entry that was read: what the graph keeps of it depends on whether its element type can be stored.
+/// A tensor entry. The graph keeps full metadata only for storable element types.
 pub(crate) enum Meta {
     Known(TensorMeta),
     Foreign(ScalarType, Vec<Expr>),
 }
 
-/// Converts one program. The same few symbolic texts recur all over it, so each is parsed once.
+/// Converts one program. Symbolic texts recur often, so each is parsed once.
 pub(crate) struct Converter<'a> {
     json: &'a Bytes,
     expressions: HashMap<String, Expr>,
-    /// The largest size that the program records for each symbol.
+    /// Largest size that the program records for each symbol.
     recorded: HashMap<Symbol, i64>,
     nodes: usize,
     depth: usize,
 }
 
 impl<'a> Converter<'a> {
-    /// `json` is the text from which the schema values were read.
+    /// Creates a converter. `json` is the source text of the schema values.
     pub(crate) fn new(json: &'a Bytes) -> Converter<'a> {
         Converter { json, expressions: HashMap::new(), recorded: HashMap::new(), nodes: 0, depth: 0 }
     }
@@ -44,8 +44,9 @@ impl<'a> Converter<'a> {
         Ok(expr)
     }
 
-    /// Ranges of symbols, and of expressions. A key that cannot be parsed constrains nothing that can be evaluated.
-    /// A symbol whose recorded size is above its range may be that large: the exporter ran the program so.
+    /// Ranges of symbols and of expressions. Keys that cannot be parsed are skipped, because they
+    /// constrain no evaluable value. If a symbol's recorded size exceeds its range, the range is
+    /// extended, because the exporter ran the program with that size.
     pub(crate) fn ranges(
         &self,
         constraints: IndexMap<String, schema::RangeConstraint>,
@@ -239,7 +240,8 @@ impl<'a> Converter<'a> {
     }
 }
 
-/// The dialect that the verifiers name; archives that name none come from exporters of functional graphs.
+/// The dialect named by the verifiers. Archives without a name come from exporters of functional
+/// graphs.
 pub(crate) fn dialect(verifiers: &[String]) -> Dialect {
     if verifiers.iter().any(|v| v == "TRAINING") { Dialect::Training } else { Dialect::Aten }
 }

@@ -4,14 +4,14 @@ use flambeau_tensor::{DType, Expr};
 
 use crate::{ComputeError, ExpressionFault, Layout, PickleFault, ScalarType};
 
-/// Why an archive cannot be read.
+/// Reason why an archive cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The bytes are not a ZIP file that can be used.
+    /// The bytes are not a usable ZIP file.
     #[error("not a readable zip archive: {0}")]
     Zip(io::Error),
-    /// A ZIP file, but not of this kind.
+    /// A ZIP file that is not a `torch.export` archive.
     #[error("not a torch.export archive: expected `<root>/archive_format` or a top-level `version`, found {}", shown(.first))]
     NotAnArchive {
         /// The archive's first member.
@@ -23,49 +23,49 @@ pub enum Error {
     /// A member's header or extent is wrong.
     #[error("archive member `{member}`: {fault}")]
     Member { member: String, fault: MemberFault },
-    /// A member holds another value than this version of the format allows.
+    /// A member holds a value that this version of the format does not allow.
     #[error("archive member `{member}`: expected {expected}, found {found}")]
     Version { member: String, expected: &'static str, found: String },
-    /// The archive has no such program.
+    /// The archive has no program with this name.
     #[error("no program `{name}` in the archive, which has: {}", .available.join(", "))]
     NoProgram { name: String, available: Vec<String> },
     /// The archive has no program, or several.
     #[error("expected one program in the archive, found {}: {}", .available.len(), .available.join(", "))]
     NotOneProgram { available: Vec<String> },
-    /// JSON that does not follow the schema.
+    /// JSON that violates the schema.
     #[error("archive member `{member}`: {source}")]
     Json { member: String, source: serde_json::Error },
     /// A limit of [`crate::limits`] is exceeded.
     #[error("{what}: {found} exceeds the limit of {limit}")]
     Limit { what: Limited, found: u64, limit: u64 },
-    /// A number of an enumeration that has no meaning.
+    /// An unknown number of an enumeration.
     #[error("{what} {found} is not known")]
     Enumeration { what: &'static str, found: i64 },
     /// A symbolic expression that cannot be parsed.
     #[error("symbolic expression, byte {offset}: {fault} in `{text}`")]
     Expression { offset: usize, fault: ExpressionFault, text: String },
-    /// The graph contradicts itself.
+    /// The graph is inconsistent.
     #[error("graph: {0}")]
     Graph(GraphFault),
-    /// A pickle that is malformed or asks for something that is not a tensor.
+    /// A pickle that is malformed or holds something other than tensors.
     #[error("pickle `{member}`, byte {offset}: {fault}")]
     Pickle { member: String, offset: usize, fault: PickleFault },
-    /// A tensor that contradicts itself or its storage.
+    /// A tensor that is inconsistent with itself or with its storage.
     #[error("tensor `{name}`: {fault}")]
     Tensor { name: String, fault: TensorFault },
-    /// A storage whose bytes could not be computed.
+    /// The bytes of a storage could not be computed.
     #[error("tensor `{name}`: {reason}")]
     Computed { name: String, reason: ComputeError },
-    /// An element type that cannot be stored here.
+    /// An unsupported element type.
     #[error("`{name}` has element type {dtype}, which is not supported")]
     ElementType { name: String, dtype: ScalarType },
     /// A tensor that is not strided.
     #[error("tensor `{name}` has layout {layout}, expected torch.strided")]
     Layout { name: String, layout: Layout },
-    /// A constant that is no tensor.
+    /// A constant that is not a tensor.
     #[error("constant `{0}` is a script or Python object, which cannot be compiled")]
     Object(String),
-    /// The elements of a tensor subclass.
+    /// A tensor subclass was read as a plain tensor.
     #[error("a {0} has no elements of its own, only fields")]
     NoElements(String),
 }
@@ -74,7 +74,7 @@ fn shown(first: &Option<String>) -> String {
     first.as_ref().map_or_else(|| "an empty archive".to_owned(), |name| format!("first member `{name}`"))
 }
 
-/// What is wrong with a member of an archive.
+/// Faults of a member of an archive.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemberFault {
@@ -84,7 +84,7 @@ pub enum MemberFault {
     Encrypted,
     #[error("{0} bytes do not fit the address space")]
     TooLarge(u64),
-    /// Compressed by another method; the name of it.
+    /// Compressed by an unsupported method with this name.
     #[error("expected stored or deflated data, found method {0}")]
     Compression(String),
     #[error("header at byte {0} is outside of the file")]
@@ -99,7 +99,7 @@ pub enum MemberFault {
     ByteOrder,
 }
 
-/// What a limit of [`crate::limits`] bounds.
+/// Quantities bounded by [`crate::limits`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limited {
@@ -109,7 +109,7 @@ pub enum Limited {
     ExpressionOperands,
     /// Bytes of all members of an archive, once inflated.
     ArchiveBytes,
-    /// Bytes of a member that holds JSON.
+    /// Bytes of a JSON member.
     JsonBytes(String),
     /// Bytes of a compressed member, once inflated.
     InflatedBytes(String),
@@ -142,7 +142,7 @@ impl fmt::Display for Limited {
     }
 }
 
-/// How a graph contradicts itself.
+/// Inconsistencies of a graph.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphFault {
@@ -158,11 +158,11 @@ pub enum GraphFault {
     Signature { what: &'static str, specs: usize, values: usize },
 }
 
-/// How a tensor contradicts itself or its storage.
+/// Inconsistencies of a tensor or its storage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorFault {
-    /// A size, a stride or an offset that is no number, or a negative one.
+    /// A size, a stride or an offset that is negative or not a number.
     #[error("expected a {what}, found {found}")]
     NotNumber { what: &'static str, found: Expr },
     #[error("{sizes} sizes but {strides} strides")]

@@ -1,23 +1,25 @@
-//! An exported program and what its inputs and outputs mean.
+//! Exported programs and the roles of their inputs and outputs.
 
 use flambeau_tensor::{Expr, Symbol};
 use indexmap::IndexMap;
 
 use crate::{Argument, Graph, Weight};
 
-/// Which rules the graph follows.
+/// Rules that a graph follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dialect {
-    /// As captured: operators may write to their operands, views alias, and no output says what was written.
+    /// As captured: operators may write to their operands, views alias, and outputs do not list
+    /// writes.
     Training,
-    /// Functional: a write is a further output, named by an [`OutputSpec`].
+    /// Functional: each write is an additional output, described by an [`OutputSpec`].
     Aten,
 }
 
-/// Smallest and largest value, both included; `None` is unbounded.
+/// Smallest and largest value, inclusive. `None` means unbounded.
 pub type Range = (Option<i64>, Option<i64>);
 
-/// What a graph input stands for. `arg` is the name of the value in the graph, `name` the qualified name in the model.
+/// Role of a graph input. `arg` is the value's name in the graph, and `name` is the qualified name
+/// in the model.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InputSpec {
     /// A key of [`Exported::weights`].
@@ -26,17 +28,17 @@ pub enum InputSpec {
     Buffer { arg: String, name: String, persistent: bool },
     /// A key of [`Exported::constants`].
     TensorConstant { arg: String, name: String },
-    /// A tensor or a dynamic integer of the caller.
+    /// A tensor or dynamic integer passed by the caller.
     UserInput(Argument),
-    /// A scalar of the caller that capture took as fixed.
+    /// A scalar passed by the caller, fixed during capture.
     ConstantInput { name: String, value: Argument },
-    /// An ordering token, which carries nothing.
+    /// An ordering token without contents.
     Token { arg: String },
     /// A script object.
     CustomObj { arg: String, name: String },
 }
 
-/// What a graph output stands for. `arg` is the name of the value in the graph.
+/// Role of a graph output. `arg` is the value's name in the graph.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OutputSpec {
     UserOutput(Argument),
@@ -71,7 +73,7 @@ pub enum OutputSpec {
     },
 }
 
-/// One spec per graph input and per graph output, in their order.
+/// One spec per graph input and per graph output, in graph order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Signature {
     pub inputs: Vec<InputSpec>,
@@ -83,15 +85,15 @@ pub struct Signature {
 pub struct Exported {
     pub graph: Graph,
     pub signature: Signature,
-    /// Values that each symbol may take.
+    /// Range of each symbol.
     pub ranges: IndexMap<Symbol, Range>,
-    /// Values that expressions of symbols may take.
+    /// Ranges of expressions of symbols.
     pub expression_ranges: Vec<(Expr, Range)>,
     /// Conditions on input sizes that capture assumed, as Python expressions.
     pub guards: Vec<String>,
-    /// Structure of the inputs `(args, kwargs)`, PyTorch's tree text.
+    /// Structure of the inputs `(args, kwargs)`, as PyTorch's tree text.
     pub in_spec: String,
-    /// Structure of the outputs, PyTorch's tree text.
+    /// Structure of the outputs, as PyTorch's tree text.
     pub out_spec: String,
     /// Parameter names of the captured `forward`.
     pub forward_arg_names: Vec<String>,

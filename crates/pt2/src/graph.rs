@@ -1,4 +1,4 @@
-//! Graphs of calls, as plain data.
+//! Graphs of calls as plain data.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use indexmap::IndexMap;
 
 use crate::{Device, Error, GraphFault, Layout, MemoryFormat, Metadata, Result, ScalarType, SourceLocation, SymBool, SymFloat};
 
-/// What is known of a tensor value. Strides and offset count elements.
+/// Metadata of a tensor value. Strides and offset count elements.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorMeta {
     pub dtype: DType,
@@ -20,7 +20,7 @@ pub struct TensorMeta {
 }
 
 impl TensorMeta {
-    /// A row-major tensor on the host.
+    /// Metadata of a row-major tensor on the host.
     pub fn new(dtype: DType, sizes: Vec<Expr>) -> TensorMeta {
         let mut strides = vec![Expr::Int(1); sizes.len()];
         for i in (1..sizes.len()).rev() {
@@ -38,14 +38,14 @@ pub enum SymArg<T> {
     Name(String),
 }
 
-/// A graph that a control-flow call runs. Its value names are its own.
+/// A graph that a control-flow call runs. It has a separate name space for values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Subgraph {
     pub name: String,
     pub graph: Graph,
 }
 
-/// An operand or result of a call. Texts in tensor variants are value names.
+/// An operand or result of a call. Strings in tensor variants are value names.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Argument {
     None,
@@ -87,7 +87,7 @@ pub enum Argument {
 }
 
 impl Argument {
-    /// The name, if this is one tensor.
+    /// The value name, if this is one tensor.
     pub fn as_tensor(&self) -> Option<&str> {
         match self {
             Argument::Tensor(name) | Argument::OptionalTensor(Some(name)) => Some(name),
@@ -111,7 +111,7 @@ impl Argument {
         }
     }
 
-    /// The text, if this is one.
+    /// The string, if this is one.
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Argument::String(v) => Some(v),
@@ -124,7 +124,7 @@ impl Argument {
         matches!(self, Argument::None | Argument::OptionalTensor(None))
     }
 
-    /// Calls `visit` with every value name in it, in order; names in sub-graphs are not included.
+    /// Calls `visit` with every value name, in order, without names in sub-graphs.
     pub fn visit_names<'a>(&'a self, visit: &mut dyn FnMut(&'a str)) {
         fn names<'a, T>(args: &'a [SymArg<T>], visit: &mut dyn FnMut(&'a str)) {
             for arg in args {
@@ -149,7 +149,7 @@ impl Argument {
         }
     }
 
-    /// Every value name in it, in order.
+    /// Every value name, in order.
     pub fn names(&self) -> Vec<&str> {
         let mut out = Vec::new();
         self.visit_names(&mut |name| out.push(name));
@@ -157,7 +157,7 @@ impl Argument {
     }
 }
 
-/// How an operand was passed.
+/// How an operand is passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Passing {
     #[default]
@@ -165,7 +165,8 @@ pub enum Passing {
     Keyword,
 }
 
-/// An operand with its name in the operator's schema; positional operands of higher-order calls have the empty name.
+/// An operand with its name in the operator's schema. Positional operands of higher-order calls
+/// have an empty name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedArgument {
     pub name: String,
@@ -174,7 +175,7 @@ pub struct NamedArgument {
 }
 
 impl NamedArgument {
-    /// An operand passed by position.
+    /// Creates an operand passed by position.
     pub fn positional(name: impl Into<String>, arg: Argument) -> NamedArgument {
         NamedArgument { name: name.into(), passing: Passing::Positional, arg }
     }
@@ -183,32 +184,34 @@ impl NamedArgument {
 /// One call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// What is called: `torch.ops.aten.linear.default`, `_operator.add`, `torch.ops.higher_order.cond`, …
+    /// The called operator: `torch.ops.aten.linear.default`, `_operator.add`,
+    /// `torch.ops.higher_order.cond`, …
     pub target: String,
-    /// A label; older archives have none.
+    /// A label, which older archives lack.
     pub name: Option<String>,
-    /// Operands in schema order. One left at its default is absent: read by name.
+    /// Operands in schema order. Operands with default values may be absent, so read operands by
+    /// name.
     pub inputs: Vec<NamedArgument>,
-    /// One per result of the schema; a list result is one entry.
+    /// One entry per result of the schema. A list result is one entry.
     pub outputs: Vec<Argument>,
     pub metadata: Metadata,
-    /// For a higher-order call with one result: whether it is bare rather than a tuple of one.
+    /// For a higher-order call with one result: whether it returns a bare value instead of a tuple.
     pub hop_single_tensor: Option<bool>,
 }
 
 impl Node {
-    /// A call without annotations, labelled with its first result's name.
+    /// Creates a call without annotations, labelled with its first result's name.
     pub fn call(target: impl Into<String>, inputs: Vec<NamedArgument>, outputs: Vec<Argument>) -> Node {
         let name = outputs.first().and_then(|o| o.names().first().map(|&n| n.to_owned()));
         Node { target: target.into(), name, inputs, outputs, metadata: Metadata::default(), hop_single_tensor: None }
     }
 
-    /// The operand of that name, if given.
+    /// The operand with this name, if given.
     pub fn arg(&self, name: &str) -> Option<&Argument> {
         self.inputs.iter().find(|input| input.name == name).map(|input| &input.arg)
     }
 
-    /// Where the call comes from, for diagnostics.
+    /// Source location of the call, for diagnostics.
     pub fn source(&self) -> SourceLocation {
         self.metadata.source()
     }
@@ -219,28 +222,29 @@ impl Node {
     }
 }
 
-/// Calls in order of execution, with what is known of every value.
+/// Calls in order of execution, with metadata of every value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Graph {
     pub inputs: Vec<Argument>,
     pub outputs: Vec<Argument>,
     pub nodes: Vec<Node>,
-    /// Every tensor value, including unused results.
+    /// Metadata of every tensor value, including unused results.
     pub tensors: IndexMap<String, TensorMeta>,
-    /// Tensor values whose element type has no [`DType`]: they are missing in `tensors`.
+    /// Tensor values whose element type has no [`DType`]. They are absent from `tensors`.
     pub foreign_tensors: IndexMap<String, ScalarType>,
     pub sym_ints: IndexMap<String, Expr>,
     pub sym_bools: IndexMap<String, SymBool>,
     pub sym_floats: IndexMap<String, SymFloat>,
-    /// For a sub-graph with one output: whether it is returned bare rather than as a tuple of one.
+    /// For a sub-graph with one output: whether it is returned bare instead of in a tuple.
     pub single_tensor_return: bool,
 }
 
 impl Graph {
-    /// What is known of a tensor value.
+    /// Metadata of a tensor value.
     ///
     /// # Errors
-    /// [`Error::ElementType`] for one of [`Graph::foreign_tensors`], [`Error::Graph`] for a name without entry.
+    /// [`Error::ElementType`] for a value in [`Graph::foreign_tensors`], [`Error::Graph`] for a
+    /// name without an entry.
     pub fn tensor(&self, name: &str) -> Result<&TensorMeta> {
         match (self.tensors.get(name), self.foreign_tensors.get(name)) {
             (Some(meta), _) => Ok(meta),
@@ -249,11 +253,11 @@ impl Graph {
         }
     }
 
-    /// Checks that every value is defined once and before its use, and that every tensor value has an entry, here and in
-    /// sub-graphs.
+    /// Checks definitions here and in sub-graphs. Every value must be defined once and before its
+    /// use, and every tensor value must have an entry.
     ///
     /// # Errors
-    /// [`Error::Graph`] naming the node and the value.
+    /// [`Error::Graph`] names the node and the value.
     pub fn check(&self) -> Result<()> {
         let mut defined = HashSet::new();
         let define = |name: &str, by: &str, defined: &mut HashSet<String>| match defined.insert(name.to_owned()) {
@@ -301,7 +305,7 @@ impl Graph {
         Ok(())
     }
 
-    /// Every graph that calls of this one run, in order, by name; not those further inside.
+    /// The graphs that calls of this graph run directly, in order.
     pub fn subgraphs(&self) -> impl Iterator<Item = &Subgraph> {
         self.nodes.iter().flat_map(|node| &node.inputs).filter_map(|input| match &input.arg {
             Argument::Graph(sub) => Some(&**sub),

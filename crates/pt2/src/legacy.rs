@@ -1,17 +1,17 @@
-//! The flat layout that torch wrote up to 2.7.
+//! The flat layout of torch up to 2.7.
 
 use indexmap::IndexMap;
 
 use crate::{Error, Result, Weight, container::Container, pickle, schema};
 
-/// The program's member.
+/// Name of the program's member.
 pub(crate) const PROGRAM: &str = "serialized_exported_program.json";
 
-/// The members that hold weights and constants; the oldest writers gave pickles the extension `.json`.
+/// Members with weights and constants. The oldest versions name pickles `.json`.
 const TENSORS: [[&str; 2]; 2] =
     [["serialized_state_dict.pt", "serialized_state_dict.json"], ["serialized_constants.pt", "serialized_constants.json"]];
 
-/// Refuses an archive of another major version.
+/// Refuses archives of another major version.
 pub(crate) fn check_version(container: &Container) -> Result<()> {
     let found = container.read_text("version")?;
     let major = found.split('.').next().and_then(|major| major.parse::<i64>().ok());
@@ -21,7 +21,7 @@ pub(crate) fn check_version(container: &Container) -> Result<()> {
     }
 }
 
-/// Weights and constants.
+/// Reads weights and constants.
 pub(crate) fn tensors(container: &Container) -> Result<[IndexMap<String, Weight>; 2]> {
     let load = |[name, old]: [&str; 2]| {
         let member = if container.contains(name) { name } else { old };

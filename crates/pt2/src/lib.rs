@@ -1,11 +1,12 @@
 //! Reads the archives that `torch.export.save` writes: program, symbolic sizes, signature, weights.
 //!
-//! [`Archive::open`] takes shared bytes (a mapped file, say) and [`Archive::program`] gives an [`Exported`]: plain data with
-//! public fields, which is also what a model family builds without an archive. Stored members are slices of those bytes; a
-//! weight is copied only where its strides or its compression demand it. Nothing in a pickle is executed: a small machine
-//! knows the few constructors that tensors need and refuses every other by name.
+//! [`Archive::open`] takes shared bytes, such as a mapped file, and [`Archive::program`] returns an
+//! [`Exported`]. This is plain data with public fields, so model families can also build it without
+//! an archive. Stored members are slices of the shared bytes. A weight is copied only if its
+//! strides or its compression require it. Nothing in a pickle is executed. A small machine supports
+//! the few constructors of tensors and refuses all others by name.
 //!
-//! `Display` of [`Graph`] prints one call a line in the form in which PyTorch prints a graph.
+//! `Display` of [`Graph`] prints one call per line, in PyTorch's form.
 
 #![forbid(unsafe_code)]
 
@@ -36,5 +37,5 @@ pub use scalar::{Device, Layout, MemoryFormat, ScalarType};
 pub use symbolic::{Comparison, ExpressionFault, SymBool, SymFloat, parse_bool, parse_int, parse_real};
 pub use weight::{Attribute, ComputeError, Storage, Subclass, View, Weight};
 
-/// Shorthand of this crate.
+/// Result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,12 +1,12 @@
-//! Bounds on what an archive may ask for. Each is far above what real programs need.
+//! Limits on archives. Each is far above the needs of real programs.
 
 /// Bytes of one program's JSON.
 pub const MAX_JSON_BYTES: usize = 1 << 30;
-/// Nodes of a program, sub-graphs included.
+/// Nodes of a program, including sub-graphs.
 pub const MAX_NODES: usize = 1 << 20;
 /// Nesting depth of sub-graphs.
 pub const MAX_GRAPH_NESTING: usize = 8;
-/// Dims of a tensor.
+/// Axes of a tensor.
 pub const MAX_RANK: usize = 64;
 /// Bytes of a symbolic expression's text.
 pub const MAX_EXPR_BYTES: usize = 64 << 10;
@@ -14,11 +14,12 @@ pub const MAX_EXPR_BYTES: usize = 64 << 10;
 pub const MAX_EXPR_NODES: usize = 1024;
 /// Nesting of a symbolic expression.
 pub const MAX_EXPR_DEPTH: usize = 64;
-/// Terms to which a product of symbolic sums may expand; beyond, it stays opaque.
+/// Terms of an expanded product of symbolic sums. A larger product stays opaque.
 pub const MAX_EXPR_TERMS: usize = 256;
-/// Factors of a symbolic term; beyond, it stays opaque.
+/// Factors of a symbolic term. A larger term stays opaque.
 pub const MAX_EXPR_DEGREE: usize = 64;
-/// [Weight](flambeau_tensor::Expr::weight) of a product of symbolic sums; beyond, it stays opaque.
+/// [Weight](flambeau_tensor::Expr::weight) of a product of symbolic sums. A larger product stays
+/// opaque.
 pub const MAX_EXPR_WEIGHT: usize = 1 << 14;
 /// Bytes of one pickle, without its storages.
 pub const MAX_PICKLE_BYTES: usize = 64 << 20;
@@ -26,14 +27,15 @@ pub const MAX_PICKLE_BYTES: usize = 64 << 20;
 pub const MAX_ATTRIBUTE_ITEMS: usize = 64;
 /// Bytes of a text attribute of a tensor subclass.
 pub const MAX_ATTRIBUTE_BYTES: usize = 4096;
-/// How many times larger than the archive a deflated member may become, beyond [`FREE_INFLATION`].
+/// Ratio of a deflated member's size to the archive's size, beyond [`FREE_INFLATION`] bytes.
 pub const MAX_INFLATION_RATIO: u64 = 64;
-/// Bytes that any deflated member may inflate to.
+/// Inflated size that any deflated member may have, in bytes.
 pub const FREE_INFLATION: u64 = 64 << 20;
-/// How many times larger than the archive all members together may be. Deflation cannot do more, so that members beyond this share
-/// their data.
+/// Ratio of the total size of all members to the archive's size. Deflation cannot exceed it, so
+/// larger totals mean that members share data.
 pub const MAX_TOTAL_RATIO: u64 = 1032;
-/// How many times larger than its storage a repeating view (stride 0) may become, beyond [`FREE_EXPANSION`].
+/// Ratio of the size of a repeating view (stride 0) to its storage, beyond [`FREE_EXPANSION`]
+/// bytes.
 pub const MAX_EXPANSION_RATIO: usize = 64;
-/// Bytes that any repeating view may be written out to.
+/// Expanded size that any repeating view may have, in bytes.
 pub const FREE_EXPANSION: usize = 64 << 20;

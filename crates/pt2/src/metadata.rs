@@ -1,21 +1,22 @@
-//! Where a node comes from: kept as the archive's text until someone asks.
+//! Source metadata of nodes, kept as the archive's text and parsed on demand.
 
 use std::fmt;
 
 use flambeau_tensor::Bytes;
 use indexmap::IndexMap;
 
-/// A node's annotations, a map of texts. It holds the JSON text itself, a slice of the archive, and parses it on request.
+/// A node's annotations: a map of strings. It holds the JSON text as a slice of the archive, and
+/// parses it on demand.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Metadata(Bytes);
 
 impl Metadata {
-    /// Takes the text of a JSON object; anything else reads as empty.
+    /// Takes the text of a JSON object. Any other text counts as empty.
     pub fn from_json(text: Bytes) -> Metadata {
         Metadata(text)
     }
 
-    /// The map with these entries.
+    /// Creates a map with these entries.
     pub fn from_entries<'a>(entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> Metadata {
         let map: IndexMap<&str, &str> = entries.into_iter().collect();
         Metadata(serde_json::to_vec(&map).unwrap_or_default().into())
@@ -26,7 +27,8 @@ impl Metadata {
         serde_json::from_slice(&self.0).unwrap_or_default()
     }
 
-    /// The Python stack at the call, outermost frame first: pairs of a `File "…", line N, in f` line and a code line.
+    /// The Python stack at the call, outermost frame first: pairs of a `File "…", line N, in f`
+    /// line and a code line.
     pub fn stack_trace(&self) -> Option<String> {
         self.entries().swap_remove("stack_trace")
     }
@@ -36,7 +38,7 @@ impl Metadata {
         self.entries().swap_remove("nn_module_stack")
     }
 
-    /// The innermost module and the innermost line of the user's own code, where known.
+    /// The innermost module and the innermost line of the user's code, if known.
     pub fn source(&self) -> SourceLocation {
         let entries = self.entries();
         let module = entries.get("nn_module_stack").and_then(|stack| innermost_module(stack));
@@ -52,7 +54,7 @@ impl fmt::Debug for Metadata {
     }
 }
 
-/// A place in the user's program, for diagnostics. Empty where the archive says nothing.
+/// A place in the user's program, for diagnostics. Empty if the archive does not state it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceLocation {
     /// Path of the innermost module, such as `model.layers.0.self_attn`.
@@ -63,7 +65,7 @@ pub struct SourceLocation {
     pub code: Option<String>,
 }
 
-/// `model.layers.0, attention.py:34: \`x = self.norm(x)\``; empty if nothing is known.
+/// Formats as `model.layers.0, attention.py:34: \`x = self.norm(x)\``. Empty if nothing is known.
 impl fmt::Display for SourceLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(module) = &self.module {
@@ -88,7 +90,7 @@ fn innermost_module(stack: &str) -> Option<String> {
 
 type Frame = (Option<String>, Option<u32>, Option<String>);
 
-/// The last frame that is neither generated code nor PyTorch itself, else the last one.
+/// The last frame that is neither generated nor PyTorch's code, else the last frame.
 fn innermost_frame(trace: &str) -> Option<Frame> {
     let mut last: Option<(Frame, bool)> = None;
     let mut lines = trace.lines().peekable();

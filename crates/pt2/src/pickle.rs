@@ -1,4 +1,5 @@
-//! Pickled tensors. The machine builds values, and knows a fixed list of constructors; it runs nothing.
+//! Pickled tensors. The machine builds values with a fixed list of constructors and executes no
+//! code.
 
 mod fault;
 mod machine;
@@ -13,17 +14,18 @@ pub use self::fault::PickleFault;
 use machine::Machine;
 use torch::{Global, Loader};
 
-/// The tensor that `torch.save` wrote into `bytes`. `id` names it in messages and heads its storages' ids.
+/// Reads the tensor that `torch.save` wrote into `bytes`. `id` names it in messages and prefixes
+/// its storages' ids.
 pub(crate) fn load_tensor(bytes: Bytes, id: &str) -> Result<Weight> {
     let (machine, root) = run(bytes, id)?;
     machine.weight(root).map_err(|fault| Error::Pickle { member: id.into(), offset: 0, fault })
 }
 
-/// The map of tensors that `torch.save` wrote into `bytes`, as a checkpoint's `state_dict` is one. `id` names it in messages and heads
-/// its storages' ids.
+/// Reads a map of tensors that `torch.save` wrote into `bytes`, such as a checkpoint's
+/// `state_dict`. `id` names it in messages and prefixes its storages' ids.
 ///
 /// # Errors
-/// [`Error::Zip`] and [`Error::Pickle`] for a damaged file, and for one that holds anything else.
+/// [`Error::Zip`] and [`Error::Pickle`] for a damaged file, or a file with other contents.
 pub fn load_map(bytes: Bytes, id: &str) -> Result<IndexMap<String, Weight>> {
     let fail = |fault| Error::Pickle { member: id.into(), offset: 0, fault };
     let (machine, root) = run(bytes, id)?;

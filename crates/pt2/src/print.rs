@@ -1,4 +1,4 @@
-//! The text form: one call a line, as PyTorch prints a graph.
+//! The text form: one call per line, as PyTorch prints a graph.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -7,14 +7,15 @@ use std::{
 
 use crate::{Argument, Exported, Graph, InputSpec, Node, Passing, SymArg};
 
-/// The graph in PyTorch's form; results of a call with several are shown as the `getitem` calls that PyTorch makes of them.
+/// Prints the graph in PyTorch's form. Multiple results of a call appear as `getitem` calls, as in
+/// PyTorch.
 impl fmt::Display for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_graph(f, self, &self.inputs.iter().map(input_name).collect::<Vec<_>>())
     }
 }
 
-/// The graph, then every graph that it runs, each under its name.
+/// Prints the graph, then every graph that it runs, under its name.
 impl fmt::Display for Exported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = |(arg, spec): (&Argument, &InputSpec)| match spec {
@@ -72,7 +73,7 @@ fn returned(graph: &Graph) -> String {
     }
 }
 
-/// How many calls use each value; the return counts as one.
+/// Number of calls that use each value. The return counts as one call.
 fn count_users(graph: &Graph) -> HashMap<&str, usize> {
     let mut users = HashMap::new();
     let operands = graph.nodes.iter().map(|node| node.inputs.iter().flat_map(|i| i.arg.names()).collect::<HashSet<_>>());
@@ -87,7 +88,8 @@ fn subgraph_users(graph: &Graph, name: &str) -> usize {
     graph.nodes.iter().filter(|n| n.inputs.iter().any(|i| matches!(&i.arg, Argument::Graph(sub) if sub.name == name))).count()
 }
 
-/// The results that PyTorch takes out of a call's tuple or list; empty where the call itself is the value.
+/// Results that PyTorch extracts from a call's tuple or list. Empty if the call itself is the
+/// value.
 fn items(node: &Node) -> Vec<&str> {
     match &node.outputs[..] {
         [Argument::Tensors(list)] => list.iter().map(String::as_str).collect(),
@@ -107,7 +109,7 @@ fn node_name(node: &Node, index: usize) -> String {
     }
 }
 
-/// The target with every dot replaced, without its head.
+/// The name and overload of a target, joined by `_`.
 fn label(target: &str) -> String {
     let mut parts = target.rsplit('.');
     let (overload, name) = (parts.next().unwrap_or(target), parts.next());
@@ -154,7 +156,7 @@ fn symbolic<T>(arg: &SymArg<T>, literal: impl Fn(&T) -> String) -> String {
     }
 }
 
-/// An operand as PyTorch shows it: values by name with `%`, texts without quotes.
+/// Formats an operand like PyTorch: values by name with `%`, strings without quotes.
 fn value(arg: &Argument) -> String {
     match arg {
         Argument::None => "None".into(),
@@ -193,7 +195,7 @@ fn value(arg: &Argument) -> String {
     }
 }
 
-/// A returned value: values by bare name, texts quoted.
+/// Formats a returned value: values by bare name, strings quoted.
 fn result(arg: &Argument) -> String {
     match arg {
         Argument::String(text) => format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'").replace('\n', "\\n")),
@@ -211,7 +213,7 @@ fn complex(re: f64, im: f64) -> String {
     if re == 0.0 && re.is_sign_positive() { format!("{}j", part(im)) } else { format!("({}{sign}{}j)", part(re), part(im)) }
 }
 
-/// The shortest text that reads back as the same double, in Python's notation.
+/// The shortest text that parses to the same double, in Python's notation.
 fn float(v: f64) -> String {
     if v.is_nan() {
         return "nan".into();

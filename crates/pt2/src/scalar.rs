@@ -1,4 +1,4 @@
-//! The schema's enumerations, whose numbers are not those of ExecuTorch.
+//! The schema's enumerations. Their numbers differ from ExecuTorch's.
 
 use std::fmt;
 
@@ -6,15 +6,15 @@ use flambeau_tensor::DType;
 
 use crate::{Error, Result};
 
-/// An element type as an archive names it: one that can be stored here, or another by PyTorch's name.
+/// An element type of an archive: a storable type, or another type by PyTorch's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ScalarType {
     Known(DType),
-    /// A type that nothing is compiled for.
+    /// A type that the compiler does not support.
     Other(&'static str),
 }
 
-/// (schema number, PyTorch's name, type). The only list of these facts.
+/// All element types: (schema number, PyTorch's name, type).
 const SCALAR_TYPES: [(i64, &str, Option<DType>); 22] = [
     (0, "unknown", None),
     (1, "uint8", Some(DType::U8)),
@@ -67,7 +67,7 @@ impl ScalarType {
         }
     }
 
-    /// The storable type, if it is one.
+    /// The storable type, if there is one.
     pub fn dtype(self) -> Option<DType> {
         match self {
             ScalarType::Known(dtype) => Some(dtype),
@@ -82,7 +82,7 @@ impl From<DType> for ScalarType {
     }
 }
 
-/// `torch.float32`.
+/// Formats as `torch.float32`.
 impl fmt::Display for ScalarType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "torch.{}", self.torch_name())
@@ -117,7 +117,7 @@ macro_rules! enumeration {
 }
 
 enumeration! {
-    /// How a tensor lies in memory. Only strided tensors can be compiled.
+    /// Memory layout of a tensor. Only strided tensors can be compiled.
     Layout, "layout",
     Unknown = 0 "torch.unknown_layout", SparseCoo = 1 "torch.sparse_coo", SparseCsr = 2 "torch.sparse_csr",
     SparseCsc = 3 "torch.sparse_csc", SparseBsr = 4 "torch.sparse_bsr", SparseBsc = 5 "torch.sparse_bsc",
@@ -125,13 +125,13 @@ enumeration! {
 }
 
 enumeration! {
-    /// The order of strides that an operator asks for.
+    /// The order of strides that an operator requests.
     MemoryFormat, "memory format",
     Unknown = 0 "torch.unknown_format", Contiguous = 1 "torch.contiguous_format", ChannelsLast = 2 "torch.channels_last",
     ChannelsLast3d = 3 "torch.channels_last_3d", Preserve = 4 "torch.preserve_format",
 }
 
-/// Where a tensor was while the program was captured.
+/// Device of a tensor during capture.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Device {
     /// `cpu`, `cuda`, `mps`, …
@@ -146,7 +146,7 @@ impl Device {
     }
 }
 
-/// `cpu`, `cuda:0`.
+/// Formats as `cpu` or `cuda:0`.
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.index {

@@ -1,4 +1,5 @@
-//! The archive's JSON as it stands, schema major version 8. Absent fields take defaults, unknown ones are ignored.
+//! The archive's JSON, schema major version 8. Absent fields have defaults, and unknown fields are
+//! ignored.
 
 use std::fmt;
 
@@ -9,7 +10,7 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-/// The schema's major version that this reader takes.
+/// The supported major version of the schema.
 pub(crate) const MAJOR: i64 = 8;
 
 #[derive(Deserialize)]
@@ -200,7 +201,7 @@ pub(crate) enum Argument<'a> {
 #[derive(Deserialize)]
 pub(crate) struct SymExpr {
     pub(crate) expr_str: String,
-    /// Its value in the run that was captured.
+    /// Value in the captured run.
     #[serde(default)]
     pub(crate) hint: Option<Hint>,
 }
@@ -336,7 +337,7 @@ pub(crate) struct PayloadMeta {
     pub(crate) tensor_meta: Option<TensorMeta>,
 }
 
-/// A float: a number, or one of the texts `Infinity`, `-Infinity`, `NaN`.
+/// A float: a number, or one of the strings `Infinity`, `-Infinity`, `NaN`.
 #[derive(Clone, Copy)]
 pub(crate) struct Double(pub(crate) f64);
 

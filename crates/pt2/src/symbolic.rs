@@ -1,8 +1,9 @@
-//! Symbolic scalars: sympy's constructor syntax (`Add(Symbol('s77', integer=True), Integer(1))`) and Python's (`s77 + 1`).
+//! Symbolic scalars: sympy's constructor syntax (`Add(Symbol('s77', integer=True), Integer(1))`)
+//! and Python's (`s77 + 1`).
 //!
-//! Integers become [`Expr`]. A detour through floats is undone where its result is that of an integer division; any other
-//! becomes a rounded [`Real`]. What is neither becomes an opaque atom with its text, which is still comparable and printable, but not
-//! evaluable.
+//! Integers become [`Expr`]. A float computation that equals an integer division becomes that
+//! division. Any other float computation becomes a rounded [`Real`]. All other expressions become
+//! opaque atoms with their text, which can be compared and printed, but not evaluated.
 
 mod eval;
 mod syntax;
@@ -16,7 +17,7 @@ use crate::{
     limits::{MAX_EXPR_BYTES, MAX_EXPR_DEPTH, MAX_EXPR_NODES},
 };
 
-/// Why a text is no symbolic expression.
+/// Reason why a text is not a symbolic expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExpressionFault {
@@ -34,14 +35,14 @@ pub enum ExpressionFault {
     Depth,
     #[error("too many operands")]
     Operands,
-    /// `Symbol`, `Integer` or `Float` over something else than its text.
+    /// `Symbol`, `Integer` or `Float` with an argument other than its text.
     #[error("malformed `{0}`")]
     Malformed(String),
     #[error("`{0}` takes no text")]
     TextArgument(String),
     #[error("`{head}` takes no `{key}`")]
     Keyword { head: String, key: String },
-    /// An unknown function, or one with a wrong number of operands.
+    /// An unknown function, or a function with a wrong number of operands.
     #[error("`{head}` with {operands} operands is not known")]
     Unknown { head: String, operands: usize },
 }
@@ -65,12 +66,12 @@ pub enum SymBool {
     And(Vec<SymBool>),
     Or(Vec<SymBool>),
     Not(Box<SymBool>),
-    /// A condition that this algebra cannot express, as text.
+    /// An inexpressible condition, as text.
     Opaque(Arc<str>),
 }
 
 impl SymBool {
-    /// The value under an assignment of the symbols, if it can be told.
+    /// The value under an assignment of the symbols, if it is determined.
     pub fn eval(&self, value_of: &dyn Fn(&flambeau_tensor::Symbol) -> Option<i64>) -> Option<bool> {
         match self {
             SymBool::Known(value) => Some(*value),
@@ -84,7 +85,7 @@ impl SymBool {
 }
 
 impl Comparison {
-    /// Whether `a` stands in this relation to `b`.
+    /// Whether the relation holds between `a` and `b`.
     pub fn holds(self, a: i64, b: i64) -> bool {
         match self {
             Comparison::Eq => a == b,
@@ -130,20 +131,20 @@ impl fmt::Display for SymBool {
 #[derive(Clone, Debug, PartialEq)]
 pub enum SymFloat {
     Known(f64),
-    /// An expression by its text.
+    /// An expression as text.
     Expr(Arc<str>),
 }
 
-/// The integer expression that `text` writes.
+/// Parses an integer expression.
 ///
 /// # Errors
-/// [`Error::Expression`] with the byte where it goes wrong, [`Error::Limit`] if it is too long.
+/// [`Error::Expression`] with the byte offset of the fault, [`Error::Limit`] if it is too long.
 pub fn parse_int(text: &str) -> Result<Expr> {
     let value = parse(text)?;
     Ok(value.into_int(text))
 }
 
-/// The real number that `text` writes, if it is one that sizes and arithmetic make.
+/// Parses a real number. Returns `None` if it does not consist of sizes and arithmetic.
 ///
 /// # Errors
 /// As [`parse_int`].
@@ -151,7 +152,7 @@ pub fn parse_real(text: &str) -> Result<Option<Real>> {
     Ok(parse(text)?.real())
 }
 
-/// The boolean expression that `text` writes.
+/// Parses a boolean expression.
 ///
 /// # Errors
 /// As [`parse_int`].

@@ -1,4 +1,4 @@
-//! Weights: views of storages, and quantized tensors made of several.
+//! Weights: views of storages, and quantized tensors of several views.
 
 use std::{
     fmt,
@@ -14,7 +14,8 @@ use crate::{
     limits::{FREE_EXPANSION, MAX_EXPANSION_RATIO},
 };
 
-/// A run of bytes that tensors view. Two with the same id in one archive are the same bytes, also where tensors write to them.
+/// Bytes that tensors view. In one archive, equal ids mean the same memory, including writes by
+/// tensors.
 #[derive(Clone, Debug)]
 pub struct Storage {
     id: Arc<str>,
@@ -29,7 +30,7 @@ enum Backing {
     Computed(Arc<Produce>),
 }
 
-/// Why a storage could not be computed.
+/// Reason why a storage could not be computed.
 pub type ComputeError = Box<dyn std::error::Error + Send + Sync>;
 
 type Produce = dyn Fn() -> Result<Bytes, ComputeError> + Send + Sync;
@@ -44,7 +45,7 @@ impl fmt::Debug for Backing {
     }
 }
 
-/// A compressed member, inflated when it is first read.
+/// A compressed member, inflated at the first read.
 #[derive(Debug)]
 struct Deflated {
     container: Container,
@@ -53,13 +54,14 @@ struct Deflated {
 }
 
 impl Storage {
-    /// A storage over `bytes`. Equal ids must mean the same storage within one program.
+    /// Creates a storage over `bytes`. Equal ids must mean the same storage within one program.
     pub fn new(id: impl Into<Arc<str>>, bytes: Bytes) -> Storage {
         Storage { id: id.into(), len: bytes.len(), backing: Backing::Bytes(bytes) }
     }
 
-    /// A storage of `len` bytes that `produce` computes from something smaller or differently packed. It runs on every read, and
-    /// nothing is cached. Equal ids must mean the same storage within one program.
+    /// Creates a storage of `len` bytes that `produce` computes from smaller or differently packed
+    /// data. `produce` runs on every read, and nothing is cached. Equal ids must mean the same
+    /// storage within one program.
     pub fn computed(
         id: impl Into<Arc<str>>,
         len: usize,
@@ -68,7 +70,7 @@ impl Storage {
         Storage { id: id.into(), len, backing: Backing::Computed(Arc::new(produce)) }
     }
 
-    /// The storage in member `name` of `container`.
+    /// Creates the storage of member `name` of `container`.
     pub(crate) fn member(container: &Container, name: &str, id: String) -> Result<Storage> {
         Ok(match container.member(name)? {
             Member::Stored(bytes) => Storage::new(id, bytes),
@@ -79,12 +81,13 @@ impl Storage {
         })
     }
 
-    /// Its identity within one program: the place in the archive.
+    /// Identity within one program: the place in the archive.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Whether both are known to be the same bytes without reading any, also across programs and archives.
+    /// Whether both are certainly the same bytes, without reading them. Works across programs and
+    /// archives.
     pub fn is_same(&self, other: &Storage) -> bool {
         match (&self.backing, &other.backing) {
             (Backing::Bytes(a), Backing::Bytes(b)) => a.as_ptr() == b.as_ptr() && a.len() == b.len(),
@@ -99,15 +102,16 @@ impl Storage {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the storage is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The bytes: a slice of the archive, unless it is compressed or computed.
+    /// Returns the bytes: a slice of the archive, unless they are compressed or computed.
     ///
     /// # Errors
-    /// [`Error::Member`] if a compressed member is damaged, [`Error::Computed`] or [`Error::Tensor`] if computing fails.
+    /// [`Error::Member`] if a compressed member is damaged, [`Error::Computed`] or
+    /// [`Error::Tensor`] if computing fails.
     pub fn bytes(&self) -> Result<Bytes> {
         match &self.backing {
             Backing::Bytes(bytes) => Ok(bytes.clone()),
@@ -141,8 +145,8 @@ impl std::hash::Hash for Storage {
     }
 }
 
-/// A strided view of a storage; strides and offset count elements. Equal views alias: they are one tensor, so that a write to
-/// one is a write to the other.
+/// A strided view of a storage. Strides and offset count elements. Equal views are one tensor, so a
+/// write to one changes the other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct View {
     pub dtype: DType,
@@ -153,13 +157,13 @@ pub struct View {
 }
 
 impl View {
-    /// A row-major view of a whole storage.
+    /// Creates a row-major view of a whole storage.
     pub fn row_major(dtype: DType, shape: Vec<usize>, storage: Storage) -> View {
         let strides = flambeau_tensor::row_major_strides(&shape).iter().map(|&s| s.unsigned_abs()).collect();
         View { dtype, shape, strides, offset: 0, storage }
     }
 
-    /// Whether the elements lie in row-major order without gaps.
+    /// Whether the elements are in row-major order without gaps.
     pub fn is_contiguous(&self) -> bool {
         let mut expected = 1usize;
         for (&size, &stride) in self.shape.iter().zip(&self.strides).rev() {
@@ -174,10 +178,12 @@ impl View {
         true
     }
 
-    /// The elements as a row-major tensor `[shape]`: a slice of the storage where they lie so, else a copy.
+    /// Returns the elements as a row-major tensor `[shape]`: a slice of the storage if contiguous,
+    /// else a copy.
     ///
     /// # Errors
-    /// [`Error::Tensor`] if they pass the end of the storage, [`Error::Limit`] if a repeating view is too large to write out.
+    /// [`Error::Tensor`] if elements are outside of the storage, [`Error::Limit`] if a repeating
+    /// view is too large to expand.
     pub fn tensor(&self) -> Result<Tensor> {
         let size = self.dtype.size();
         let len = self.check_extent()?;
@@ -208,14 +214,15 @@ impl View {
         Error::tensor(&self.storage.id, fault)
     }
 
-    /// The view reaches byte `end`, where the storage has ended.
+    /// The error for a view that reaches byte `end` beyond the storage.
     fn outside(&self, end: usize) -> Error {
         let (dtype, offset, len) = (self.dtype, self.offset, self.storage.len);
         let (shape, strides) = (self.shape.clone(), self.strides.clone());
         self.error(TensorFault::Outside { dtype, shape, strides, offset, end, len })
     }
 
-    /// Bytes of the row-major tensor, after checking that every element lies in the storage.
+    /// Checks that every element is inside the storage. Returns the size of the row-major tensor in
+    /// bytes.
     pub(crate) fn check_extent(&self) -> Result<usize> {
         let size = self.dtype.size();
         if self.shape.len() != self.strides.len() {
@@ -240,7 +247,7 @@ impl View {
         Ok(len)
     }
 
-    /// Copies the elements of `N` bytes in row-major order. The extent has been checked.
+    /// Copies elements of `N` bytes in row-major order. The extent is already checked.
     fn gather<const N: usize>(&self, from: &[u8], to: &mut [u8]) {
         let (Some(&inner), Some(&step)) = (self.shape.last(), self.strides.last()) else { return };
         let outer = self.shape.len() - 1;
@@ -253,7 +260,8 @@ impl View {
             }
             for d in (0..outer).rev() {
                 index[d] += 1;
-                // Past the end of a dim the sum may leave the storage, and comes back before it is used.
+                // Past the end of an axis, the sum may leave the storage, but it returns before its
+                // use.
                 base = base.wrapping_add(self.strides[d]);
                 if index[d] < self.shape[d] {
                     break;
@@ -274,14 +282,15 @@ pub enum Attribute {
     Float(f64),
     /// Text, a device or a layout.
     Text(String),
-    /// PyTorch's name of an element type, without `torch.`: also those below one byte, such as `int4`.
+    /// PyTorch's name of an element type without `torch.`, including types below one byte such as
+    /// `int4`.
     DType(String),
     List(Vec<Attribute>),
-    /// An object of that class, such as how activations are quantized.
+    /// An object of this class, such as the quantization of activations.
     Object(String),
 }
 
-/// A quantized tensor: named tensors and scalars of a class that gives them a meaning.
+/// A quantized tensor: named tensors and scalars, interpreted by its class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Subclass {
     /// The class without its module, such as `IntxUnpackedToInt8Tensor`.
@@ -299,7 +308,7 @@ pub struct Subclass {
 pub enum Weight {
     Strided(View),
     Subclass(Box<Subclass>),
-    /// A tensor whose element type cannot be stored here, such as a complex one.
+    /// A tensor with an unsupported element type, such as a complex one.
     Foreign {
         dtype: ScalarType,
         shape: Vec<usize>,
@@ -317,12 +326,13 @@ impl fmt::Debug for Weight {
 }
 
 impl Weight {
-    /// A weight of its own over a row-major tensor. `id` must differ from that of every other storage of the program.
+    /// Creates a weight over a row-major tensor. `id` must differ from the ids of all other
+    /// storages of the program.
     pub fn from_tensor(id: impl Into<Arc<str>>, tensor: &Tensor) -> Weight {
         Weight::Strided(View::row_major(tensor.dtype(), tensor.shape().to_vec(), Storage::new(id, tensor.bytes().clone())))
     }
 
-    /// Element type as the graph sees it: that of a quantized tensor after dequantization.
+    /// Element type in the graph: for a quantized tensor, the type after dequantization.
     pub fn dtype(&self) -> ScalarType {
         match self {
             Weight::Strided(view) => view.dtype.into(),
@@ -331,7 +341,7 @@ impl Weight {
         }
     }
 
-    /// Shape as the graph sees it.
+    /// Shape in the graph: for a quantized tensor, the shape after dequantization.
     pub fn shape(&self) -> &[usize] {
         match self {
             Weight::Strided(view) => &view.shape,
@@ -340,10 +350,11 @@ impl Weight {
         }
     }
 
-    /// The elements of an ordinary tensor, row-major.
+    /// Returns the elements of an ordinary tensor in row-major order.
     ///
     /// # Errors
-    /// As [`View::tensor`]; [`Error::NoElements`] for a quantized tensor, [`Error::ElementType`] for a foreign one.
+    /// As [`View::tensor`]. [`Error::NoElements`] for a quantized tensor, [`Error::ElementType`]
+    /// for an unsupported element type.
     pub fn tensor(&self) -> Result<Tensor> {
         match self {
             Weight::Strided(view) => view.tensor(),
@@ -354,8 +365,8 @@ impl Weight {
         }
     }
 
-    /// Whether both hold the same values: the same view, or equal fields. Tied quantized weights are stored once per name, so
-    /// their bytes are compared.
+    /// Whether both hold the same values: the same view, or equal fields. Tied quantized weights
+    /// are stored once per name, so this compares their bytes.
     ///
     /// # Errors
     /// As [`View::tensor`].

@@ -1,4 +1,4 @@
-//! Every archive of the cases parses and gives all its weights.
+//! Every archive of the cases can be parsed, and all its weights can be read.
 
 use std::{fs, path::Path, process::ExitCode};
 

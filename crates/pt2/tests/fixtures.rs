@@ -1,4 +1,5 @@
-//! Archives that `fixtures/make.py` wrote: what the reader must find in them, and that damaged ones are refused.
+//! Reads archives that `fixtures/make.py` wrote and checks their contents. Damaged archives must be
+//! refused.
 
 use std::{fs, path::PathBuf};
 
@@ -37,7 +38,7 @@ fn text_is_that_of_pytorch() {
     }
 }
 
-/// Weights of the model `Views`, in the archive of whichever layout.
+/// Checks weights of the model `Views` in an archive of any layout.
 fn check_views(file: &str) {
     let p = program(file);
     assert_eq!(p.dialect, Dialect::Training, "{file}");
@@ -136,7 +137,7 @@ fn quantized_weights_give_their_fields() {
     assert!(p.weights["0.weight"].tensor().is_err());
 }
 
-/// Reads everything that an archive offers.
+/// Reads all contents of an archive.
 fn read_all(bytes: Bytes) -> flambeau_pt2::Result<()> {
     let archive = Archive::open(bytes)?;
     for name in archive.program_names() {
@@ -175,7 +176,7 @@ fn other_files_are_refused_by_name() {
     assert_eq!(unknown, "no program `other` in the archive, which has: model");
 }
 
-/// An archive with these members and the marks of the folder layout.
+/// An archive in the folder layout with these members.
 fn folder(members: &[(&str, &str)]) -> Bytes {
     use std::io::Write;
     let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));

@@ -1,8 +1,8 @@
-//! What can be wrong with a pickle.
+//! Faults of pickles.
 
 use crate::Error;
 
-/// Why a pickle is not a tensor, or not a pickle at all.
+/// Reason why bytes are not a pickle of tensors.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PickleFault {
@@ -28,7 +28,7 @@ pub enum PickleFault {
     LongInteger(usize),
     #[error("expected {expected}, found {found}")]
     Expected { expected: &'static str, found: String },
-    /// A name that is not on the list of those that tensors need.
+    /// A name that is not on the list of allowed constructors.
     #[error("`{module} {name}` is not among the constructors that tensors need")]
     Global { module: String, name: String },
     #[error("cannot call {callee} with {arguments} arguments")]
@@ -43,10 +43,10 @@ pub enum PickleFault {
     Untyped,
     #[error("{found} {what} exceed the limit of {limit}")]
     Limit { what: &'static str, found: usize, limit: usize },
-    /// A fault within something that has a name.
+    /// A fault inside a named object.
     #[error("{place}: {fault}")]
     At { place: String, fault: Box<PickleFault> },
-    /// A storage or a view that the archive cannot give.
+    /// A storage or view that cannot be read from the archive.
     #[error("{0}")]
     Archive(Box<Error>),
 }

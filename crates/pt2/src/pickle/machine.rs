@@ -1,10 +1,11 @@
-//! The stack machine of pickle protocol 2. Containers live in one arena, so that nesting costs no recursion.
+//! The stack machine of pickle protocol 2. All containers are in one arena, so nesting needs no
+//! recursion.
 
 use std::collections::HashMap;
 
 use super::fault::PickleFault;
 
-/// A stack value: small, containers and texts by index into the arena.
+/// A small stack value. Containers and strings are indices into the arena.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum StackValue<G> {
     None,
@@ -16,26 +17,26 @@ pub(super) enum StackValue<G> {
     List(usize),
     Dict(usize),
     Global(G),
-    /// Made by a constructor of the host.
+    /// An object made by a constructor of the host.
     Object(usize),
 }
 
-/// What the machine runs for.
+/// The host of a machine, which provides the constructors.
 pub(super) trait Host: Sized {
     type Global: Copy + PartialEq + std::fmt::Debug;
     type Object;
 
-    /// The constructor or constant of that name, if it is allowed.
+    /// The constructor or constant with this name, if it is allowed.
     fn global(&mut self, module: &str, name: &str) -> Option<Self::Global>;
-    /// `global(*args)`.
+    /// Evaluates `global(*args)`.
     fn reduce(
         machine: &mut Machine<Self>,
         global: Self::Global,
         args: &[StackValue<Self::Global>],
     ) -> Result<StackValue<Self::Global>, PickleFault>;
-    /// Whether an object has a state of its own that a pickle sets after it was made.
+    /// Whether a pickle sets an object's state after its construction.
     fn has_state(object: &Self::Object) -> bool;
-    /// The object behind a persistent id.
+    /// Resolves a persistent id to its object.
     fn persistent(machine: &mut Machine<Self>, id: StackValue<Self::Global>) -> Result<StackValue<Self::Global>, PickleFault>;
 }
 
@@ -96,7 +97,7 @@ impl<H: Host> Machine<H> {
         }
     }
 
-    /// Runs to the end and gives the result, or the byte and the reason of a fault.
+    /// Runs to the end. Returns the result, or the byte and the reason of a fault.
     pub(super) fn run(&mut self, pickle: &[u8]) -> Result<StackValue<H::Global>, (usize, PickleFault)> {
         let mut cursor = Cursor { bytes: pickle, at: 0 };
         loop {
@@ -107,7 +108,7 @@ impl<H: Host> Machine<H> {
         }
     }
 
-    /// One instruction; the result at the last one.
+    /// Executes one instruction. The last instruction returns the result.
     fn step(&mut self, c: &mut Cursor<'_>) -> Result<Option<StackValue<H::Global>>, PickleFault> {
         let value = match c.byte()? {
             0x80 => return if c.byte()? <= 2 { Ok(None) } else { Err(PickleFault::Protocol) },
@@ -144,7 +145,7 @@ impl<H: Host> Machine<H> {
         Ok(None)
     }
 
-    /// The instructions without operands that build containers and objects.
+    /// Executes instructions without operands, which build containers and objects.
     fn step_container(&mut self, opcode: u8) -> Result<(), PickleFault> {
         let value = match opcode {
             b')' => self.new_tuple(Vec::new()),
@@ -179,14 +180,15 @@ impl<H: Host> Machine<H> {
                 let items = self.pop_to_mark()?;
                 return self.set_items(&items);
             }
-            // A call, and an object made of its class.
+            // A call, or the construction of an object.
             b'R' | 0x81 => {
                 let (args, callee) = (self.pop()?, self.pop()?);
                 let StackValue::Global(global) = callee else { return Err(PickleFault::NotCallable(self.kind(callee))) };
                 let args = self.tuple(args).ok_or_else(|| self.expected("a tuple of arguments", args))?.to_vec();
                 H::reduce(self, global, &args)?
             }
-            // The state of an ordered dict is its `_metadata`, which says nothing about tensors; that of other objects is not read.
+            // Object state is ignored. For an ordered dict, it is only `_metadata`, which does not
+            // concern tensors.
             b'b' => {
                 self.pop()?;
                 return match self.top()? {
@@ -296,7 +298,7 @@ impl<H: Host> Machine<H> {
         }
     }
 
-    /// Entries in the order of writing; a key written twice appears twice.
+    /// Entries in the order of insertion. A repeated key appears twice.
     pub(super) fn dict(&self, value: StackValue<H::Global>) -> Option<&[Pair<H::Global>]> {
         match value {
             StackValue::Dict(at) => self.dicts.get(at).map(Vec::as_slice),
@@ -304,12 +306,12 @@ impl<H: Host> Machine<H> {
         }
     }
 
-    /// The fault of a value that is something else.
+    /// The fault for a value of an unexpected kind.
     pub(super) fn expected(&self, expected: &'static str, found: StackValue<H::Global>) -> PickleFault {
         PickleFault::Expected { expected, found: self.kind(found) }
     }
 
-    /// What a value is, for messages.
+    /// Kind of a value, for messages.
     pub(super) fn kind(&self, value: StackValue<H::Global>) -> String {
         match value {
             StackValue::None => "None".into(),
@@ -326,7 +328,7 @@ impl<H: Host> Machine<H> {
     }
 }
 
-/// A two's complement integer of any length, here at most eight bytes.
+/// Reads a two's complement integer of at most eight bytes.
 fn long<G>(c: &mut Cursor<'_>) -> Result<StackValue<G>, PickleFault> {
     let len = usize::from(c.byte()?);
     let digits = c.take(len)?;

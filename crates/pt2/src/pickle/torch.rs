@@ -1,4 +1,4 @@
-//! The constructors of tensors.
+//! Constructors of tensors.
 
 use flambeau_tensor::DType;
 use indexmap::IndexMap;
@@ -14,11 +14,11 @@ use super::{
     machine::{Host, Machine, StackValue},
 };
 
-/// Provides the constructors, and the storages that accompany the pickle.
+/// Provides the constructors, and the storages next to the pickle.
 pub(super) struct Loader {
     container: Container,
     id: String,
-    /// Names of classes that [`Global::Class`] counts.
+    /// Class names, indexed by [`Global::Class`].
     classes: Vec<String>,
 }
 
@@ -28,7 +28,7 @@ impl Loader {
     }
 }
 
-/// A name that a pickle may use.
+/// A global name that a pickle may use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Global {
     RebuildFromType,
@@ -40,13 +40,13 @@ pub(super) enum Global {
     Size,
     Device,
     GetLayout,
-    /// Class of a storage, with the type of its elements; untyped ones count bytes.
+    /// Class of a storage, with its element type. `None` is an untyped storage, which counts bytes.
     StorageClass(Option<DType>),
     /// An element type by PyTorch's name.
     DType(&'static str),
     /// The class of ordinary tensors.
     PlainTensor,
-    /// A class of a library that quantizes: of tensors, or of settings that they keep.
+    /// A class from a quantization library, for tensors or their settings.
     Class(usize),
 }
 
@@ -76,10 +76,10 @@ const CONSTRUCTORS: [(&str, &str, Global); 23] = [
     ("torch.nn.parameter", "Buffer", Global::PlainTensor),
 ];
 
-/// Packages whose classes are read: fields and names, never code.
+/// Packages whose classes may be read. Only fields and names are read, never code.
 const QUANTIZERS: [&str; 2] = ["torchao.", "executorch."];
 
-/// Element types below one byte, which occur as attributes only.
+/// Element types below one byte, which occur only as attributes.
 const SMALL_TYPES: [&str; 14] =
     ["int1", "int2", "int3", "int4", "int5", "int6", "int7", "uint1", "uint2", "uint3", "uint4", "uint5", "uint6", "uint7"];
 
@@ -94,7 +94,7 @@ pub(super) enum Object {
         shape: Vec<usize>,
     },
     Subclass(Box<Subclass>),
-    /// A setting: an object of that class, of which nothing else is read.
+    /// A settings object of this class. Only its class is read.
     Setting(usize),
 }
 
@@ -153,7 +153,7 @@ impl Host for Loader {
     }
 }
 
-/// Refuses more than `limit` of something.
+/// Refuses counts above `limit`.
 fn within(what: &'static str, found: usize, limit: usize) -> Result<(), PickleFault> {
     if found > limit { Err(PickleFault::Limit { what, found, limit }) } else { Ok(()) }
 }
@@ -274,7 +274,7 @@ impl Machine<Loader> {
         })
     }
 
-    /// The tensor that a value is.
+    /// Converts a value to the tensor that it holds.
     pub(super) fn weight(&self, value: Val) -> Result<Weight, PickleFault> {
         match self.object(value) {
             Some(Object::Tensor(view)) => Ok(Weight::Strided(view.clone())),

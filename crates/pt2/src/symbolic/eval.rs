@@ -1,4 +1,4 @@
-//! Meaning of the constructors and operators.
+//! Evaluates constructors and operators.
 
 use std::sync::Arc;
 
@@ -7,25 +7,25 @@ use flambeau_tensor::{Atom, Expr, Real, Rounding, Symbol};
 use super::{Comparison, ExpressionFault, SymBool};
 use crate::limits::{MAX_EXPR_DEGREE, MAX_EXPR_TERMS, MAX_EXPR_WEIGHT};
 
-/// What a sub-expression is known to be.
+/// Value of a sub-expression.
 #[derive(Clone, Debug)]
 pub(super) enum SymValue {
     Int(Expr),
-    /// An exact quotient that no rounding has touched, such as a true division of integers.
+    /// An exact quotient without rounding, such as a true division of integers.
     Ratio(Expr, Expr),
-    /// A number that floats are part of.
+    /// A number that involves floats.
     Real(Real),
     /// A value that holds under a condition.
     Case(Box<SymValue>, SymBool),
     Bool(SymBool),
-    /// Anything else, by its text.
+    /// Any other value, by its text.
     Opaque(Arc<str>),
 }
 
 pub(super) enum Arg<'a> {
     Value(SymValue),
     Text(&'a str),
-    /// The key of an argument `key=value`; no value changes a meaning here.
+    /// The key of an argument `key=value`. Its value has no effect.
     Keyword(&'a str),
 }
 
@@ -48,7 +48,7 @@ impl SymValue {
         SymValue::Opaque(text.into())
     }
 
-    /// A decimal literal: an integer, or a float that a small fraction states exactly.
+    /// Evaluates a decimal literal: an integer or a float.
     pub(super) fn number(text: &str) -> Option<SymValue> {
         if let Ok(v) = text.parse() {
             return Some(SymValue::Int(Expr::Int(v)));
@@ -73,7 +73,7 @@ impl SymValue {
         }
     }
 
-    /// The number as one that floats may be part of.
+    /// Converts the number to a real number.
     pub(super) fn real(&self) -> Option<Real> {
         match self {
             SymValue::Int(e) => Some(Real::Size(e.clone())),
@@ -83,7 +83,7 @@ impl SymValue {
         }
     }
 
-    /// Numerator and denominator of an exact number.
+    /// Numerator and denominator, if the number is exact.
     fn ratio(&self) -> Option<(Expr, Expr)> {
         match self {
             SymValue::Int(e) => Some((e.clone(), Expr::Int(1))),
@@ -93,7 +93,8 @@ impl SymValue {
     }
 }
 
-/// `value` as a fraction with a power of two below it, if products with sizes stay exact in a double.
+/// Converts `value` to a fraction over a power of two, if products with sizes stay exact in a
+/// double. Else it becomes a real number, or is opaque if not finite.
 fn float(value: f64, text: &str) -> SymValue {
     const DENOMINATOR: i64 = 1 << 16;
     const LARGEST: f64 = 1e9;
@@ -116,7 +117,7 @@ fn quotient(num: Expr, den: Expr) -> SymValue {
     }
 }
 
-/// A value that is written as a bare name.
+/// Evaluates a bare name.
 pub(super) fn name(text: &str) -> SymValue {
     match text {
         "true" | "True" => SymValue::Bool(SymBool::Known(true)),
@@ -139,7 +140,8 @@ fn degree(e: &Expr) -> usize {
 
 fn product(a: &Expr, b: &Expr) -> Option<Expr> {
     let small = terms(a).checked_mul(terms(b))? <= MAX_EXPR_TERMS && degree(a) + degree(b) <= MAX_EXPR_DEGREE;
-    // Every term of one is in a product with all terms of the other. Nested, that would grow without bound.
+    // Every term of one factor is multiplied by all terms of the other. Nested products would grow
+    // without bound.
     let is_light = || a.weight() * terms(b) + b.weight() * terms(a) <= MAX_EXPR_WEIGHT;
     (small && is_light()).then(|| a.clone() * b.clone())
 }
@@ -148,7 +150,7 @@ fn sum(a: &Expr, b: &Expr) -> Option<Expr> {
     (terms(a) + terms(b) <= MAX_EXPR_TERMS).then(|| a.clone() + b.clone())
 }
 
-/// An operation on numbers that are no exact fractions, as Python computes it in floats.
+/// Applies an operation to inexact numbers, as Python computes it in floats.
 fn in_floats(a: &SymValue, b: &SymValue, of: fn(Arc<[Real; 2]>) -> Real) -> Option<SymValue> {
     let x = of(Arc::new([a.real()?, b.real()?]));
     (x.weight() <= MAX_EXPR_WEIGHT).then_some(SymValue::Real(x))
@@ -163,7 +165,8 @@ fn exact_sum(a: &SymValue, b: &SymValue) -> Option<SymValue> {
     if d == e {
         return Some(quotient(sum(&n, &m)?, d));
     }
-    // Denominators that are symbolic would occur several times in the result and so grow without bound.
+    // Symbolic denominators would occur several times in the result, so it would grow without
+    // bound.
     let (d_int, e_int) = (Expr::Int(d.as_int()?), Expr::Int(e.as_int()?));
     Some(quotient(sum(&product(&n, &e_int)?, &product(&m, &d_int)?)?, product(&d_int, &e_int)?))
 }
@@ -190,7 +193,7 @@ fn floor_div(a: &SymValue, b: &SymValue) -> Option<SymValue> {
     floor(&quotient)
 }
 
-/// A number that floats are part of, rounded.
+/// Rounds a number that involves floats.
 fn rounded_real(v: &SymValue, rounding: Rounding) -> Option<SymValue> {
     match v {
         SymValue::Real(x) => Some(SymValue::Int(Expr::rounded(rounding, x.clone()))),
@@ -217,7 +220,7 @@ fn ceil(v: &SymValue) -> Option<SymValue> {
     }))
 }
 
-/// Rounding toward zero, where that is rounding down: neither operand can be negative.
+/// Rounds toward zero. An exact quotient is rounded down, so neither operand may be negative.
 fn trunc(v: &SymValue) -> Option<SymValue> {
     if let Some(rounded) = rounded_real(v, Rounding::Trunc) {
         return Some(rounded);
@@ -230,12 +233,12 @@ fn trunc(v: &SymValue) -> Option<SymValue> {
     (smallest(&num) >= 0 && smallest(&den) >= 0).then(|| SymValue::Int(num.floor_div(&den)))
 }
 
-/// Whether a symbol stands for a size of an input: the exporter names those `s` and a number.
+/// Whether a symbol is a size of an input. The exporter names such symbols `s` and a number.
 fn is_size(symbol: &Symbol) -> bool {
     symbol.name().strip_prefix('s').is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// Rounding to the nearest integer, of two the even one.
+/// Rounds to the nearest integer, ties to even.
 fn nearest(v: &SymValue) -> Option<SymValue> {
     let (num, den) = match (rounded_real(v, Rounding::Nearest), v.ratio()) {
         (Some(rounded), _) => return Some(rounded),
@@ -254,7 +257,7 @@ fn square_root(v: &SymValue) -> Option<SymValue> {
 fn power(base: &SymValue, exponent: &SymValue) -> Option<SymValue> {
     exact_power(base, exponent).or_else(|| {
         let power = in_floats(base, exponent, Real::Power)?;
-        // A power of integers is an integer, which floats hold exactly as far as sizes go.
+        // A power of integers is an integer. Floats represent it exactly in the range of sizes.
         let are_integers = matches!((base, exponent), (SymValue::Int(_), SymValue::Int(n)) if n.as_int().is_none_or(|n| n >= 0));
         if are_integers { rounded_real(&power, Rounding::Nearest) } else { Some(power) }
     })
@@ -262,7 +265,7 @@ fn power(base: &SymValue, exponent: &SymValue) -> Option<SymValue> {
 
 fn exact_power(base: &SymValue, exponent: &SymValue) -> Option<SymValue> {
     let (SymValue::Int(base), SymValue::Int(Expr::Int(n))) = (base, exponent) else { return None };
-    // `product` keeps what nested powers hold several times below a limit.
+    // `product` limits the size of nested powers.
     let n = usize::try_from(*n).ok().filter(|&n| n <= MAX_EXPR_DEGREE)?;
     (0..n).try_fold(Expr::Int(1), |acc, _| product(&acc, base)).map(SymValue::Int)
 }
@@ -310,7 +313,7 @@ pub(super) fn not(v: SymValue, inner: &str) -> SymValue {
     })
 }
 
-/// The value of `head(args)`, whose own text is `text`.
+/// Evaluates `head(args)`, written as `text`.
 pub(super) fn call(head: &str, args: Vec<Arg<'_>>, text: &str) -> Result<SymValue, ExpressionFault> {
     if let Some(literal) = literal(head, &args) {
         return literal.ok_or_else(|| ExpressionFault::Malformed(head.to_owned()));
@@ -327,7 +330,8 @@ pub(super) fn call(head: &str, args: Vec<Arg<'_>>, text: &str) -> Result<SymValu
     Ok(apply(head, values, text)?.unwrap_or_else(|| SymValue::opaque(text)))
 }
 
-/// `Symbol`, `Integer`, `Float`: the heads whose arguments are texts. `None` for any other head.
+/// Evaluates `Symbol`, `Integer` and `Float`, whose arguments are literals. Returns `None` for any
+/// other head.
 fn literal(head: &str, args: &[Arg<'_>]) -> Option<Option<SymValue>> {
     let value = match (head, args.first()) {
         ("Symbol" | "Dummy", Some(Arg::Text(name))) => Some(SymValue::Int(Expr::symbol(Symbol::new(name)))),
@@ -376,7 +380,7 @@ fn apply(head: &str, mut values: Vec<SymValue>, text: &str) -> Result<Option<Sym
     })
 }
 
-/// 1 where a condition holds and 0 where it does not.
+/// 1 if a condition is true, else 0.
 fn indicator(condition: &SymBool) -> Option<Expr> {
     let one = Expr::Int(1);
     let not_negative = |e: Expr| (e + Expr::Int(1)).maximum(&Expr::Int(0)).minimum(&Expr::Int(1));
@@ -403,14 +407,14 @@ fn indicator(condition: &SymBool) -> Option<Expr> {
     })
 }
 
-/// `condition ? then : otherwise`.
+/// Evaluates `condition ? then : otherwise`.
 fn choice(condition: &SymBool, then: &SymValue, otherwise: &SymValue) -> Option<SymValue> {
     let holds = SymValue::Int(indicator(condition)?);
     let fails = infix(Infix::Sub, SymValue::Int(Expr::Int(1)), holds.clone(), "");
     add(&mul(&holds, then)?, &mul(&fails, otherwise)?)
 }
 
-/// The value of the first case whose condition holds.
+/// The value of the first case with a true condition.
 fn piecewise(cases: &[SymValue]) -> Option<SymValue> {
     let (last, rest) = cases.split_last()?;
     let SymValue::Case(otherwise, SymBool::Known(true)) = last else { return None };
@@ -420,7 +424,7 @@ fn piecewise(cases: &[SymValue]) -> Option<SymValue> {
     })
 }
 
-/// An integer in any case: the exact one, else an opaque one.
+/// The exact integer, else an opaque integer.
 fn rounded(exact: Option<SymValue>, text: &str) -> SymValue {
     exact.unwrap_or_else(|| SymValue::Int(SymValue::opaque(text).into_int(text)))
 }
@@ -432,7 +436,7 @@ fn two_to(v: &SymValue) -> Option<SymValue> {
     }
 }
 
-/// Heads that take any number of operands. `None` for any other head.
+/// Evaluates heads with any number of operands. Returns `None` for any other head.
 fn apply_nary(head: &str, values: &mut Vec<SymValue>, text: &str) -> Option<Option<SymValue>> {
     let fold = |zero: i64, f: fn(&SymValue, &SymValue) -> Option<SymValue>| match values.split_first() {
         Some((first, rest)) => rest.iter().try_fold(first.clone(), |acc, v| f(&acc, v)),

@@ -1,4 +1,4 @@
-//! Grammar: constructor calls, infix operators by precedence, names, numbers, quoted texts.
+//! Parser for constructor calls, infix operators by precedence, names, numbers and quoted strings.
 
 use super::{
     Comparison, ExpressionFault,
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::limits::{MAX_EXPR_DEPTH, MAX_EXPR_NODES};
 
-/// What is wrong, and at which byte.
+/// A parse error with its byte offset.
 pub(super) struct Fault {
     pub(super) offset: usize,
     pub(super) fault: ExpressionFault,
@@ -19,7 +19,7 @@ pub(super) struct Parser<'a> {
     nodes: usize,
 }
 
-/// Binary operators with their binding strength, longer spellings first. `**` binds to the right.
+/// Binary operators with their precedence, longer spellings first. `**` is right-associative.
 const INFIX: [(&str, u8, Infix); 15] = [
     ("**", 9, Infix::Pow),
     ("//", 7, Infix::FloorDiv),
@@ -85,7 +85,7 @@ impl<'a> Parser<'a> {
         Some(word)
     }
 
-    /// Digits with an optional fraction and exponent.
+    /// Parses digits with an optional fraction and exponent.
     fn number(&mut self) -> Option<&'a str> {
         self.skip_space();
         let rest = self.rest();

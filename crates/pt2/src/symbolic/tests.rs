@@ -6,7 +6,7 @@ fn shown(result: Result<impl fmt::Display>) -> String {
     result.map_or_else(|e| format!("error: {e}"), |v| v.to_string())
 }
 
-/// `$s` and `$u` stand for a backed and an unbacked symbol.
+/// Replaces `$s` and `$u` by a backed and an unbacked symbol.
 fn filled(text: &str) -> String {
     text.replace("$s", S).replace("$u", U)
 }
@@ -118,7 +118,7 @@ fn size_is_bounded() {
     assert!(parse_int(&product(&product("s9"))).unwrap().weight() < 100_000);
 }
 
-/// Tokens in any order come closer to the parser's insides than random characters do.
+/// Random tokens reach deeper into the parser than random characters.
 fn token_soup() -> impl Strategy<Value = String> {
     let tokens = [
         "Add",
