@@ -1,4 +1,5 @@
-//! Writes the graph of a program call by call: values, state and weights here, operators in `ops` and beside it.
+//! Builds the graph of a program call by call. This file holds values, state and weights, and
+//! submodules hold the operators.
 
 mod arithmetic;
 mod attention;
@@ -36,7 +37,7 @@ pub(crate) struct Int {
 }
 
 impl Val {
-    /// One size, if it is a number.
+    /// One size, or 0 if it is symbolic.
     pub(crate) fn dim(&self, axis: usize) -> usize {
         self.dims.get(axis).and_then(Expr::as_int).map_or(0, |n| n as usize)
     }
@@ -47,7 +48,7 @@ impl Int {
         Int { arg: SymArg::Literal(value), expr: Expr::Int(value) }
     }
 
-    /// In the sizes of a view, what the others leave; the caller promises that it is `expr`.
+    /// The inferred size (-1) in the sizes of a view. The caller guarantees that it equals `expr`.
     pub(crate) fn rest(expr: Expr) -> Int {
         Int { arg: SymArg::Literal(-1), expr }
     }
@@ -59,7 +60,8 @@ impl From<usize> for Int {
     }
 }
 
-/// The graph so far. Weights become inputs when they are first read, and come before the caller's inputs in the end.
+/// A graph under construction. Weights become inputs at first use, and the finished program places
+/// them before the caller's inputs.
 #[derive(Debug, Default)]
 pub(crate) struct Builder {
     graph: Graph,
@@ -71,7 +73,7 @@ pub(crate) struct Builder {
     constants: IndexMap<String, Weight>,
     /// Path of the module being written.
     module: String,
-    /// Names of weights that keep their floats.
+    /// Names of weights that are not quantized.
     floats: Vec<String>,
 }
 
@@ -80,26 +82,26 @@ const BUFFERS: usize = 1;
 const CONSTANTS: usize = 2;
 
 impl Builder {
-    /// States for what module the next calls are.
+    /// Sets the module of the next calls.
     pub(crate) fn enter(&mut self, module: impl Into<String>) {
         self.module = module.into();
     }
 
-    /// A size that the caller chooses, within a range.
+    /// Adds a symbolic size with a range, which the caller determines.
     pub(crate) fn symbol(&mut self, name: &str, low: usize, high: usize) -> Expr {
         let symbol = Symbol::new(name);
         self.ranges.insert(symbol.clone(), (Some(low as i64), Some(high as i64)));
         Expr::symbol(symbol)
     }
 
-    /// A tensor of the caller.
+    /// Adds an input tensor of the caller.
     pub(crate) fn input(&mut self, name: &str, dtype: DType, dims: Vec<Expr>) -> Val {
         let value = self.define(name.to_owned(), dtype, dims);
         self.users.push(InputSpec::UserInput(Argument::Tensor(value.name.clone())));
         value
     }
 
-    /// A weight by its qualified name; the same value for the same name.
+    /// A weight by its qualified name. Equal names give the same value.
     pub(crate) fn parameter(&mut self, name: &str, weight: Weight) -> Val {
         let arg = format!("p_{}", name.replace('.', "_"));
         if !self.weights.contains_key(name) {
@@ -110,22 +112,22 @@ impl Builder {
         value
     }
 
-    /// States that a weight keeps its floats, whatever others are quantized to.
+    /// Excludes a weight from quantization.
     pub(crate) fn keep_floats(&mut self, name: &str) {
         if !self.floats.iter().any(|known| known == name) {
             self.floats.push(name.to_owned());
         }
     }
 
-    /// The weights that keep their floats.
+    /// Takes the names of weights that are not quantized.
     pub(crate) fn take_floats(&mut self) -> Vec<String> {
         std::mem::take(&mut self.floats)
     }
 
-    /// State of the program that starts as zeros.
+    /// Adds a buffer that starts as zeros.
     ///
     /// # Errors
-    /// [`Error::Option`] if it cannot be addressed.
+    /// [`Error::Option`] if it is too large to be addressed.
     pub(crate) fn buffer(&mut self, name: &str, dtype: DType, shape: Vec<usize>) -> Result<Val> {
         let len = numel(&shape).and_then(|n| n.checked_mul(dtype.size())).filter(|&n| isize::try_from(n).is_ok());
         let too_large =
@@ -140,7 +142,7 @@ impl Builder {
         Ok(value)
     }
 
-    /// A constant of the family's own making; the same value for the same name.
+    /// A computed constant. Equal names give the same value.
     pub(crate) fn constant(&mut self, name: &str, constant: &Tensor) -> Val {
         let weight = Weight::from_tensor(name, constant);
         let arg = format!("c_{name}");
@@ -162,7 +164,7 @@ impl Builder {
         Val { name, dtype, dims }
     }
 
-    /// A new name made from an operator's.
+    /// A new name based on an operator's name.
     fn fresh(&self, target: &str) -> String {
         let op = target.split('.').nth(1).unwrap_or(target);
         format!("{op}_{}", self.graph.nodes.len())
@@ -175,14 +177,14 @@ impl Builder {
         self.graph.nodes.push(node);
     }
 
-    /// A call with one tensor result.
+    /// Adds a call with one tensor result.
     fn call(&mut self, target: &str, inputs: Vec<NamedArgument>, dtype: DType, dims: Vec<Expr>) -> Val {
         let name = self.fresh(target);
         self.push(format!("torch.ops.{target}"), inputs, vec![Argument::Tensor(name.clone())]);
         self.define(name, dtype, dims)
     }
 
-    /// A call with two tensor results of the same sizes.
+    /// Adds a call with two tensor results of equal sizes.
     fn call_pair(&mut self, target: &str, inputs: Vec<NamedArgument>, dtypes: [DType; 2], dims: &[Expr]) -> [Val; 2] {
         let name = self.fresh(target);
         let names = [name.clone(), format!("{name}_1")];
@@ -191,7 +193,7 @@ impl Builder {
         [self.define(first, dtypes[0], dims.to_vec()), self.define(second, dtypes[1], dims.to_vec())]
     }
 
-    /// A call with an integer result; `target` is the operator with its namespace.
+    /// Adds a call with an integer result. `target` is the operator with its namespace.
     fn call_int(&mut self, target: &str, inputs: Vec<NamedArgument>, expr: Expr) -> Int {
         let name = self.fresh(target.trim_start_matches("torch.ops."));
         self.push(target.to_owned(), inputs, vec![Argument::SymInt(SymArg::Name(name.clone()))]);
@@ -199,10 +201,10 @@ impl Builder {
         Int { arg: SymArg::Name(name), expr }
     }
 
-    /// The program that returns `outputs`.
+    /// Finishes the program that returns `outputs`.
     ///
     /// # Errors
-    /// A value that is used before it is defined.
+    /// If a value is used before its definition.
     pub(crate) fn finish(self, outputs: &[&Val]) -> Result<Exported> {
         let Builder { mut graph, held, users, ranges, weights, constants, .. } = self;
         let inputs: Vec<InputSpec> = held.into_iter().flatten().chain(users).collect();
@@ -241,7 +243,7 @@ impl Builder {
 
 const LEAF: &str = r#"{"type": null, "context": null, "children_spec": []}"#;
 
-/// One tensor, or a tuple of several, as PyTorch writes the structure.
+/// PyTorch's structure text of one tensor, or of a tuple of tensors.
 fn out_spec(outputs: usize) -> String {
     if outputs == 1 {
         return format!("[1, {LEAF}]");
@@ -250,7 +252,7 @@ fn out_spec(outputs: usize) -> String {
     format!(r#"[1, {{"type": "builtins.tuple", "context": "null", "children_spec": [{leaves}]}}]"#)
 }
 
-/// Keyword inputs of these names and no others, as PyTorch writes the structure.
+/// PyTorch's structure text of keyword inputs with these names.
 fn in_spec(names: &[String]) -> String {
     let quoted: Vec<_> = names.iter().map(|n| format!("\\\"{n}\\\"")).collect();
     let leaves = vec![LEAF; names.len()].join(", ");

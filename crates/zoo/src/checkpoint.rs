@@ -1,4 +1,4 @@
-//! A model as it was published: config, tensors, tokenizer.
+//! Published models: config, tensors, tokenizer.
 
 use flambeau_tensor::{Bytes, DType};
 use flambeau_text::GgufVocab;
@@ -17,22 +17,23 @@ use crate::{
 /// Source of a tokenizer.
 #[derive(Clone, Debug)]
 pub enum TokenizerSource {
-    /// Files of a Hugging Face folder by name: `tokenizer.json`, `tokenizer_config.json`, …, those that exist.
+    /// Existing tokenizer files of a Hugging Face folder by name, such as `tokenizer.json` and
+    /// `tokenizer_config.json`.
     Files(Vec<(String, Bytes)>),
-    /// The vocabulary in a GGUF file, or in whisper.cpp's.
+    /// The vocabulary in a GGUF file or in a file of whisper.cpp.
     Gguf(Box<GgufVocab>),
-    /// The pieces that a model of speech writes; how text becomes pieces is left out.
+    /// The output pieces of a speech model, without rules to encode text.
     Pieces(Box<GgufVocab>),
 }
 
 /// Kind of a checkpoint's model.
 #[derive(Clone, Debug)]
 pub(crate) enum Architecture {
-    /// Tokens to logits.
+    /// From tokens to logits.
     Decoder(Config),
-    /// Tokens to a vector.
+    /// From tokens to a vector.
     Encoder(encoder::Config),
-    /// Sound to tokens.
+    /// From audio to tokens.
     Moonshine(moonshine::Config),
     Parakeet(parakeet::Config),
     Whisper(whisper::Config),
@@ -41,7 +42,7 @@ pub(crate) enum Architecture {
 }
 
 impl Architecture {
-    /// The part that is a language model.
+    /// The config of the language model.
     fn text_mut(&mut self) -> Option<&mut Config> {
         match self {
             Architecture::Decoder(config) => Some(config),
@@ -51,7 +52,7 @@ impl Architecture {
         }
     }
 
-    /// Whether tensors beside the language model belong to it.
+    /// Whether it is a speech model, which has tensors beside the language model.
     pub(crate) fn listens(&self) -> bool {
         !matches!(self, Architecture::Decoder(_) | Architecture::Encoder(_))
     }
@@ -63,7 +64,7 @@ pub struct Checkpoint {
     architecture: Architecture,
     tensors: IndexMap<String, CheckpointTensor>,
     tokenizer: TokenizerSource,
-    /// Names of tensors in the program, with those in the file where they differ.
+    /// Names of tensors in the file by their names in the program, where they differ.
     stored_names: IndexMap<String, String>,
 }
 
@@ -74,9 +75,9 @@ pub(crate) const HEAD: &str = "lm_head.weight";
 pub(crate) const HEAD_BIAS: &str = "lm_head.bias";
 
 impl Checkpoint {
-    /// Joins parts that were read elsewhere. Tensors have the names of Hugging Face checkpoints, such as
-    /// `model.layers.0.mlp.up_proj.weight`; those that the family does not read are ignored. Shapes are checked when the program
-    /// is built.
+    /// Creates a checkpoint from its parts. Tensors have the names of Hugging Face checkpoints,
+    /// such as `model.layers.0.mlp.up_proj.weight`. Tensors that the family does not read are
+    /// ignored. Shapes are checked when the program is built.
     pub(crate) fn new(
         mut architecture: Architecture,
         tensors: IndexMap<String, CheckpointTensor>,
@@ -88,18 +89,21 @@ impl Checkpoint {
         Checkpoint { architecture, tensors, tokenizer, stored_names: IndexMap::new() }
     }
 
-    /// Reads a Hugging Face folder, given as its files: `config.json`, `model.safetensors` or the index with its shards, and
-    /// `generation_config.json` and tokenizer files if present; of sentence-transformers also `modules.json` and the files that
-    /// [`is_module_config`](Self::is_module_config) is about. Folders in MLX's own quantization work too, and so do Whisper's in
-    /// CTranslate2's form: `model.bin`, `config.json`, `tokenizer.json`; and Mistral's own: `params.json`, `consolidated.safetensors`.
+    /// Reads a Hugging Face folder, given as its files. They are `config.json`, `model.safetensors`
+    /// or the index with its shards, and optional files for generation and the tokenizer.
+    /// sentence-transformers adds `modules.json` and the files of
+    /// [`is_module_config`](Self::is_module_config). Other supported folders are MLX's
+    /// quantization, Whisper in CTranslate2's form (`model.bin`, `config.json`, `tokenizer.json`)
+    /// and Mistral's form (`params.json`, `consolidated.safetensors`).
     ///
     /// # Errors
-    /// [`crate::Error::MissingFile`], [`crate::Error::File`], [`crate::Error::Family`] and [`crate::Error::Key`].
+    /// [`crate::Error::MissingFile`], [`crate::Error::File`], [`crate::Error::Family`] and
+    /// [`crate::Error::Key`].
     pub fn from_folder(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
         folder::checkpoint(files)
     }
 
-    /// Whether a file of a folder, by its path in it, is the config of one of sentence-transformers' modules, such as
+    /// Whether a path in a folder is the config of a sentence-transformers module, such as
     /// `1_Pooling/config.json`.
     pub fn is_module_config(path: &str) -> bool {
         folder::sentence::module_config(path).is_some_and(|module| module.len() == path.len())
@@ -108,16 +112,17 @@ impl Checkpoint {
     /// Reads a GGUF file of version 2 or 3.
     ///
     /// # Errors
-    /// [`crate::Error::Gguf`] and [`crate::Error::Limit`] for a damaged file, [`crate::Error::Family`], [`crate::Error::Key`] and
-    /// [`crate::Error::Tensor`] for a model that cannot be taken.
+    /// [`crate::Error::Gguf`] and [`crate::Error::Limit`] for a damaged file,
+    /// [`crate::Error::Family`], [`crate::Error::Key`] and [`crate::Error::Tensor`] for an
+    /// unsupported model.
     pub fn from_gguf(bytes: Bytes) -> Result<Checkpoint> {
         Checkpoint::from_gguf_parts(vec![bytes])
     }
 
-    /// Reads a GGUF file that was split, given as all of its parts in order.
+    /// Reads a split GGUF file, given as all its parts in order.
     ///
     /// # Errors
-    /// As [`from_gguf`](Self::from_gguf); [`crate::Error::Part`] for parts that do not belong together.
+    /// As [`from_gguf`](Self::from_gguf), and [`crate::Error::Part`] for parts of different files.
     pub fn from_gguf_parts(parts: Vec<Bytes>) -> Result<Checkpoint> {
         let file = Gguf::join(parts.into_iter().map(Gguf::parse).collect::<Result<_>>()?)?;
         let config = gguf::config(&file)?;
@@ -126,7 +131,7 @@ impl Checkpoint {
         Ok(Checkpoint { stored_names, ..Checkpoint::new(Architecture::Decoder(config), tensors, tokenizer) })
     }
 
-    /// A complaint about a tensor, by its name in the file.
+    /// Converts an error about a tensor to the tensor's name in the file.
     pub(crate) fn named_as_stored(&self, error: crate::Error) -> crate::Error {
         let stored = |name: &String| self.stored_names.get(name).unwrap_or(name).clone();
         match error {
@@ -136,14 +141,14 @@ impl Checkpoint {
         }
     }
 
-    /// Positions for which a language model was trained; `None` for other models.
+    /// Positions for which a language model was trained. `None` for other models.
     pub fn context(&self) -> Option<usize> {
         if let Architecture::Decoder(config) = &self.architecture { Some(config.positions.min(MAX_POSITIONS)) } else { None }
     }
 
-    /// The most positions, of those that a language model was trained for, whose caches of keys and values take no more than a number of bytes:
-    /// all, or a power of two from 2048 on. `dtype` is that of the caches, by default [`default_dtype`](Self::default_dtype). `None` for other
-    /// models.
+    /// Largest number of positions of a language model whose key-value caches fit into `bytes`: all
+    /// trained positions, or a power of two from 2048 on. `dtype` is the type of the caches, by
+    /// default [`default_dtype`](Self::default_dtype). Returns `None` for other models.
     pub fn context_within(&self, bytes: u64, dtype: Option<DType>) -> Option<usize> {
         let Architecture::Decoder(config) = &self.architecture else { return None };
         let (trained, size) = (config.positions.min(MAX_POSITIONS), dtype.unwrap_or(self.default_dtype()).size());
@@ -157,20 +162,22 @@ impl Checkpoint {
         Some(fitting)
     }
 
-    /// Reads a Parakeet as NeMo publishes it: a tar archive of config, weights and tokenizer. One that is compressed is
-    /// held in memory as a whole.
+    /// Reads a Parakeet model in NeMo's form: a tar archive of config, weights and tokenizer. A
+    /// compressed archive is inflated in memory.
     ///
     /// # Errors
-    /// [`crate::Error::Nemo`], [`crate::Error::File`] and [`crate::Error::Graph`] for a damaged file, [`crate::Error::MissingFile`] and
-    /// [`crate::Error::Key`] for another model.
+    /// [`crate::Error::Nemo`], [`crate::Error::File`] and [`crate::Error::Graph`] for a damaged
+    /// file, [`crate::Error::MissingFile`] and [`crate::Error::Key`] for another model.
     pub fn from_nemo(bytes: &Bytes) -> Result<Checkpoint> {
         nemo::checkpoint(bytes)
     }
 
-    /// Reads a Whisper as whisper.cpp has it (`ggml-base.en.bin`), in floats or in ggml's blocks.
+    /// Reads a Whisper model in whisper.cpp's form (`ggml-base.en.bin`), in floats or in ggml's
+    /// blocks.
     ///
     /// # Errors
-    /// [`crate::Error::File`] for a damaged file, [`crate::Error::Tensor`] and [`crate::Error::MissingTensor`] for tensors that cannot be taken.
+    /// [`crate::Error::File`] for a damaged file, [`crate::Error::Tensor`] and
+    /// [`crate::Error::MissingTensor`] for unsupported tensors.
     pub fn from_ggml(bytes: &Bytes) -> Result<Checkpoint> {
         ggml::checkpoint(bytes)
     }
@@ -180,17 +187,17 @@ impl Checkpoint {
         &self.architecture
     }
 
-    /// Inputs beside text that a language model's folder is for, and that its program does not take: images, sound.
+    /// Inputs of a language model's folder that its program does not support: images, sound.
     pub fn unused_inputs(&self) -> &[&'static str] {
         if let Architecture::Decoder(config) = &self.architecture { &config.unused } else { &[] }
     }
 
-    /// Whether it is a model of speech, whose program has other methods than a language model's.
+    /// Whether it is a speech model. Its program has other methods than a language model.
     pub fn is_speech(&self) -> bool {
         self.architecture.listens()
     }
 
-    /// Whether it is a model that makes vectors of texts.
+    /// Whether it is a model for text embeddings.
     pub fn is_encoder(&self) -> bool {
         matches!(self.architecture, Architecture::Encoder(_))
     }
@@ -205,9 +212,11 @@ impl Checkpoint {
         &self.tokenizer
     }
 
-    /// The default type of activations: that of a Hugging Face checkpoint, and of a GGUF file `bf16` if it
-    /// has such tensors, else `f16`; `bf16` in the place of `f16` where a family's activations pass what `f16` holds, as Gemma's do. A block's scales are `f16`, and small models need its three more bits: the best two logits
-    /// are often closer than a step of `bf16`.
+    /// The default type of activations. A Hugging Face checkpoint states it. A GGUF file uses
+    /// `bf16` if it has such tensors, else `f16`. `bf16` replaces `f16` for families whose
+    /// activations exceed the range of `f16`, such as Gemma. A block's scales are `f16`. Small
+    /// models need its three additional bits, because the best two logits are often closer than a
+    /// step of `bf16`.
     pub fn default_dtype(&self) -> DType {
         if let TokenizerSource::Gguf(_) = self.tokenizer {
             let has_bf16 = self.tensors.values().any(|tensor| tensor.dtype() == DType::BF16);
@@ -226,7 +235,7 @@ impl Checkpoint {
         self.in_range(stated.filter(|d| matches!(d, DType::F32 | DType::F16 | DType::BF16)).unwrap_or(DType::BF16))
     }
 
-    /// The type, or one of as many bits that holds the family's activations.
+    /// The type, or `bf16` in place of `f16` if the family's activations exceed the range of `f16`.
     fn in_range(&self, dtype: DType) -> DType {
         match &self.architecture {
             Architecture::Decoder(config) if dtype == DType::F16 && !config.fits_f16 => DType::BF16,

@@ -1,4 +1,4 @@
-//! Whisper in CTranslate2's form: `model.bin` beside `config.json` and `tokenizer.json`.
+//! Reads Whisper in CTranslate2's form: `model.bin` with `config.json` and `tokenizer.json`.
 
 use flambeau_tensor::{Bytes, DType};
 use indexmap::IndexMap;
@@ -16,18 +16,18 @@ use crate::{
     },
 };
 
-/// The file that tells such folders from others.
+/// File that identifies such folders.
 pub(crate) const MODEL: &str = "model.bin";
 const VERSIONS: std::ops::RangeInclusive<u32> = 5..=6;
-/// Tokens of the models of English alone; others have more.
+/// Number of tokens of English-only models. Others have more.
 const ENGLISH: usize = 51_864;
 
 type Tensors = IndexMap<String, CheckpointTensor>;
 
-/// Config and tensors of a Whisper, under the names of Hugging Face checkpoints.
+/// Config and tensors of a Whisper model, under the names of Hugging Face checkpoints.
 ///
 /// # Errors
-/// [`Error::File`] for a damaged file, or one that holds another model or codes of integers.
+/// [`Error::File`] for a damaged file, another model, or integer codes.
 pub(crate) fn whisper(
     model: &Bytes,
     config: &Map<String, Value>,
@@ -75,21 +75,21 @@ fn missing(name: &str) -> Error {
     Error::MissingTensor(name.to_owned())
 }
 
-/// The shape of a variable, all of its sizes above 0.
+/// The shape of a variable, with all sizes above 0.
 fn shape<const N: usize>(variables: &Tensors, name: &str) -> Result<[usize; N]> {
     let found = variables.get(name).ok_or_else(|| missing(name))?.shape();
     let shape = <[usize; N]>::try_from(found).ok().filter(|shape| shape.iter().all(|size| (1..=MAX_SIZE).contains(size)));
     shape.ok_or_else(|| Error::tensor(name, format!("{N} sizes from 1 to {MAX_SIZE}"), format!("{found:?}")))
 }
 
-/// A number that stands as a tensor.
+/// An integer stored as a tensor.
 fn integer(variables: &Tensors, name: &str) -> Result<usize> {
     let tensor = variables.get(name).ok_or_else(|| missing(name))?;
     let value = tensor.small_integer().and_then(|value| usize::try_from(value).ok()).filter(|value| (1..=MAX_SIZE).contains(value));
     value.ok_or_else(|| Error::tensor(name, format!("an integer from 1 to {MAX_SIZE}"), tensor.kind()))
 }
 
-/// The ids, which the tokenizer knows by their names.
+/// Token ids, found by name in the tokenizer.
 fn tokens(config: &Fields<'_>, tokenizer: &Map<String, Value>, is_multilingual: bool) -> Result<Tokens> {
     let added = tokenizer.get("added_tokens").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let named = |token: &Value| Some((token.get("content")?.as_str()?.to_owned(), token.get("id")?.as_i64()?));
@@ -123,7 +123,7 @@ fn tokens(config: &Fields<'_>, tokenizer: &Map<String, Value>, is_multilingual: 
     })
 }
 
-/// Gives tensors their names in Hugging Face's checkpoints.
+/// Renames tensors to their names in Hugging Face checkpoints.
 struct Renamed<'a> {
     variables: &'a Tensors,
     width: usize,
@@ -225,7 +225,7 @@ fn variables(model: &Bytes) -> Result<Tensors> {
     Ok(out)
 }
 
-/// Reads little-endian numbers, and bytes that stay where they are.
+/// Reads little-endian numbers, and slices bytes without copying.
 struct Reader<'a> {
     bytes: &'a Bytes,
     at: usize,
@@ -265,7 +265,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Text that ends with a zero, behind its length.
+    /// A string after its length, terminated by a zero.
     fn text(&mut self) -> Result<String> {
         let len = usize::from(u16::from_le_bytes(self.array()?));
         if len as u64 > MAX_CT2_NAME_BYTES {

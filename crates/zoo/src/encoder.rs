@@ -1,4 +1,4 @@
-//! Encoders that make one vector of a text: BERT and its relatives, with the pooling of sentence-transformers.
+//! Text encoders: BERT and related families, with the pooling of sentence-transformers.
 
 mod relative;
 
@@ -15,45 +15,45 @@ use crate::{
     writer::Writer,
 };
 
-/// Most texts of a call.
+/// Largest number of texts of a call.
 const MAX_BATCH: usize = 128;
 
-/// Keeps the length of a vector from being zero, as `torch.nn.functional.normalize` does.
+/// Lower bound of a vector's length, as in `torch.nn.functional.normalize`.
 const SHORTEST: f64 = 1e-12;
 
-/// An encoder of any size.
+/// Hyperparameters of an encoder.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Config {
-    /// The family, as programs name it.
+    /// Name of the family in programs.
     pub(crate) family: &'static str,
     pub(crate) names: &'static Names,
     pub(crate) width: usize,
-    /// Width between the two layers of a feed-forward half.
+    /// Inner width of the feed-forward half.
     pub(crate) feed: usize,
     pub(crate) heads: usize,
     pub(crate) layers: usize,
     pub(crate) vocab: usize,
-    /// Rows of the table of positions, and which of them is the first token's.
+    /// Rows of the position table, and the row of the first token.
     pub(crate) positions: usize,
     pub(crate) first_position: usize,
-    /// Kinds of tokens that the model tells apart, of which all tokens here are the first; 0 if it does not.
+    /// Number of token types, or 0 without token types. All tokens have the first type.
     pub(crate) token_types: usize,
-    /// Buckets of distances that have a bias in attention; 0 without such.
+    /// Buckets of relative position biases, or 0 without them.
     pub(crate) buckets: usize,
     pub(crate) activation: Activation,
     pub(crate) eps: f64,
-    /// Element type of the checkpoint, where it says so.
+    /// Element type of the checkpoint, if stated.
     pub(crate) dtype: Option<DType>,
     pub(crate) sentence: Sentence,
 }
 
-/// How the vectors of tokens become one of the text.
+/// Conversion of token vectors to a text vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sentence {
     pub(crate) pooling: Pooling,
-    /// Whether vectors have length 1.
+    /// Whether vectors are scaled to length 1.
     pub(crate) normalizes: bool,
-    /// Tokens of a text that the model was made for, special ones included, where that is stated.
+    /// Largest number of tokens of a text, including special tokens, if stated.
     pub(crate) max_tokens: Option<usize>,
 }
 
@@ -64,18 +64,18 @@ impl Default for Sentence {
     }
 }
 
-/// Which vector stands for those of all tokens.
+/// Reduction of the vectors of all tokens to one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pooling {
-    /// The first token's.
+    /// The first token's vector.
     Cls,
     Mean,
-    /// The largest of each element.
+    /// The largest value of each element.
     Max,
 }
 
 impl Pooling {
-    /// The name that sentence-transformers has for it.
+    /// Name in sentence-transformers.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Pooling::Cls => "cls",
@@ -90,28 +90,29 @@ impl Pooling {
 pub(crate) struct Names {
     /// Prefix of the layer's number.
     pub(crate) layer: &'static str,
-    /// Projections of queries, keys, values, and of what attention gives.
+    /// Projections of queries, keys, values and the output.
     pub(crate) attention: [&'static str; 4],
-    /// The norms behind attention and behind the feed-forward half.
+    /// Norms after attention and after the feed-forward half.
     pub(crate) norms: [&'static str; 2],
     /// The wide and the narrow layer.
     pub(crate) feed: [&'static str; 2],
 }
 
 impl Config {
-    /// Tokens of a text that the table of positions has room for.
+    /// Number of tokens that the position table can hold.
     pub(crate) fn room(&self) -> usize {
         self.positions - self.first_position
     }
 }
 
-/// The table of vectors of tokens, without a family's prefix.
+/// Name of the token embedding, without a family's prefix.
 pub(crate) const EMBEDDING: &str = "embeddings.word_embeddings.weight";
 
-/// The name of a tensor without what a family, or a model for another task, has in front of it, and as PyTorch calls the parts of a norm.
+/// Normalizes the name of a tensor: strips the prefix of a family or task, and uses PyTorch's names
+/// for the parts of norms.
 pub(crate) fn tensor_name(name: &str) -> String {
     let name = ["bert.", "roberta.", "mpnet.", "distilbert."].iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
-    // Conversions from TensorFlow kept its names.
+    // Checkpoints converted from TensorFlow keep its names.
     match (name.strip_suffix("LayerNorm.gamma"), name.strip_suffix("LayerNorm.beta")) {
         (Some(path), _) => format!("{path}LayerNorm.weight"),
         (_, Some(path)) => format!("{path}LayerNorm.bias"),
@@ -119,7 +120,7 @@ pub(crate) fn tensor_name(name: &str) -> String {
     }
 }
 
-/// The program of a checkpoint, and what a runner must know.
+/// The program of a checkpoint, and the metadata for runners.
 pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> Result<Model> {
     float_caches(options, "a text encoder has no cache")?;
     let Precision { dtype, scales } = Precision::new(checkpoint, options)?;
@@ -134,9 +135,9 @@ struct Parts<'a> {
     w: Writer<'a>,
     c: &'a Config,
     dtype: DType,
-    /// Most tokens of a text.
+    /// Largest number of tokens of a text.
     tokens: usize,
-    /// Texts of a call, and tokens of each.
+    /// Number of texts of a call, and of tokens per text.
     sizes: [Int; 2],
 }
 
@@ -162,7 +163,7 @@ impl Parts<'_> {
         self.w.b.finish(&[&vector])
     }
 
-    /// Vectors of tokens, of their places and of their kind, added up and normalized, [b, s, width].
+    /// Normalized sum of token, position and type embeddings, [b, s, width].
     fn embedded(&mut self, ids: &Val) -> Result<Val> {
         let &Config { vocab, width, positions, first_position, token_types, eps, .. } = self.c;
         self.w.b.enter("embeddings");
@@ -218,7 +219,8 @@ impl Parts<'_> {
         }
     }
 
-    /// One vector [b, width] for those of the tokens [b, s, width] that are text, [b, s].
+    /// Pools the vectors [b, s, width] of text tokens, as marked by `is_text` [b, s], to one vector
+    /// [b, width].
     fn pooled(&mut self, x: &Val, is_text: &Val) -> Val {
         let b = &mut self.w.b;
         match self.c.sentence.pooling {
@@ -240,7 +242,7 @@ impl Parts<'_> {
         }
     }
 
-    /// `x` [b, width], each row of length 1.
+    /// `x` [b, width] with rows scaled to length 1.
     fn normalized(&mut self, x: &Val) -> Val {
         let b = &mut self.w.b;
         let squares = b.mul(x, x);
@@ -251,7 +253,7 @@ impl Parts<'_> {
     }
 }
 
-/// The constant methods that our runner asks for.
+/// Constant methods read by the runner.
 fn metadata(c: &Config, dtype: DType, tokens: usize) -> Vec<(String, MethodConstant)> {
     let size = |v: usize| MethodConstant::Int(v as i64);
     let out = [

@@ -1,14 +1,14 @@
-/// Why a checkpoint cannot be read or built.
+/// Reason why a checkpoint cannot be read or built.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The GGUF file breaks its format at the byte offset.
+    /// The GGUF file violates its format at the byte offset.
     #[error("gguf, byte {offset}: {what}")]
     Gguf { offset: usize, what: String },
     /// Parts of a split GGUF file do not belong together.
     #[error("part {part} of a split GGUF file: {what}")]
     Part { part: usize, what: String },
-    /// The `.nemo` file breaks its format.
+    /// The `.nemo` file violates its format.
     #[error(".nemo file: {0}")]
     Nemo(String),
     /// A limit of [`crate::limits`] is exceeded.
@@ -20,22 +20,22 @@ pub enum Error {
     /// A file of the folder cannot be used.
     #[error("file `{file}`: {what}")]
     File { file: String, what: String },
-    /// A config or metadata key is missing or has another value than this family takes.
+    /// A config or metadata key is missing or has an unsupported value.
     #[error("key `{key}`: expected {expected}, found {found}")]
     Key { key: String, expected: String, found: String },
-    /// No function here builds that family.
+    /// The model family is not supported.
     #[error("model family `{found}` is not supported: expected one of {supported}")]
     Family { found: String, supported: String },
     /// The checkpoint lacks a tensor.
     #[error("tensor `{0}` is missing in the checkpoint")]
     MissingTensor(String),
-    /// A tensor is not what the config asks for.
+    /// A tensor does not match the config.
     #[error("tensor `{name}`: expected {expected}, found {found}")]
     Tensor { name: String, expected: String, found: String },
     /// An option is out of range for this model.
     #[error("option {option}: expected {expected}, found {found}")]
     Option { option: &'static str, expected: String, found: String },
-    /// The program contradicts itself.
+    /// The program is inconsistent.
     #[error(transparent)]
     Graph(#[from] flambeau_pt2::Error),
 }

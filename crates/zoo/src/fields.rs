@@ -1,4 +1,4 @@
-//! Reads `config.json` key by key, so that every complaint names its key, and no key is passed over unseen.
+//! Reads `config.json` key by key. Every error names its key, and unknown keys are refused.
 
 use std::{cell::RefCell, collections::BTreeSet, rc::Rc};
 
@@ -11,7 +11,7 @@ use crate::{Error, Result, limits::MAX_SIZE};
 pub(crate) struct Fields<'a> {
     map: &'a Map<String, Value>,
     path: String,
-    /// Paths of the keys that somebody asked for.
+    /// Paths of the keys read so far.
     asked: Rc<RefCell<BTreeSet<String>>>,
 }
 
@@ -30,7 +30,8 @@ impl<'a> Fields<'a> {
         self.map.get(key).filter(|v| !v.is_null())
     }
 
-    /// Refuses keys that nobody asked for, in this object and in those in it that were asked for, except `harmless` ones.
+    /// Refuses keys that were not read, except `harmless` keys. Covers this object and the objects
+    /// in it that were read.
     pub(crate) fn finish(&self, harmless: &dyn Fn(&str) -> bool) -> Result<()> {
         for (key, value) in self.map.iter().filter(|(key, value)| !value.is_null() && !harmless(key)) {
             let path = self.key(key);
@@ -45,7 +46,7 @@ impl<'a> Fields<'a> {
         Ok(())
     }
 
-    /// A complaint about a key, with what it holds.
+    /// An error about a key, with its value.
     pub(crate) fn error(&self, key: &str, expected: impl Into<String>) -> Error {
         let found = self.map.get(key).filter(|v| !v.is_null());
         let found = found.map_or("nothing".into(), |v| v.to_string().chars().take(80).collect::<String>());
@@ -61,12 +62,12 @@ impl<'a> Fields<'a> {
         Ok(map.map(|map| Fields { map, path: format!("{}{key}.", self.path), asked: Rc::clone(&self.asked) }))
     }
 
-    /// An object that has to be there.
+    /// A required object.
     pub(crate) fn object(&self, key: &str) -> Result<Fields<'a>> {
         self.child(key)?.ok_or_else(|| self.error(key, "an object"))
     }
 
-    /// Whether the key is there, and says that there is no value.
+    /// Whether the key is present with the value null.
     pub(crate) fn has_null(&self, key: &str) -> bool {
         self.map.get(key).is_some_and(Value::is_null)
     }
@@ -130,7 +131,7 @@ impl<'a> Fields<'a> {
         self.typed(key, "a text", Value::as_str)
     }
 
-    /// Refuses another text than the one that is known here; no text is as good.
+    /// Refuses any string other than the supported one. A missing string is valid.
     pub(crate) fn expect_text(&self, key: &str, expected: &str) -> Result<()> {
         match self.text(key)? {
             Some(found) if found != expected => Err(self.error(key, expected)),
@@ -138,12 +139,12 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Refuses another size than the one that is known here; no size is as good.
+    /// Refuses any size other than the supported one. A missing size is valid.
     pub(crate) fn expect_size(&self, key: &str, expected: usize) -> Result<()> {
         if self.size_or(key, expected)? == expected { Ok(()) } else { Err(self.error(key, expected.to_string())) }
     }
 
-    /// Refuses the other boolean than the one that is known here; none is as good.
+    /// Refuses the unsupported boolean. A missing boolean is valid.
     pub(crate) fn expect_bool(&self, key: &str, expected: bool) -> Result<()> {
         if self.bool_or(key, expected)? == expected { Ok(()) } else { Err(self.error(key, expected.to_string())) }
     }
@@ -155,7 +156,7 @@ impl<'a> Fields<'a> {
         self.typed(key, &format!("a list of {n} texts"), read)
     }
 
-    /// One integer or a list of them; none if the key is missing.
+    /// One integer or a list of integers. Empty if the key is missing.
     pub(crate) fn ints(&self, key: &str) -> Result<Vec<i64>> {
         let read = |v: &Value| match v {
             Value::Array(items) => items.iter().map(Value::as_i64).collect(),

@@ -44,7 +44,7 @@ const TOKENIZER: [&str; 11] = [
     GENERATION,
 ];
 
-/// The files by their last path component, or by two where that is needed to tell them apart.
+/// The files by their last path component, or by two components if needed to distinguish them.
 struct Files(IndexMap<String, Bytes>);
 
 impl Files {
@@ -56,7 +56,7 @@ impl Files {
         }
     }
 
-    /// A file of JSON that may be no object.
+    /// A JSON file with a value of any kind.
     fn value(&self, name: &str) -> Result<Option<Value>> {
         let Some(bytes) = self.0.get(name) else { return Ok(None) };
         if bytes.len() > MAX_JSON_BYTES {
@@ -69,14 +69,14 @@ impl Files {
         TokenizerSource::Files(self.0.into_iter().filter(|(name, _)| TOKENIZER.contains(&name.as_str())).collect())
     }
 
-    /// Whether it is a folder in Mistral's own form, and in no other.
+    /// Whether the folder has Mistral's form, and no other form.
     fn is_mistrals(&self) -> bool {
         let has_weights = |begin: &str| self.0.keys().any(|name| name.starts_with(begin) && name.ends_with(".safetensors"));
         self.0.contains_key(mistral::PARAMS)
             && (!self.0.contains_key(CONFIG) || has_weights(mistral::WEIGHTS) && !has_weights("model"))
     }
 
-    /// Files with weights: those that the index names, or the only one, or all that there are.
+    /// Files with weights: the files in the index, or the only file, or all files.
     fn weight_files(&self) -> Result<Vec<String>> {
         if let Some(index) = self.json(INDEX)? {
             let map = index.get("weight_map").and_then(Value::as_object);
@@ -112,11 +112,11 @@ impl Files {
     }
 }
 
-/// Reads JSON as Python writes it: after a mark of the byte order, which counts for nothing, and with numbers that are not finite. `Infinity` is the
-/// largest finite number, and `NaN` null.
+/// Reads JSON in Python's form, with an optional byte order mark and non-finite numbers. `Infinity`
+/// becomes the largest finite number, and `NaN` becomes null.
 ///
 /// # Errors
-/// It is no JSON.
+/// The text is not JSON.
 pub fn parse_json(bytes: &[u8]) -> serde_json::Result<Value> {
     let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
     serde_json::from_slice(bytes).or_else(|error| match std::str::from_utf8(bytes) {
@@ -125,10 +125,10 @@ pub fn parse_json(bytes: &[u8]) -> serde_json::Result<Value> {
     })
 }
 
-/// The text with other words for numbers that are not finite.
+/// Replaces the words for non-finite numbers.
 fn finite(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    // Every second piece is within quotes; a quote behind a backslash does not end one.
+    // Every second piece is inside quotes. A quote after a backslash does not end a piece.
     let (mut rest, mut quoted) = (text, false);
     while let Some(at) = rest.find('"') {
         let (piece, behind) = rest.split_at(at);
@@ -159,7 +159,7 @@ impl Stored {
         self.shape.iter().product()
     }
 
-    /// The elements of a tensor of 64-bit integers; none of others.
+    /// The elements of a tensor of 64-bit integers. Empty for other types.
     fn integers(&self) -> Vec<i64> {
         let words = self.bytes.as_chunks::<8>().0.iter();
         if self.dtype == Dtype::I64 { words.map(|word| i64::from_le_bytes(*word)).collect() } else { Vec::new() }
@@ -185,21 +185,21 @@ fn dtype(dtype: Dtype) -> Option<DType> {
     })
 }
 
-/// The name of a tensor in a model that listens, whose parts stand below `model` or at the top.
+/// The name of a tensor in a speech model, whose parts are under `model` or at the top.
 fn speech_name(name: &str) -> String {
     const PARTS: [&str; 3] = ["audio_tower.", "multi_modal_projector.", "language_model."];
     let rest = name.strip_prefix("model.").filter(|rest| PARTS.iter().any(|part| rest.starts_with(part)));
     let name = rest.unwrap_or(name);
     match name.strip_prefix("language_model.") {
-        // Below `model`, the language model has no module of its own.
+        // Under `model`, the language model has no separate module.
         Some(text) if rest.is_some() => format!("model.{text}"),
         Some(text) => text.to_owned(),
         None => name.to_owned(),
     }
 }
 
-/// The name of a tensor in the text part alone, which folders of several parts put below `language_model`; `None` for tensors of
-/// the others.
+/// The name of a tensor in a separate text model. Folders with several parts store it under
+/// `language_model`. `None` for tensors of other parts.
 fn text_name(name: &str) -> Option<String> {
     const OTHERS: [&str; 12] = [
         "audio_tower.",
@@ -236,8 +236,8 @@ fn renamed(name: String, renames: &[(&str, &str)]) -> String {
     renames.iter().fold(name, |name, (from, to)| name.replace(from, to))
 }
 
-/// Brings what MLX's converter changes back to how it was published: taps of convolutions stand last, and norms next to gated
-/// delta nets are stored less 1.
+/// Undoes changes by MLX's converter. Published convolutions have their taps last, and published
+/// norms next to gated delta nets are stored minus 1.
 fn undo_conversion(tensors: &mut IndexMap<String, CheckpointTensor>) {
     const NORMS: [&str; 5] = ["input_layernorm", "post_attention_layernorm", "model.norm", "q_norm", "k_norm"];
     let mut converted = false;
@@ -256,7 +256,7 @@ fn undo_conversion(tensors: &mut IndexMap<String, CheckpointTensor>) {
     }
 }
 
-/// The checkpoint in these files.
+/// Reads the checkpoint in these files.
 pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
     let base = |name: &str| name.rsplit(['/', '\\']).next().unwrap_or(name).to_owned();
     let own = |name: &str| sentence::module_config(name).map_or_else(|| base(name), str::to_owned);

@@ -1,6 +1,7 @@
-//! Whisper as whisper.cpp has it: a `.bin` file of sizes, mel filters, a vocabulary and tensors under OpenAI's names.
+//! Reads Whisper in whisper.cpp's form: a `.bin` file with sizes, mel filters, a vocabulary and
+//! tensors under OpenAI's names.
 //!
-//! Numbers are little-endian. Texts and tensors stand behind their sizes, without alignment.
+//! Numbers are little-endian. Strings and tensors follow their sizes, without alignment.
 
 mod vocab;
 
@@ -17,10 +18,10 @@ use crate::{
 
 const FORMAT: &str = "ggml";
 const MAGIC: u32 = 0x6767_6d6c;
-/// Axes of a convolution's weight.
+/// Largest rank: the axes of a convolution's weight.
 const MAX_RANK: u32 = 3;
 
-/// The checkpoint in a file. Its weights stay slices of the file.
+/// Reads the checkpoint in a file. Its weights are slices of the file.
 pub(crate) fn checkpoint(bytes: &Bytes) -> Result<Checkpoint> {
     let mut r = Reader { bytes, at: 0 };
     if r.number()? != MAGIC {
@@ -28,7 +29,7 @@ pub(crate) fn checkpoint(bytes: &Bytes) -> Result<Checkpoint> {
     }
     let sizes = Sizes::read(&mut r)?;
     let (mels, bins) = (r.size("mels of the filters", MAX_SIZE)?, r.size("bins of the filters", MAX_SIZE)?);
-    // Filters are computed where they are used.
+    // Filters are computed elsewhere.
     r.take(mels.saturating_mul(bins).saturating_mul(4))?;
     let (vocab, tokens) = vocab::read(&mut r, sizes.vocab)?;
     let tensors = tensors(&mut r)?;
@@ -52,13 +53,13 @@ pub(crate) fn checkpoint(bytes: &Bytes) -> Result<Checkpoint> {
     Ok(Checkpoint::new(Architecture::Whisper(config), tensors, TokenizerSource::Gguf(Box::new(vocab))))
 }
 
-/// Heads of cross-attention that tell when words were said. The file does not say which do it best: those of the later half of the layers do
-/// it well.
+/// Heads of cross-attention that align words with the audio. The file does not name the best heads,
+/// but heads in the later half of the layers work well.
 fn alignment_heads([layers, heads]: [usize; 2]) -> Vec<[usize; 2]> {
     (layers / 2..layers).flat_map(|layer| (0..heads).map(move |head| [layer, head])).collect()
 }
 
-/// Magic number of a file.
+/// Sizes in the header of a file.
 struct Sizes {
     vocab: usize,
     audio_positions: usize,
@@ -87,13 +88,13 @@ impl Sizes {
             return Err(r.error(format!("an encoder of width {width} and a decoder of width {text_width}")));
         }
         let mels = r.size("mels", MAX_SIZE)?;
-        // How most weights are stored, which each says itself.
+        // Type of most weights. Each tensor states its own type.
         r.number()?;
         Ok(Sizes { vocab, audio_positions, text_positions, width, encoder, decoder, mels })
     }
 }
 
-/// The tensors up to the end of the file, under the names of Hugging Face checkpoints.
+/// Reads the tensors up to the end of the file, under the names of Hugging Face checkpoints.
 fn tensors(r: &mut Reader<'_>) -> Result<IndexMap<String, CheckpointTensor>> {
     let mut out = IndexMap::new();
     while r.at < r.bytes.len() {
@@ -122,7 +123,7 @@ fn tensor(r: &mut Reader<'_>, name: &str, kind: TensorType, mut shape: Vec<usize
     let count = shape.iter().try_fold(1usize, |n, &size| n.checked_mul(size));
     let length = count.and_then(|n| n.div_ceil(elements).checked_mul(bytes));
     let data = r.take(length.ok_or_else(|| r.error("a tensor beyond all memory"))?)?;
-    // A bias of a convolution stands as a column.
+    // The bias of a convolution is stored as a column.
     if name.contains("conv") && name.ends_with(".bias") && shape.last() == Some(&1) {
         shape.pop();
     }
@@ -171,7 +172,7 @@ fn published(name: &str) -> Option<String> {
     }
 }
 
-/// Reads numbers, and bytes that stay where they are.
+/// Reads numbers, and slices bytes without copying.
 struct Reader<'a> {
     bytes: &'a Bytes,
     at: usize,

@@ -1,11 +1,13 @@
 //! Model families as functions from a checkpoint to an exported program, without Python.
 //!
-//! A [`Checkpoint`] is a config, named tensors and a tokenizer, out of a Hugging Face folder, a GGUF file or one of NeMo's. [`build`] writes the
-//! family's forward pass as the graph that PyTorch's capture of it would be, and names what a runner must know as constant
-//! methods. Nothing is read from disk here: callers hand in bytes, mapped or not, and tensors stay slices of them. Cast, reordered or repacked tensors are computed on request and dropped after use.
+//! A [`Checkpoint`] is a config, named tensors and a tokenizer, read from a Hugging Face folder, a
+//! GGUF file or a NeMo file. [`build`] writes the family's forward pass as a graph in the form of
+//! PyTorch's capture. Constant methods hold the metadata for runners. The crate does not read from
+//! disk. Callers pass bytes, mapped or not, and tensors are slices of them. Cast, reordered or
+//! repacked tensors are computed on request and dropped after use.
 //!
-//! Quantized GGUF blocks keep their codes: each supported kind has an exact affine form (`scale * code + bias` a group), which
-//! enters the program as `flambeau.dequantize_packed`.
+//! Quantized GGUF blocks keep their codes. Each supported kind has an exact affine form (`scale *
+//! code + bias` per group), which the program expresses by `flambeau.dequantize_packed`.
 
 #![forbid(unsafe_code)]
 
@@ -40,5 +42,5 @@ pub use model::{KvCache, Logits, MethodConstant, Model, Options, ScalePrecision,
 
 pub(crate) use source::CheckpointTensor;
 
-/// Shorthand of this crate.
+/// Result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,8 +1,8 @@
-//! Bounds on what a checkpoint may ask for. Each is far above what real models need.
+//! Limits on checkpoints. Each is far above the needs of real models.
 
 /// Tensors of a GGUF file.
 pub const MAX_GGUF_TENSORS: u64 = 1 << 17;
-/// Files that a GGUF file is split into.
+/// Parts of a split GGUF file.
 pub const MAX_GGUF_PARTS: usize = 1 << 12;
 /// Metadata entries of a GGUF file.
 pub const MAX_GGUF_ENTRIES: u64 = 1 << 16;
@@ -12,25 +12,25 @@ pub const MAX_GGUF_ARRAY: u64 = 1 << 24;
 pub const MAX_GGUF_NAME_BYTES: u64 = 1 << 10;
 /// Bytes of a GGUF text value, such as a chat template.
 pub const MAX_GGUF_TEXT_BYTES: u64 = 16 << 20;
-/// Dims of a GGUF tensor.
+/// Axes of a GGUF tensor.
 pub const MAX_GGUF_RANK: u32 = 8;
 /// Largest alignment of GGUF tensor data.
 pub const MAX_GGUF_ALIGNMENT: u64 = 1 << 20;
-/// Variables of a CTranslate2 file, and aliases.
+/// Variables of a CTranslate2 file, and its aliases.
 pub const MAX_CT2_VARIABLES: u64 = 1 << 16;
 /// Bytes of a name in a CTranslate2 file.
 pub const MAX_CT2_NAME_BYTES: u64 = 1 << 10;
 /// Axes of a CTranslate2 variable.
 pub const MAX_CT2_RANK: u64 = 8;
-/// Tensors of whisper.cpp's file.
+/// Tensors of a whisper.cpp file.
 pub const MAX_GGML_TENSORS: usize = 1 << 16;
-/// Bytes of the name of one.
+/// Bytes of a tensor's name in a whisper.cpp file.
 pub const MAX_GGML_NAME_BYTES: usize = 1 << 10;
 /// Members of a `.nemo` file.
 pub const MAX_NEMO_MEMBERS: usize = 1 << 10;
-/// How many times its own size a compressed `.nemo` file may come to; weights are random bits nearly.
+/// Ratio of inflated to compressed size of a `.nemo` file. Weights hardly compress.
 pub const MAX_NEMO_INFLATION: u64 = 16;
-/// Bytes that it may come to besides: a tar archive pads its members with zeros.
+/// Additional inflated bytes of a `.nemo` file, because a tar archive pads its members with zeros.
 pub const MAX_NEMO_PADDING: u64 = 1 << 20;
 /// Levels of lists and maps in a YAML file.
 pub const MAX_YAML_DEPTH: usize = 64;

@@ -1,7 +1,7 @@
-//! Folders as Mistral publishes them: `params.json` beside `consolidated.safetensors`.
+//! Reads folders in Mistral's form: `params.json` and `consolidated.safetensors`.
 //!
-//! Such a folder is read as the Hugging Face folder that says the same: keys and names are translated, and the two rows of a rotary pair,
-//! which lie side by side here, are taken apart.
+//! The folder is translated to the form of Hugging Face. Keys and names are replaced, and adjacent
+//! rows of rotary pairs are separated.
 
 mod names;
 
@@ -12,14 +12,14 @@ use crate::{CheckpointTensor, Error, Result, fields::Fields, limits::MAX_POSITIO
 
 use self::names::Part;
 
-/// The file that tells such folders from others.
+/// File that identifies such folders.
 pub(crate) const PARAMS: &str = "params.json";
-/// Prefix of its weights' names.
+/// Prefix of the names of weight files.
 pub(crate) const WEIGHTS: &str = "consolidated";
 
 type Object = Map<String, Value>;
 
-/// Sizes of a stack of layers, and what `config.json` calls them.
+/// Sizes of a stack of layers, with their names in `config.json`.
 const SIZES: [(&str, &str); 7] = [
     ("dim", "hidden_size"),
     ("n_layers", "num_hidden_layers"),
@@ -29,27 +29,27 @@ const SIZES: [(&str, &str); 7] = [
     ("head_dim", "head_dim"),
     ("vocab_size", "vocab_size"),
 ];
-/// Keys that change no number.
+/// Keys without effect on the results.
 const HARMLESS: [&str; 6] =
     ["chunk_length_s", "frame_rate", "model_parallel", "transcription_format", "use_cache", "ada_rms_norm_t_cond_dim"];
-/// Tokens that begin and end every text of Mistral's.
+/// Tokens at the start and end of every text.
 const BOS: i64 = 1;
 const EOS: i64 = 2;
-/// Fixed maximum of the log spectrogram for streamed sound.
+/// Fixed maximum of the log spectrogram for streamed audio.
 const LOG_MEL_MAX: f64 = 1.5;
 /// Base of the wavelengths of Whisper's table of positions.
 const POSITION_BASE: f64 = 10_000.0;
 
-/// A `params.json` that was understood.
+/// A parsed `params.json`.
 #[derive(Debug)]
 pub(crate) struct Params {
-    /// The `config.json` that says the same.
+    /// The equivalent `config.json`.
     pub(crate) config: Object,
     /// Elements of a head of the language model.
     text_head: usize,
-    /// Elements of a head of the encoder, where it has rotary positions.
+    /// Elements of a head of the encoder, if it has rotary positions.
     encoder_head: Option<usize>,
-    /// Shape of the encoder's table of positions, where it has one.
+    /// Shape of the encoder's position table, if it has one.
     table: Option<[usize; 2]>,
 }
 
@@ -57,7 +57,7 @@ impl Params {
     /// Reads `params.json`.
     ///
     /// # Errors
-    /// [`Error::Key`] for a key that is missing, does not fit, or that nobody knows.
+    /// [`Error::Key`] for a missing, invalid or unknown key.
     pub(crate) fn read(params: &Object) -> Result<Params> {
         let f = Fields::new(params);
         let whisper = f.child("multimodal")?.map(|parts| parts.object("whisper_model_args")).transpose()?;
@@ -70,10 +70,10 @@ impl Params {
         Ok(read)
     }
 
-    /// The tensors under the names of Hugging Face checkpoints, those that are not stored among them.
+    /// The tensors under the names of Hugging Face checkpoints, including computed tensors.
     ///
     /// # Errors
-    /// [`Error::Tensor`] for queries or keys that are no whole heads.
+    /// [`Error::Tensor`] for queries or keys that do not consist of whole heads.
     pub(crate) fn published(&self, stored: IndexMap<String, CheckpointTensor>) -> Result<IndexMap<String, CheckpointTensor>> {
         let mut out = IndexMap::with_capacity(stored.len() + 1);
         for (name, tensor) in stored {
@@ -106,13 +106,13 @@ fn sizes(f: &Fields<'_>) -> Object {
     SIZES.iter().filter_map(|(from, to)| Some(((*to).to_owned(), f.get(from)?.clone()))).collect()
 }
 
-/// Settings of layers with rotary positions. A window that is not stated is none.
+/// Settings of layers with rotary positions. A missing window means none.
 fn rotary(f: &Fields<'_>) -> Result<Object> {
     let mut out = sizes(f);
     if let Some(eps) = f.positive_opt("norm_eps")? {
         out.insert("rms_norm_eps".into(), json!(eps));
     }
-    // Some files state it as a text.
+    // Some files state it as a string.
     let stated =
         f.get("rope_theta").map(|theta| theta.as_str().and_then(|text| text.parse().ok()).map_or(theta.clone(), |n: f64| json!(n)));
     out.extend(stated.map(|theta| ("rope_theta".to_owned(), theta)));
@@ -140,7 +140,7 @@ fn text(f: &Fields<'_>, model_type: &str) -> Result<Object> {
     Ok(out)
 }
 
-/// How sound becomes numbers, held against what is computed; gives the bins of a spectrogram.
+/// Checks the audio features against the computed ones, and returns the number of mel bins.
 fn mels(args: &Fields<'_>, from: Option<f64>) -> Result<usize> {
     let sound = args.object("audio_encoding_args")?;
     for (key, expected) in [("sampling_rate", 16_000), ("hop_length", 160), ("window_size", 400)] {
@@ -153,7 +153,7 @@ fn mels(args: &Fields<'_>, from: Option<f64>) -> Result<usize> {
     sound.size("num_mel_bins")
 }
 
-/// A `config.json` of two parts.
+/// A `config.json` with a text part and an audio part.
 fn of_parts(f: &Fields<'_>, model_type: &str, text: Object, audio: Object) -> Result<Object> {
     let tied = text.get("tie_word_embeddings").cloned();
     let parts = json!({
@@ -194,8 +194,8 @@ fn voxtral(f: &Fields<'_>, whisper: &Fields<'_>) -> Result<Params> {
     Ok(Params { config, text_head: head(f)?, encoder_head: None, table: Some([rows, width]) })
 }
 
-/// Whisper's table of positions [positions, width], which these files leave out: sines, then cosines, of wavelengths that grow from 2π to
-/// 2π · 10,000.
+/// Whisper's position table [positions, width], which these files omit. It holds sines, then
+/// cosines, of wavelengths from 2π to 2π · 10,000.
 #[derive(Debug)]
 struct Sinusoids;
 

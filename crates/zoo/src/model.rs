@@ -1,4 +1,4 @@
-//! From a checkpoint and options to a program.
+//! Builds a program from a checkpoint and options.
 
 use flambeau_pt2::Exported;
 use flambeau_tensor::DType;
@@ -14,31 +14,32 @@ use crate::{
     speech::{moonshine, parakeet, voxtral, voxtral_realtime, whisper},
 };
 
-/// Default limit on the tokens of a call.
+/// Default largest number of tokens of a call.
 const DEFAULT_CHUNK: usize = 512;
 /// Default number of cache rows for models trained on longer contexts.
 pub(crate) const DEFAULT_POSITIONS: usize = 2048;
 
-/// Which positions of a call get logits.
+/// Positions of a call that get logits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Logits {
-    /// `[1, 1, vocab]`: the last one, which is all that generation reads.
+    /// `[1, 1, vocab]`: the last position, which is sufficient for generation.
     #[default]
     Last,
-    /// `[1, s, vocab]`: every one, as ExecuTorch's exporter gives them.
+    /// `[1, s, vocab]`: every position, as in ExecuTorch's exporter.
     All,
 }
 
-/// In which float type packed weights keep scales and biases.
+/// Float type of the scales and biases of packed weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScalePrecision {
-    /// The narrowest that holds them exactly: `f16` for GGUF's 32-element blocks, `f32` for its 256-element ones, whose scales
-    /// are products; for MLX's checkpoints the stored one. Products with activations of another type then run in `f32`.
+    /// The narrowest exact type. It is `f16` for GGUF's 32-element blocks, and `f32` for its
+    /// 256-element blocks, whose scales are products. MLX's checkpoints keep the stored type.
+    /// Products with activations of another type then run in `f32`.
     #[default]
     Exact,
-    /// The type of the activations: rounded, which GPU kernels of one type prefer.
+    /// The type of the activations. Values are rounded, but GPU kernels prefer a single type.
     Activations,
-    /// `f32`: exact for any block, also where an `f16` bias would overflow.
+    /// `f32`: exact for any block, even if an `f16` bias would overflow.
     F32,
 }
 
@@ -48,20 +49,22 @@ pub enum KvCache {
     /// Floats in the type of the activations.
     #[default]
     Float,
-    /// Codes of 8 bits, with a scale in the type of the activations for every 32 elements of a head, or for the whole head where 32
-    /// do not divide it. Attention over latent vectors has no such cache.
+    /// 8-bit codes with scales in the type of the activations. Each 32 elements of a head share a
+    /// scale, or the whole head if 32 does not divide it. Attention over latent vectors does not
+    /// support this cache.
     Int8,
 }
 
 /// Build options. The defaults suit generation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Type of activations and caches: `f32`, `f16` or `bf16`; by default [`Checkpoint::default_dtype`].
+    /// Type of activations and caches: `f32`, `f16` or `bf16`. The default is
+    /// [`Checkpoint::default_dtype`].
     pub dtype: Option<DType>,
-    /// Tokens that the caches hold; by default 2048 or what the model was trained for, whichever is less. Models of speech hold no
-    /// more than they were trained for.
+    /// Number of tokens in the caches. The default is 2048 or the trained length, whichever is
+    /// less. Speech models support at most the trained length.
     pub max_seq_len: Option<usize>,
-    /// Most tokens of a call; by default 512 or `max_seq_len`, whichever is less.
+    /// Largest number of tokens of a call. The default is 512 or `max_seq_len`, whichever is less.
     pub prefill_chunk: Option<usize>,
     pub logits: Logits,
     pub scales: ScalePrecision,
@@ -78,57 +81,82 @@ pub enum MethodConstant {
     Text(String),
 }
 
-/// A program with what a runner must know.
+/// A program with metadata for runners.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// Methods by name. Methods of one model share their buffers.
     ///
-    /// A language model has one, `forward`: `input_ids` i64 `[1, s]`, `cache_position` i64 `[s]` (consecutive) → logits in the type of the activations. s is 1 to the
-    /// prefill chunk. State: `key_cache_i` and `value_cache_i` [1, Hk, n, D] of attention, where n is `max_seq_len` or, behind a window, no more than
-    /// window + prefill chunk - 1, which are then used in turn; in 8 bits, `cache_codes_i`
-    /// [1, 2·Hk, n, G, D/G] and `cache_scales_i` [1, 2·Hk, n, G, 1] in their place, keys ahead of values; `latent_cache_i`
-    /// [1, 1, max_seq_len, R] of attention over latent vectors; `conv_state_i` [1, taps − 1, C] and `recurrent_state_i`
-    /// [1, Hv, Dv, Dk], which begin anew at position 0 and cannot go back to an earlier one.
+    /// A language model has one method, `forward`.
+    /// - Inputs: `input_ids` i64 `[1, s]` and `cache_position` i64 `[s]` (consecutive). `s` is 1 to
+    ///   the prefill chunk.
+    /// - Result: logits in the type of the activations.
+    /// - State of attention: `key_cache_i` and `value_cache_i` [1, Hk, n, D]. `n` is `max_seq_len`.
+    ///   With a window, `n` is at most window + prefill chunk − 1, and the rows form a ring.
+    /// - State of attention in 8 bits: `cache_codes_i` [1, 2·Hk, n, G, D/G] and `cache_scales_i`
+    ///   [1, 2·Hk, n, G, 1] instead, keys before values.
+    /// - State of attention over latent vectors: `latent_cache_i` [1, 1, max_seq_len, R].
+    /// - Recurrent state: `conv_state_i` [1, taps − 1, C] and `recurrent_state_i` [1, Hv, Dv, Dk].
+    ///   It resets at position 0 and cannot go back to an earlier position.
     ///
-    /// A text encoder has one, `forward`: `input_ids` i64 [b, s] and `attention_mask` i64 [b, s], which is 1 for tokens and 0 for what fills rows up
-    /// behind them → f32 [b, width], a vector for each text.
+    /// A text encoder has one method, `forward`.
+    /// - Inputs: `input_ids` i64 [b, s] and `attention_mask` i64 [b, s]. The mask is 1 for tokens
+    ///   and 0 for padding after them.
+    /// - Result: f32 [b, width], a vector for each text.
     ///
-    /// Whisper has three or four. `encoder`: `input_features` f32 [1, mels, frames] → last hidden state [1, positions, width]; it fills
-    /// `cross_key_i` and `cross_value_i` [1, H, positions, D] for the others. `decoder`: `input_ids` i64 [1, s], `cache_position`
-    /// i64 `[s]` (consecutive) → logits [1, 1, vocab] of the last token. `alignment`, if the checkpoint names heads for it: the same
-    /// inputs from position 0 on → f32 [1, heads, s, positions], which share of each head's attention a position of the audio has.
-    /// `branches`, a decoder of texts that have their beginnings in common: `input_ids` i64 [1, s], `text_position` i64 `[s]`, the place of
-    /// each token in its text, `cache_position` i64 `[s]` (consecutive), its row in a cache of their own, `branch_key_cache_i` and
-    /// `branch_value_cache_i`, and `seen` bool [s, rows], which rows it sees, its own among them → logits [1, s, vocab].
+    /// Whisper has three or four methods.
+    /// - `encoder`: `input_features` f32 [1, mels, frames] → last hidden state [1, positions,
+    ///   width]. It fills `cross_key_i` and `cross_value_i` [1, H, positions, D] for the other
+    ///   methods.
+    /// - `decoder`: `input_ids` i64 [1, s], `cache_position` i64 `[s]` (consecutive) → logits
+    ///   [1, 1, vocab] of the last token.
+    /// - `alignment`, if the checkpoint names alignment heads: the same inputs from position 0 on →
+    ///   attention weights of each head over audio positions, f32 [1, heads, s, positions].
+    /// - `branches`, a decoder of texts with common beginnings: `input_ids` i64 [1, s],
+    ///   `text_position` i64 `[s]`, `cache_position` i64 `[s]` (consecutive), `seen` bool [s, rows]
+    ///   → logits [1, s, vocab]. `text_position` is a token's position in its text.
+    ///   `cache_position` is its row in a separate cache, `branch_key_cache_i` and
+    ///   `branch_value_cache_i`. `seen` marks the visible rows, including its own.
     ///
-    /// Moonshine has two. `encoder`: `input_values` f32 [1, samples] → last hidden state [1, positions, width]; it fills the first
-    /// positions of `cross_key_i` and `cross_value_i`. `decoder`: as Whisper's, with `audio_length` i64 `[1]`, the number of those
-    /// positions, behind its inputs.
+    /// Moonshine has two methods.
+    /// - `encoder`: `input_values` f32 [1, samples] → last hidden state [1, positions, width]. It
+    ///   fills the first positions of `cross_key_i` and `cross_value_i`.
+    /// - `decoder`: as Whisper's, with `audio_length` i64 `[1]`, the number of those positions,
+    ///   after its inputs.
     ///
-    /// Parakeet's `encoder`: `input_features` f32 [1, frames, mels], one frame for every 160 samples → last hidden state
-    /// [1, positions, width] and, in models of CTC, logits [1, positions, vocab]. Transducers have what `joint` takes in their place,
-    /// [1, positions, J], and two more methods. `decoder_step`: `token` i64 [1, 1], `h` and `c` [layers, 1, J] → `g` [1, 1, J], `h`, `c`;
-    /// a sequence begins with the blank and zeros. `joint`: `f` [1, n, J], `g` [1, 1, J] → logits [1, n, vocab + durations].
+    /// Parakeet has one method, or three as a transducer.
+    /// - `encoder`: `input_features` f32 [1, frames, mels], one frame per 160 samples → last hidden
+    ///   state [1, positions, width]. The second result of CTC models is logits
+    ///   [1, positions, vocab], and of transducers the input `f` of `joint` [1, positions, J].
+    /// - `decoder_step`: `token` i64 [1, 1], `h` and `c` [layers, 1, J] → `g` [1, 1, J], `h`, `c`.
+    ///   A sequence begins with the blank and zeros.
+    /// - `joint`: `f` [1, n, J], `g` [1, 1, J] → logits [1, n, vocab + durations].
     ///
-    /// Voxtral has three. `audio_encoder`: `input_features` f32 [1, mels, frames] of a window → [1, t, hidden], which stand in the place of tokens.
-    /// `token_embedding`: `token_ids` i64 [1, s] → [1, s, hidden]. `text_decoder`: `inputs_embeds` [1, s, hidden], `cache_position`
-    /// i64 `[s]` → logits, with a language model's state. Voxtral Realtime listens bit by bit: `encode_audio_chunk` in the place of the
-    /// first takes `mel_chunk` f32 [1, mels, 8·t] and `enc_input_pos` i64 [4·t] → [1, t, hidden], which are added to the embeddings of tokens; it
-    /// keeps what its convolutions and windows still need.
+    /// Voxtral has three methods.
+    /// - `audio_encoder`: `input_features` f32 [1, mels, frames] of a window → embeddings
+    ///   [1, t, hidden], which replace tokens.
+    /// - `token_embedding`: `token_ids` i64 [1, s] → [1, s, hidden].
+    /// - `text_decoder`: `inputs_embeds` [1, s, hidden], `cache_position` i64 `[s]` → logits, with
+    ///   a language model's state.
+    ///
+    /// Voxtral Realtime has `encode_audio_chunk` instead of `audio_encoder`: `mel_chunk` f32
+    /// [1, mels, 8·t], `enc_input_pos` i64 [4·t] → embeddings [1, t, hidden]. They are added to the
+    /// embeddings of tokens. The encoder keeps the inputs that its convolutions and windows need
+    /// later.
     pub methods: IndexMap<&'static str, Exported>,
-    /// Names of weights to be kept as floats when others are quantized: routers, and gates of a number or one for each head.
+    /// Names of weights that stay floats when others are quantized: routers, and gates with one
+    /// number in total or per head.
     pub floats: Vec<String>,
     /// Constant methods by name.
     pub metadata: Vec<(String, MethodConstant)>,
     pub tokenizer: TokenizerSource,
 }
 
-/// Builds the forward pass of a checkpoint. No weight is read: the program's weights are slices of the checkpoint, or make
-/// their bytes when asked.
+/// Builds the forward pass of a checkpoint. No weight is read. The program's weights are slices of
+/// the checkpoint, or compute their bytes on demand.
 ///
 /// # Errors
-/// [`Error::Option`] for an option out of range, [`Error::MissingTensor`] and [`Error::Tensor`] for a checkpoint that does not
-/// fit its config.
+/// [`Error::Option`] for an option out of range. [`Error::MissingTensor`] and [`Error::Tensor`] for
+/// a checkpoint that does not match its config.
 pub fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model> {
     model(checkpoint, options).map_err(|error| checkpoint.named_as_stored(error))
 }
@@ -150,18 +178,18 @@ fn model(checkpoint: &Checkpoint, options: &Options) -> Result<Model> {
 }
 
 impl Model {
-    /// The methods as the compiler takes them.
+    /// The methods in the form that the compiler takes.
     pub fn programs(&self) -> Vec<(&str, &Exported)> {
         self.methods.iter().map(|(name, exported)| (*name, exported)).collect()
     }
 }
 
-/// In which types a program computes.
+/// Number types of a program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Precision {
     /// Type of activations and caches.
     pub(crate) dtype: DType,
-    /// Type of the scales of packed weights; `None` is the exact one.
+    /// Type of the scales of packed weights. `None` means the exact type.
     pub(crate) scales: Option<DType>,
 }
 
@@ -200,7 +228,7 @@ pub(crate) fn settings(checkpoint: &Checkpoint, config: &Config, options: &Optio
     Ok(Settings { dtype, scales, positions, chunk, logits: options.logits, kv_cache: options.kv_cache })
 }
 
-/// The constant methods that ExecuTorch's runners and ours ask for.
+/// Constant methods read by the runners of ExecuTorch and of this project.
 pub(crate) fn metadata(c: &Config, settings: Settings) -> Vec<(String, MethodConstant)> {
     let int = |v: usize| MethodConstant::Int(v as i64);
     let positions = int(settings.positions);

@@ -1,4 +1,5 @@
-//! NeMo's `.nemo` files: a tar archive, which may be compressed, of a config, weights that PyTorch pickled, and a SentencePiece model.
+//! Reads NeMo's `.nemo` files: a tar archive with a config, weights pickled by PyTorch and a
+//! SentencePiece model. The archive may be compressed.
 
 mod config;
 mod names;
@@ -21,12 +22,12 @@ use crate::{
 
 const CONFIG: &str = "model_config.yaml";
 const WEIGHTS: &str = "model_weights.ckpt";
-/// How the name of a tokenizer ends, behind a digest.
+/// End of a tokenizer's name, after a digest.
 const TOKENIZER: &str = "tokenizer.model";
 /// Magic number of compressed files.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// The checkpoint in a file. Its weights stay slices of the file, or of what a compressed one comes to.
+/// Reads the checkpoint in a file. Its weights are slices of the file, or of its inflated contents.
 pub(crate) fn checkpoint(bytes: &Bytes) -> Result<Checkpoint> {
     let members = if bytes.starts_with(&GZIP) { members(&inflated(bytes)?)? } else { members(bytes)? };
     let member = |name: &str| members.get(name).ok_or_else(|| Error::MissingFile(name.into()));
@@ -48,7 +49,7 @@ pub(crate) fn checkpoint(bytes: &Bytes) -> Result<Checkpoint> {
     Ok(Checkpoint::new(Architecture::Parakeet(config), tensors, tokenizer))
 }
 
-/// Contents of a compressed file, in memory.
+/// Inflates a compressed file in memory.
 fn inflated(bytes: &Bytes) -> Result<Bytes> {
     let most = (bytes.len() as u64).saturating_mul(MAX_NEMO_INFLATION).saturating_add(MAX_NEMO_PADDING);
     let mut out = Vec::new();

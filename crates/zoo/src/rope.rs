@@ -1,8 +1,8 @@
-//! Rotary frequencies of all the scaling rules.
+//! Rotary frequencies by all scaling rules.
 
 use std::f64::consts::TAU;
 
-/// How rotary frequencies differ from `theta^(-2i/dims)`.
+/// Scaling of the rotary frequencies `theta^(-2i/dims)`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Scaling {
     None,
@@ -10,14 +10,14 @@ pub(crate) enum Scaling {
     Linear {
         factor: f64,
     },
-    /// Low frequencies divided by `factor`, high ones kept, a ramp between.
+    /// Low frequencies divided by `factor`, high frequencies kept, and a ramp between them.
     Llama3 {
         factor: f64,
         low: f64,
         high: f64,
         original: f64,
     },
-    /// As Llama3, with the ramp over dims. `amplitude` multiplies cosines and sines.
+    /// As Llama3, with the ramp over pairs of elements. `amplitude` multiplies cosines and sines.
     Yarn {
         factor: f64,
         original: f64,
@@ -26,7 +26,7 @@ pub(crate) enum Scaling {
         truncate: bool,
         amplitude: f64,
     },
-    /// A divisor for each frequency: one list up to `original` positions, the other beyond.
+    /// A divisor for each frequency: `short` for at most `original` positions, `long` beyond.
     LongRope {
         short: Vec<f64>,
         long: Vec<f64>,
@@ -41,7 +41,8 @@ pub(crate) enum Scaling {
         factor: f64,
         original: usize,
     },
-    /// Frequencies of the whole head for the first pairs, divided by `factor`, and none for the others.
+    /// Frequencies of the whole head for the first pairs, divided by `factor`, and no rotation of
+    /// the others.
     Proportional {
         pairs: usize,
         factor: f64,
@@ -53,9 +54,9 @@ pub(crate) enum Scaling {
 pub(crate) struct Rope {
     pub(crate) theta: f64,
     pub(crate) dims: usize,
-    /// Whether partners stand side by side, instead of half of `dims` apart.
+    /// Whether partners are adjacent, instead of half of `dims` apart.
     pub(crate) interleaved: bool,
-    /// Whether the rotation goes the other way.
+    /// Whether the direction of the rotation is reversed.
     pub(crate) reversed: bool,
     pub(crate) scaling: Scaling,
 }
@@ -63,9 +64,9 @@ pub(crate) struct Rope {
 /// Operands of the rotary operator.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Resolved {
-    /// Base of the frequencies where they have no reciprocals.
+    /// Base of the frequencies, if `periods` is `None`.
     pub(crate) theta: f64,
-    /// Reciprocal frequencies [dims / 2], where they are not those of `theta`.
+    /// Reciprocal frequencies [dims / 2], if they do not follow from `theta`.
     pub(crate) periods: Option<Vec<f32>>,
     /// Factor on positions.
     pub(crate) scale: f64,
@@ -73,7 +74,7 @@ pub(crate) struct Resolved {
     pub(crate) amplitude: f64,
 }
 
-/// Amplitude of yarn scaling by a magnitude, which is 1 unless a config says more.
+/// Amplitude of yarn scaling by a magnitude, which is 1 unless configured.
 pub(crate) fn yarn_amplitude(factor: f64, magnitude: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 0.1 * magnitude * factor.ln() + 1.0 }
 }
@@ -93,7 +94,8 @@ impl Rope {
         Some((0..self.dims / 2).map(|i| scaled(i, self.period(i)) as f32).collect())
     }
 
-    /// For a cache of `positions`. Longrope chooses its list by that, once, because a program has one set of frequencies.
+    /// Resolves the scaling for a cache of `positions`. Longrope selects its list once by this
+    /// length, because a program has one set of frequencies.
     pub(crate) fn resolve(&self, positions: usize) -> Resolved {
         let (mut theta, mut scale, mut amplitude) = (self.theta, 1.0, 1.0);
         let periods = match &self.scaling {
@@ -133,7 +135,7 @@ impl Rope {
         Resolved { theta, periods, scale, amplitude }
     }
 
-    /// Pairs between which yarn passes from kept to divided frequencies.
+    /// Range of pairs in which yarn changes from kept to divided frequencies.
     fn yarn_ramp(&self, original: f64, fast: f64, slow: f64, truncate: bool) -> (f64, f64) {
         let dims = self.dims as f64;
         let pair = |rotations: f64| dims * (original / (rotations * TAU)).ln() / (2.0 * self.theta.ln());

@@ -1,4 +1,5 @@
-//! Rows of quantized values in the layouts of files, and what programs make of them: bit streams, and matrices of scales and biases.
+//! Rows of quantized values in file layouts, and their form in programs: bit streams, and matrices
+//! of scales and biases.
 
 use std::{fmt, sync::Arc};
 
@@ -6,7 +7,7 @@ use flambeau_tensor::{AlignedBytes, Bytes, DType, bf16, f16, gguf::Block, pack_c
 
 use crate::source::{Codes, Mode, RowOrder};
 
-/// A matrix of codes in a file's own layout.
+/// A matrix of codes in a file's layout.
 pub(crate) trait CodedRows: fmt::Debug + Send + Sync {
     /// Format of the codes.
     fn codes(&self) -> Codes;
@@ -20,11 +21,12 @@ pub(crate) trait CodedRows: fmt::Debug + Send + Sync {
     /// Writes the codes of a row, one byte each.
     fn read_codes(&self, row: usize, out: &mut [u8]);
 
-    /// Writes (scale, bias) of each group of a row; for modes whose scale is a byte that byte's value and nothing.
+    /// Writes (scale, bias) of each group of a row. For modes with scale bytes, it writes the
+    /// byte's value and no bias.
     fn read_numbers(&self, row: usize, out: &mut [(f32, f32)]);
 }
 
-/// A matrix of floats in a file's own layout.
+/// A matrix of floats in a file's layout.
 pub(crate) trait FloatRows: fmt::Debug + Send + Sync {
     /// Name of the layout, for messages.
     fn kind(&self) -> String;
@@ -33,7 +35,7 @@ pub(crate) trait FloatRows: fmt::Debug + Send + Sync {
     fn read(&self, row: usize, out: &mut [f32]);
 }
 
-/// Which number of a group.
+/// One number of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Scale,
@@ -49,7 +51,7 @@ impl Part {
     }
 }
 
-/// A scale or bias that is finite in the file but overflows the requested type.
+/// A scale or bias that is finite in the file, but overflows the requested type.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("row {row} has the {part} {value}, too large for {dtype}")]
 pub(crate) struct TooLarge {
@@ -59,7 +61,7 @@ pub(crate) struct TooLarge {
     dtype: DType,
 }
 
-/// Coded rows in the order and number that a program takes them.
+/// Coded rows in the order and number that a program needs.
 #[derive(Clone, Debug)]
 pub(crate) struct CodedMatrix {
     pub(crate) stored: Arc<dyn CodedRows>,
@@ -79,7 +81,7 @@ impl CodedMatrix {
         self.cols / self.stored.codes().group
     }
 
-    /// The codes `[rows, words_per_row]` u32: each row one bit stream, lowest bits first.
+    /// The codes `[rows, words_per_row]` u32. Each row is one bit stream, lowest bits first.
     pub(crate) fn words(&self) -> Bytes {
         let (width, bits) = (self.words_per_row() * 4, self.stored.codes().bits);
         let mut out = AlignedBytes::zeroed(self.rows * width);
@@ -96,7 +98,7 @@ impl CodedMatrix {
     /// Scales or biases `[rows, groups_per_row]` in `dtype`.
     ///
     /// # Errors
-    /// [`TooLarge`] for a number that is finite in the file and not in `dtype`.
+    /// [`TooLarge`] for a number that is finite in the file, but not in `dtype`.
     pub(crate) fn numbers(&self, part: Part, dtype: DType) -> Result<Bytes, TooLarge> {
         let width = self.groups_per_row() * dtype.size();
         let mut out = AlignedBytes::zeroed(self.rows * width);
@@ -127,7 +129,7 @@ pub(crate) fn values(stored: &dyn FloatRows, [rows, cols]: [usize; 2], order: &R
     out.into_bytes()
 }
 
-/// Writes a number; `None` if it becomes infinite only by being narrowed.
+/// Writes a number. `None` if only the narrowing makes it infinite.
 fn store(value: f32, dtype: DType, out: &mut [u8]) -> Option<()> {
     let narrowed = match dtype {
         DType::F16 => {
@@ -190,7 +192,8 @@ impl CodedRows for Blocks {
     }
 }
 
-/// GGUF's MXFP4: a scale of one byte ahead of the codes of 32 elements, those of the first half in low nibbles.
+/// GGUF's MXFP4 blocks: one scale byte, then the codes of 32 elements, with the first half in low
+/// nibbles.
 #[derive(Clone, Debug)]
 pub(crate) struct Mxfp4Blocks {
     pub(crate) bytes: Bytes,

@@ -1,4 +1,4 @@
-//! Tensors of a checkpoint as they are stored, and the weights that programs make of them.
+//! Stored tensors of a checkpoint, and their conversion to weights of programs.
 
 mod weights;
 
@@ -14,20 +14,20 @@ use crate::{
     rows::{Blocks, CodedRows, FloatRows, Mxfp4Blocks},
 };
 
-/// In which order a file holds the rows of a matrix.
+/// Order of a matrix's rows in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RowOrder {
-    /// As the program takes them.
+    /// The program's order.
     Plain,
-    /// Per head of that many rows, pairs of rotary partners side by side, where the program takes the first partners of all
-    /// pairs and then the second.
+    /// Adjacent rotary partners in each head with this many rows. The program takes the first
+    /// partners of all pairs, then the second partners.
     Interleaved(usize),
-    /// The stored row of each row that the program takes, which may be fewer.
+    /// The stored row of each row in the program. The program may use fewer rows.
     Listed(Arc<[usize]>),
 }
 
 impl RowOrder {
-    /// The stored row behind row `row` of the program.
+    /// The stored row for row `row` of the program.
     pub(crate) fn source(&self, row: usize) -> usize {
         match *self {
             RowOrder::Plain => row,
@@ -40,19 +40,19 @@ impl RowOrder {
     }
 }
 
-/// How a tensor's elements are stored.
+/// Storage of a tensor's elements.
 #[derive(Clone, Debug)]
 pub(crate) enum Data {
     /// Row-major elements.
     Plain { dtype: DType, bytes: Bytes },
     /// Tensors of one shape, row-major parts of this one.
     Stack(Arc<[CheckpointTensor]>),
-    /// Codes along the last axis, in a layout of the file's own.
+    /// Codes along the last axis, in the file's layout.
     Coded(Arc<dyn CodedRows>),
-    /// Floats along the last axis that have to be computed.
+    /// Computed floats along the last axis.
     Floats(Arc<dyn FloatRows>),
-    /// MLX's packed form: `words [.., cols·bits/32]` u32; `scales` and `biases [.., cols/group]` of one type, biases of affine
-    /// codes alone.
+    /// MLX's packed form: `words [.., cols·bits/32]` u32, and `scales` and `biases [..,
+    /// cols/group]` of one type. Only affine codes have biases.
     Packed { words: Bytes, scales: Bytes, biases: Option<Bytes>, dtype: DType, codes: Codes },
 }
 
@@ -61,16 +61,16 @@ pub(crate) enum Data {
 pub(crate) struct Codes {
     pub(crate) mode: Mode,
     pub(crate) bits: usize,
-    /// Codes that share a scale.
+    /// Number of codes that share a scale.
     pub(crate) group: usize,
 }
 
-/// How a code becomes a number.
+/// Decoding of codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// `scale * code + bias`, scales and biases being floats.
+    /// `scale * code + bias`, with float scales and biases.
     Affine,
-    /// Small floats with a scale of one byte.
+    /// Small floats with one scale byte per group.
     Mxfp4,
     Mxfp8,
     Nvfp4,
@@ -79,7 +79,7 @@ pub(crate) enum Mode {
 impl Mode {
     const ALL: [Mode; 4] = [Mode::Affine, Mode::Mxfp4, Mode::Mxfp8, Mode::Nvfp4];
 
-    /// Its name in MLX's configs.
+    /// Name in MLX's configs.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Mode::Affine => "affine",
@@ -95,12 +95,12 @@ impl Mode {
 }
 
 impl Codes {
-    /// Whether they fill rows of `cols` elements, in whole groups and words.
+    /// Whether they fill rows of `cols` elements with whole groups and words.
     fn fill(self, cols: usize) -> bool {
         cols.is_multiple_of(self.group) && (cols % 32 * self.bits).is_multiple_of(32)
     }
 
-    /// Whether MLX has such codes, with scales of that type.
+    /// Whether MLX supports these codes with scales of this type.
     fn exist(self, scales: DType) -> bool {
         match self.mode {
             Mode::Affine => {
@@ -128,7 +128,7 @@ pub(crate) struct CheckpointTensor {
 enum Form {
     Values,
     PlusOne,
-    /// Minus their exponentials.
+    /// Negated exponentials of the values.
     NegatedExponentials,
 }
 
@@ -149,7 +149,7 @@ pub(crate) struct PackedWeight {
 }
 
 impl CheckpointTensor {
-    /// Elements, row-major.
+    /// Creates a tensor from row-major elements.
     ///
     /// # Errors
     /// [`Error::Tensor`] if the bytes do not fill the shape.
@@ -161,7 +161,7 @@ impl CheckpointTensor {
         Ok(CheckpointTensor::of(shape, Data::Plain { dtype, bytes }))
     }
 
-    /// GGUF's blocks along the last axis.
+    /// Creates a tensor from GGUF blocks along the last axis.
     ///
     /// # Errors
     /// [`Error::Tensor`] if the rows are not whole blocks or the bytes do not fill the shape.
@@ -171,7 +171,7 @@ impl CheckpointTensor {
         Ok(CheckpointTensor::of(shape, Data::Coded(Arc::new(Blocks { block, bytes, cols }))))
     }
 
-    /// GGUF's blocks of MXFP4 along the last axis.
+    /// Creates a tensor from GGUF's MXFP4 blocks along the last axis.
     ///
     /// # Errors
     /// As [`CheckpointTensor::blocks`].
@@ -181,10 +181,12 @@ impl CheckpointTensor {
         Ok(CheckpointTensor::of(shape, Data::Coded(Arc::new(Mxfp4Blocks { bytes, cols }))))
     }
 
-    /// A matrix `[rows, cols]` of codes, whose layout was held against its shape.
+    /// Creates a matrix `[rows, cols]` of codes. The caller has checked the layout against the
+    /// shape.
     ///
     /// # Errors
-    /// [`Error::Tensor`] if MLX has no such codes, or the rows are not whole groups and words.
+    /// [`Error::Tensor`] if MLX does not support the codes, or the rows are not whole groups and
+    /// words.
     pub(crate) fn coded(name: &str, shape: [usize; 2], stored: impl CodedRows + 'static) -> Result<CheckpointTensor> {
         let codes = stored.codes();
         if !codes.exist(stored.exact_scales()) || !codes.fill(shape[1]) {
@@ -197,7 +199,8 @@ impl CheckpointTensor {
         Ok(CheckpointTensor::of(shape.to_vec(), Data::Coded(Arc::new(stored))))
     }
 
-    /// A tensor whose rows `[.., cols]` are computed, its layout held against its shape.
+    /// Creates a tensor with computed rows `[.., cols]`. The caller has checked the layout against
+    /// the shape.
     pub(crate) fn floats(shape: Vec<usize>, stored: impl FloatRows + 'static) -> CheckpointTensor {
         CheckpointTensor::of(shape, Data::Floats(Arc::new(stored)))
     }
@@ -206,10 +209,11 @@ impl CheckpointTensor {
         CheckpointTensor { shape, data, rows: RowOrder::Plain, form: Form::Values }
     }
 
-    /// MLX's packed form of a tensor `[.., cols]`; `scales` and `biases` hold elements of `dtype`.
+    /// Creates a tensor `[.., cols]` from MLX's packed form. `scales` and `biases` hold elements of
+    /// `dtype`.
     ///
     /// # Errors
-    /// [`Error::Tensor`] if the codes are not MLX's, or the parts do not fit the shape.
+    /// [`Error::Tensor`] if MLX does not support the codes, or the parts do not match the shape.
     pub(crate) fn packed(
         name: &str,
         shape: Vec<usize>,
@@ -234,10 +238,11 @@ impl CheckpointTensor {
         Ok(CheckpointTensor::of(shape, Data::Packed { words, scales, biases, dtype, codes }))
     }
 
-    /// Tensors of one shape as one, along a new first axis: the parts of each index one after the other.
+    /// Stacks tensors of one shape along a new first axis. The parts of each index are
+    /// concatenated.
     ///
     /// # Errors
-    /// [`Error::Tensor`] if they differ in shape, or in how they are stored.
+    /// [`Error::Tensor`] if they differ in shape or storage.
     pub(crate) fn stack(name: &str, parts: &[Vec<&CheckpointTensor>]) -> Result<CheckpointTensor> {
         let Some(first) = parts.iter().flatten().next() else { return Err(Error::MissingTensor(name.into())) };
         let alike = |t: &CheckpointTensor| t.shape == first.shape && t.kind() == first.kind() && t.dtype() == first.dtype();
@@ -261,7 +266,7 @@ impl CheckpointTensor {
         CheckpointTensor { form: Form::NegatedExponentials, ..self }
     }
 
-    /// The same rows in a shape of as many elements and the same last axis.
+    /// Reshapes the tensor. The number of elements and the last axis must not change.
     pub(crate) fn with_shape(self, shape: Vec<usize>) -> CheckpointTensor {
         CheckpointTensor { shape, ..self }
     }
@@ -274,10 +279,10 @@ impl CheckpointTensor {
         }
     }
 
-    /// The stored rows `list` as a tensor of their own.
+    /// The stored rows `list` as a separate tensor.
     ///
     /// # Errors
-    /// [`Error::Tensor`] if there are no such rows, or they are stored in another order already.
+    /// [`Error::Tensor`] if rows are missing, or are already stored in another order.
     pub(crate) fn rows(&self, name: &str, list: Vec<usize>) -> Result<CheckpointTensor> {
         let count = self.shape.first().copied().unwrap_or(0);
         if self.rows != RowOrder::Plain || list.iter().any(|&row| row >= count) {
@@ -292,7 +297,7 @@ impl CheckpointTensor {
         Ok(CheckpointTensor { shape, rows: RowOrder::Listed(list.into()), ..self.clone() })
     }
 
-    /// The same tensor, stored with interleaved rotary rows, `head` of them a head.
+    /// The same tensor, stored with interleaved rotary rows, `head` rows per head.
     ///
     /// # Errors
     /// [`Error::Tensor`] if its rows are not whole heads of even size, or it is packed.
@@ -306,7 +311,7 @@ impl CheckpointTensor {
         }
     }
 
-    /// Whether the elements are codes that share scales.
+    /// Whether the elements are codes with shared scales.
     pub(crate) fn is_packed(&self) -> bool {
         match &self.data {
             Data::Coded(_) | Data::Packed { .. } => true,
@@ -320,7 +325,7 @@ impl CheckpointTensor {
         &self.shape
     }
 
-    /// Element type, or that of the scales.
+    /// Element type, or type of the scales.
     pub(crate) fn dtype(&self) -> DType {
         match &self.data {
             Data::Plain { dtype, .. } | Data::Packed { dtype, .. } => *dtype,
@@ -341,7 +346,7 @@ impl CheckpointTensor {
         }
     }
 
-    /// Rows and columns of the matrix that it is, leading axes joined.
+    /// Rows and columns of the tensor as a matrix, with leading axes joined.
     fn matrix(&self) -> (usize, usize) {
         let cols = self.shape.last().copied().unwrap_or(1);
         (self.shape[..self.shape.len().saturating_sub(1)].iter().product(), cols)
@@ -376,7 +381,7 @@ impl CheckpointTensor {
         Some(CheckpointTensor { shape, data, rows: order, form: self.form })
     }
 
-    /// The values as `f32`, for small tensors that the build itself reads.
+    /// The values as `f32`, for small tensors that are read during the build.
     pub(crate) fn values(&self, name: &str) -> Result<Vec<f32>> {
         let fault = |e: &dyn ToString| Error::tensor(name, "readable float elements", e.to_string());
         let Data::Plain { dtype, bytes } = &self.data else { return Err(fault(&self.kind())) };
@@ -384,7 +389,7 @@ impl CheckpointTensor {
         Ok(tensor.as_slice::<f32>().map_err(|e| fault(&e))?.to_vec())
     }
 
-    /// The value of an integer of 8 or 16 bits that stands as a tensor of one element.
+    /// The value of an 8-bit or 16-bit integer stored as a tensor with one element.
     pub(crate) fn small_integer(&self) -> Option<i64> {
         match &self.data {
             Data::Plain { dtype: DType::I8, bytes } => Some(i64::from(i8::from_le_bytes((&bytes[..]).try_into().ok()?))),
@@ -393,10 +398,10 @@ impl CheckpointTensor {
         }
     }
 
-    /// A weight of f32 values that `f` makes of the stored ones, under a storage of that id.
+    /// A weight of f32 values that `f` computes from the stored values, under the storage id `id`.
     ///
     /// # Errors
-    /// [`Error::Tensor`] for elements that are no plain floats.
+    /// [`Error::Tensor`] for elements that are not plain floats.
     pub(crate) fn mapped(&self, id: &str, f: impl Fn(f32) -> f32 + Send + Sync + 'static) -> Result<Weight> {
         if !matches!(self.data, Data::Plain { dtype, .. } if dtype.is_float()) || self.rows != RowOrder::Plain {
             return Err(Error::tensor(id, "plain floats", self.kind()));
@@ -410,7 +415,7 @@ impl CheckpointTensor {
         Ok(Weight::Strided(View::row_major(DType::F32, self.shape.clone(), Storage::computed(id, len, produce))))
     }
 
-    /// A number to add to each element for the value that was meant less 1.
+    /// Number to add to each stored element to get 1 plus the weight.
     pub(crate) fn missing_one(&self) -> f32 {
         if self.form == Form::PlusOne { 0.0 } else { 1.0 }
     }
@@ -421,7 +426,8 @@ impl CheckpointTensor {
     }
 }
 
-/// Holds bytes against the blocks of that many elements and bytes that fill a shape.
+/// Checks that `found` holds exactly the blocks that fill a shape. A block has `elements` elements
+/// in `bytes` bytes.
 fn filled(name: &str, shape: &[usize], (elements, bytes): (usize, usize), found: &Bytes) -> Result<()> {
     let whole = shape.last().is_some_and(|cols| cols.is_multiple_of(elements));
     let want = numel(shape).filter(|_| whole).and_then(|n| (n / elements).checked_mul(bytes));

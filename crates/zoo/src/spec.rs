@@ -1,6 +1,7 @@
-//! Description of a decoder, independent of file formats. Families fill it in, and blocks write programs from it.
+//! Description of a decoder, independent of file formats. Families create it, and blocks write
+//! programs from it.
 //!
-//! Names of modules are data: each block holds those of its parts, below the name of the layer.
+//! Module names are data. Each block holds the names of its parts, relative to the layer.
 
 use flambeau_tensor::DType;
 
@@ -27,9 +28,10 @@ pub(crate) struct Config {
     pub(crate) layers: Vec<Layer>,
     /// Norms of layers, and of whole residual streams.
     pub(crate) norm: Norm,
-    /// The norm ahead of the head.
+    /// The norm before the head.
     pub(crate) final_norm: &'static str,
-    /// Whether the head reads the embedding's weights; `None` leaves it to whether the head has its own.
+    /// Whether the head reads the embedding's weights. `None` means that it does if the checkpoint
+    /// has no head.
     pub(crate) tied: Option<bool>,
     /// Whether the head has a bias.
     pub(crate) head_bias: bool,
@@ -41,19 +43,19 @@ pub(crate) struct Config {
     pub(crate) logits_divisor: f64,
     /// Bound on the logits, by tanh.
     pub(crate) logits_cap: Option<f64>,
-    /// Element type of the checkpoint, where it says so.
+    /// Element type of the checkpoint, if stated.
     pub(crate) dtype: Option<DType>,
     /// Whether activations stay below 65504, the largest number of f16.
     pub(crate) fits_f16: bool,
     pub(crate) bos: Option<i64>,
     /// All ids that end a text.
     pub(crate) eos: Vec<i64>,
-    /// Inputs beside text that the model has and the program has not.
+    /// Inputs of the model other than text, which the program does not support.
     pub(crate) unused: Vec<&'static str>,
 }
 
 impl Config {
-    /// Adds ids that end a text, once each.
+    /// Adds ids that end a text, without duplicates.
     pub(crate) fn add_eos(&mut self, ids: Vec<i64>) {
         for id in ids {
             if !self.eos.contains(&id) {
@@ -63,7 +65,7 @@ impl Config {
     }
 }
 
-/// A norm of the last axis.
+/// A norm over the last axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Norm {
     pub(crate) eps: f64,
@@ -79,7 +81,7 @@ pub(crate) enum NormKind {
     RmsPlusOne,
     /// Root mean square without a weight.
     RmsPlain,
-    /// Layer norm with a weight and, if there is one, a bias.
+    /// Layer norm with a weight and an optional bias.
     Layer { bias: bool },
     /// Layer norm times 1 plus a weight, plus a bias.
     LayerPlusOne,
@@ -94,21 +96,23 @@ impl Norm {
     }
 }
 
-/// One layer: a mixer of positions, then a layer on each position. Each result is added to the residual stream.
+/// One layer: a mixer of positions, then a feed-forward half on each position. Each result is added
+/// to the residual stream.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Layer {
     pub(crate) mixer: Mixer,
     pub(crate) feed: Feed,
     pub(crate) norms: LayerNorms,
-    /// Whether both halves read the layer's input; without a norm of its own, the second half reads the norm of the first.
+    /// Whether both halves read the layer's input. Without a separate norm, the second half reads
+    /// the first half's normalized input.
     pub(crate) parallel: bool,
-    /// Factor on what is added to the residual stream.
+    /// Factor on additions to the residual stream.
     pub(crate) residual: f64,
     /// Whether `layer_scalar` multiplies the layer's output.
     pub(crate) scalar: bool,
 }
 
-/// Names of a layer's norms: before and after either half, where there are any.
+/// Names of a layer's norms before and after each half, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LayerNorms {
     pub(crate) mixer_in: Option<&'static str>,
@@ -118,14 +122,14 @@ pub(crate) struct LayerNorms {
 }
 
 impl LayerNorms {
-    /// One norm before either half.
+    /// One norm before each half.
     pub(crate) const PRE: LayerNorms = LayerNorms {
         mixer_in: Some("input_layernorm"),
         mixer_out: None,
         feed_in: Some("post_attention_layernorm"),
         feed_out: None,
     };
-    /// Norms before and after either half, as Gemma names them.
+    /// Norms before and after each half, with Gemma's names.
     pub(crate) const SANDWICH: LayerNorms = LayerNorms {
         mixer_in: Some("input_layernorm"),
         mixer_out: Some("post_attention_layernorm"),
@@ -143,14 +147,15 @@ pub(crate) enum Mixer {
     ShortConv(ShortConv),
     Mamba(Box<Mamba>),
     KeyDecay(Box<KeyDecay>),
-    /// Attention and a state space that read the same norm's result; the sum of both.
+    /// The sum of attention and a state space model, which read the same normalized input.
     AttentionAndMamba(Box<Attention>, Box<Mamba>),
     /// The layer has no mixer.
     None,
 }
 
 impl Mixer {
-    /// Whether it keeps a recurrent state. Unlike a cache, such a state cannot be cut back to an earlier position.
+    /// Whether it keeps a recurrent state. Unlike a cache, such a state cannot be truncated to an
+    /// earlier position.
     pub(crate) fn has_state(&self) -> bool {
         match self {
             Mixer::Attention(_) | Mixer::Latent(_) | Mixer::None => false,
@@ -171,32 +176,32 @@ pub(crate) struct Attention {
     pub(crate) scale: f64,
     /// Rotary embedding, if there is one.
     pub(crate) rope: Option<Rope>,
-    /// Distance from which on keys are not seen, if there is one.
+    /// Distance from which keys are hidden, if limited.
     pub(crate) window: Option<usize>,
     pub(crate) qk_norm: QkNorm,
     /// Whether values are normalized per head, without weights.
     pub(crate) value_norm: bool,
     pub(crate) values: Values,
-    /// Which of queries, keys and values have biases.
+    /// Biases of queries, keys and values.
     pub(crate) qkv_bias: QkvBias,
     /// Whether the output has a bias.
     pub(crate) output_bias: bool,
     pub(crate) joined: Joined,
     pub(crate) gate: Gate,
-    /// Factors on what attention reads and gives.
+    /// Factors on the input and the output of attention.
     pub(crate) factors: [f64; 2],
     /// Factor on queries that grows with their position.
     pub(crate) temperature: Option<Temperature>,
-    /// Length of the chunks of positions within which keys are seen, if there are chunks.
+    /// Length of the chunks of positions, if queries see only keys in their chunk.
     pub(crate) chunk: Option<usize>,
     /// Bound on the scores, by tanh.
     pub(crate) cap: Option<f64>,
-    /// Whether a learned logit a head joins the softmax.
+    /// Whether the softmax of each head includes a learned logit.
     pub(crate) sinks: bool,
     pub(crate) names: AttentionNames,
 }
 
-/// How queries and keys are normalized; before they are rotated, unless stated.
+/// Normalization of queries and keys, before the rotation unless stated otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QkNorm {
     None,
@@ -204,7 +209,7 @@ pub(crate) enum QkNorm {
     Heads,
     /// All heads together.
     Whole,
-    /// A layer norm of each head with a weight of its own, without bias.
+    /// A layer norm of each head with a separate weight, without bias.
     OwnHeads,
     /// Each head, with the same weights, after the rotation.
     RotatedHeads,
@@ -226,7 +231,7 @@ pub(crate) enum Joined {
     No,
     /// All queries, then all keys, then all values.
     Blocks,
-    /// Query, key and value of each head in turn.
+    /// Query, key and value of one head after another.
     Heads,
 }
 
@@ -234,13 +239,13 @@ pub(crate) enum Joined {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gate {
     None,
-    /// The sigmoid of a gate beside each query head, in the projection to queries.
+    /// The sigmoid of a gate next to each query head, in the projection to queries.
     Queries,
-    /// The sigmoid of a projection of that name, element by element.
+    /// The sigmoid of a projection with this name, element by element.
     Elements(&'static str),
-    /// The sigmoid of a projection of that name, one number a head.
+    /// The sigmoid of a projection with this name, one number per head.
     Heads(&'static str),
-    /// The softplus of a projection of that name, one number a head.
+    /// The softplus of a projection with this name, one number per head.
     SoftHeads(&'static str),
 }
 
@@ -252,18 +257,18 @@ pub(crate) struct Temperature {
     pub(crate) length: f64,
 }
 
-/// Where a layer's keys and values are from.
+/// Source of a layer's keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Values {
-    /// Projections of their own.
+    /// Separate projections.
     Projected,
-    /// The projected keys serve as values, before they are normalized and rotated.
+    /// The projected keys serve as values, before normalization and rotation.
     Keys,
-    /// The cache of another layer, ahead of this one.
+    /// The cache of an earlier layer.
     Layer(usize),
 }
 
-/// Which of the projections to queries, keys and values have biases.
+/// Biases of the projections to queries, keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QkvBias {
     None,
@@ -292,22 +297,23 @@ impl AttentionNames {
         AttentionNames { module: "self_attn", output: "o_proj", q_norm: "q_norm", k_norm: "k_norm" };
 }
 
-/// Attention over a latent vector a position, from which the heads' keys and values are made; a rotated part is shared by all.
+/// Attention over one latent vector per position, from which the heads' keys and values are
+/// computed. All heads share the rotated part.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Latent {
     pub(crate) heads: usize,
-    /// Width of the queries' latent vector; without it they are projected at once.
+    /// Width of the queries' latent vector. `None` means a direct projection.
     pub(crate) query_rank: Option<usize>,
     /// Width of the latent vector of keys and values.
     pub(crate) rank: usize,
-    /// Elements of a head's query that are not rotated, and that are.
+    /// Elements of a head's query without rotation, and with rotation.
     pub(crate) plain_dim: usize,
     pub(crate) rotated_dim: usize,
     pub(crate) value_dim: usize,
     pub(crate) scale: f64,
-    /// Rotary embedding; without one, the rotated part is used as it is.
+    /// Rotary embedding. Without one, the rotated part is used unchanged.
     pub(crate) rope: Option<Rope>,
-    /// Projection to one number a head whose sigmoid multiplies the head's result.
+    /// Projection to one number per head, whose sigmoid multiplies the head's result.
     pub(crate) gate: Option<&'static str>,
     /// Norm of the latent vectors.
     pub(crate) norm: Norm,
@@ -315,7 +321,8 @@ pub(crate) struct Latent {
     pub(crate) bias: bool,
 }
 
-/// A linear attention whose state forgets and corrects: the gated delta rule behind a short convolution.
+/// Linear attention with a decaying and corrected state: the gated delta rule after a short
+/// convolution.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DeltaNet {
     pub(crate) key_heads: usize,
@@ -325,13 +332,15 @@ pub(crate) struct DeltaNet {
     pub(crate) value_dim: usize,
     /// Taps of the convolution.
     pub(crate) taps: usize,
-    /// Norm of the results, ahead of their gate.
+    /// Norm of the results, before their gate.
     pub(crate) norm: Norm,
-    /// Whether value head `h` reads key head `h` modulo their number; else as many value heads in a row read the same one.
+    /// Whether value head `h` reads key head `h` modulo their number. Else, consecutive value heads
+    /// read the same key head.
     pub(crate) tiled: bool,
 }
 
-/// A state space behind a short convolution: each head decays its state and adds the product of its input and a key.
+/// A state space model after a short convolution. Each head decays its state and adds the product
+/// of its input and a key.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Mamba {
     pub(crate) heads: usize,
@@ -354,21 +363,21 @@ pub(crate) struct Mamba {
 /// Differences between Mamba 1 and Mamba 2.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum MambaForm {
-    /// Mamba 1. A head is one channel, with a decay for each element of its state. Steps come from a projection of rank `rank`;
-    /// `norm` applies to steps, keys and queries.
+    /// Mamba 1. A head is one channel, with a decay for each element of its state. Steps come from
+    /// a projection of rank `rank`. `norm` applies to steps, keys and queries.
     Channels { rank: usize, norm: Option<Norm> },
     /// Mamba 2. A head has one decay.
     Heads {
         /// Bounds on steps.
         limits: (f64, f64),
-        /// Norm of the gated result, in as many parts as there are groups.
+        /// Norm of the gated result, separately for each group.
         norm: Option<Norm>,
         /// Whether the gate multiplies after the norm.
         gate_last: bool,
     },
 }
 
-/// Factors in a state space.
+/// Factors in a state space model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct MambaFactors {
     pub(crate) input: f64,
@@ -381,16 +390,18 @@ impl MambaFactors {
     pub(crate) const ONE: MambaFactors = MambaFactors { input: 1.0, output: 1.0, parts: [1.0; 5] };
 }
 
-/// The delta rule whose state decays in each element of a key on its own, behind short convolutions of queries, keys and values.
+/// The delta rule with a separate decay per key element, after short convolutions of queries, keys
+/// and values.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KeyDecay {
     pub(crate) heads: usize,
     pub(crate) head_dim: usize,
     /// Taps of the convolutions.
     pub(crate) taps: usize,
-    /// Lower bound of the logarithm of the decay; without one it has a softplus's range.
+    /// Lower bound of the logarithm of the decay. Without one, it has the range of a softplus.
     pub(crate) lower_bound: Option<f64>,
-    /// Whether the projections to decays and output gates go through the width of a head.
+    /// Whether the projections to decays and output gates are two matrices through the width of a
+    /// head.
     pub(crate) low_rank: bool,
     pub(crate) norm: Norm,
 }
@@ -402,23 +413,23 @@ pub(crate) struct ShortConv {
     pub(crate) bias: bool,
 }
 
-/// The half of a layer that works on each position.
+/// The feed-forward half of a layer, which processes each position separately.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Feed {
     Mlp(Mlp),
     Experts(Box<Experts>),
-    /// Both at once: the sum of the normalized results.
+    /// The sum of the normalized results of both.
     Both(Mlp, Box<Experts>),
-    /// The layer has a mixer alone.
+    /// The layer has only a mixer.
     None,
 }
 
-/// A layer on each position: `down(act(gate(x)) * up(x))`, or `down(act(up(x)))` without a gate.
+/// A feed-forward layer: `down(act(gate(x)) * up(x))`, or `down(act(up(x)))` without a gate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Mlp {
     pub(crate) width: usize,
     pub(crate) gated: bool,
-    /// Factors on the gate ahead of its activation, and on the result.
+    /// Factors on the gate before its activation, and on the result.
     pub(crate) factors: [f64; 2],
     pub(crate) activation: Activation,
     pub(crate) bias: MlpBias,
@@ -428,12 +439,12 @@ pub(crate) struct Mlp {
     pub(crate) names: MlpNames,
 }
 
-/// Which of a gated layer's matrices have biases.
+/// Biases of a gated layer's matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MlpBias {
     None,
     All,
-    /// The one to the residual stream.
+    /// Only the projection to the residual stream.
     Down,
 }
 
@@ -453,11 +464,11 @@ pub(crate) struct MlpNames {
 
 impl MlpNames {
     pub(crate) const COMMON: MlpNames = MlpNames { gate: "gate_proj", up: "up_proj", down: "down_proj" };
-    /// As Mixtral and LFM2 number them.
+    /// The numbers of Mixtral and LFM2.
     pub(crate) const NUMBERED: MlpNames = MlpNames { gate: "w1", up: "w3", down: "w2" };
 }
 
-/// How a gate acts on what it gates.
+/// Activation function of a gate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Activation {
     Silu,
@@ -465,50 +476,51 @@ pub(crate) enum Activation {
     GeluErf,
     /// The square of the positive part.
     Relu2,
-    /// Parabolas with two learned numbers a layer, `alpha_p` and `alpha_n`.
+    /// xIELU, with two learned numbers per layer, `alpha_p` and `alpha_n`.
     Xielu,
-    /// `(up + 1) * gate * sigmoid(alpha * gate)`, the gate at most `limit`, up within it.
+    /// `(up + 1) * gate * sigmoid(alpha * gate)`, with `gate` at most `limit` and `up` within
+    /// ±`limit`.
     ClampedSwish {
         alpha: f64,
         limit: f64,
     },
 }
 
-/// Experts of which a router chooses a few for each position.
+/// Experts and the router that selects a few of them for each position.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Experts {
     pub(crate) count: usize,
-    /// Experts for each position.
+    /// Number of selected experts per position.
     pub(crate) chosen: usize,
     pub(crate) width: usize,
     pub(crate) activation: Activation,
     pub(crate) router: Router,
-    /// Input and output width of experts; the width of the residual stream if `None`.
+    /// Input and output width of experts. `None` means the width of the residual stream.
     pub(crate) latent: Option<usize>,
-    /// A gated layer for all positions beside them.
+    /// A shared gated layer for all positions.
     pub(crate) shared: Option<Mlp>,
-    /// A projection to the logit of the shared layer's gate.
+    /// Name of the projection to the logit of the shared layer's gate.
     pub(crate) shared_gate: Option<&'static str>,
-    /// Module with the router, the experts and the shared layer; empty for the layer itself.
+    /// Module with the router, the experts and the shared layer. Empty for the layer itself.
     pub(crate) module: &'static str,
     pub(crate) names: MlpNames,
     /// Whether the matrices have biases.
     pub(crate) bias: bool,
-    /// Whether a gate multiplies; without one, an expert is `down(act(up(x)))`.
+    /// Whether experts have a gate. Without one, an expert is `down(act(up(x)))`.
     pub(crate) gated: bool,
     /// Whether router weights multiply the inputs of experts instead of their outputs.
     pub(crate) weighted_input: bool,
     pub(crate) layout: ExpertLayout,
 }
 
-/// How a checkpoint holds the matrices of experts.
+/// Storage of the matrices of experts in a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExpertLayout {
-    /// Outputs by inputs, gates above ups where they are joined.
+    /// Outputs by inputs. Joined matrices have gates above ups.
     Rows,
-    /// Inputs by outputs where gates and ups are joined, gates first.
+    /// Inputs by outputs if gates and ups are joined, gates first.
     Columns,
-    /// Gates and ups alternate where they are joined; floats are inputs by outputs.
+    /// Joined gates and ups alternate. Floats are inputs by outputs.
     Alternating,
 }
 
@@ -519,19 +531,19 @@ pub(crate) struct Router {
     /// Whether the logits have a bias.
     pub(crate) bias: bool,
     pub(crate) scores: Scores,
-    /// A vector that is added to the scores for choosing alone.
+    /// A vector added to the scores only for the selection.
     pub(crate) correction: Option<&'static str>,
-    /// Groups of experts, and how many of them may be chosen from.
+    /// Number of groups of experts, and of groups that may be selected.
     pub(crate) groups: Option<(usize, usize)>,
     /// Number of best experts whose sum is the score of a group.
     pub(crate) group_best: usize,
-    /// Whether the chosen scores are divided by their sum plus this.
+    /// Number added to the sum by which the selected scores are divided. `None` means no division.
     pub(crate) normalized: Option<f64>,
     /// Factor on the weights.
     pub(crate) scale: f64,
     /// Whether logits are computed in f32 throughout.
     pub(crate) wide: bool,
-    /// Whether the router normalizes what it reads, with scales of its own, and scales each expert.
+    /// Whether the router normalizes its input with separate scales, and scales each expert.
     pub(crate) own_norm: bool,
 }
 
@@ -551,16 +563,16 @@ impl Router {
     };
 }
 
-/// How logits become the weights of experts.
+/// Conversion of logits to weights of experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scores {
     /// Softmax over all experts.
     Softmax,
     Sigmoid,
-    /// Softmax over the chosen ones.
+    /// Softmax over the selected experts.
     SoftmaxOfChosen,
-    /// Experts chosen one after the other, each weighted by its softmax over the logits within twice this relative distance of
-    /// the best that is left.
+    /// Experts are selected one after another. Each weight is a softmax over the logits within
+    /// twice this relative distance of the best remaining logit.
     Sparse {
         jitter: f64,
     },
@@ -574,18 +586,21 @@ pub(crate) struct PerLayer {
     pub(crate) activation: Activation,
 }
 
-/// Norms ahead of what works on each position, whose weights depend on a number that the whole model is told.
+/// Norms before the feed-forward halves. Their weights depend on one number given to the whole
+/// model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Conditioned {
-    /// Module of a layer with two matrices, from what the number becomes to factors on the norm's weights, less 1.
+    /// Module of a layer with two matrices, from the encoded number to factors on the norm's
+    /// weights, minus 1.
     pub(crate) module: &'static str,
     pub(crate) value: f64,
-    /// Base of the frequencies whose cosines and sines the number becomes.
+    /// Base of the frequencies that encode the number as cosines and sines.
     pub(crate) base: f64,
 }
 
 impl Config {
-    /// Heads and elements a head of the first cache, which stand for all; zeros where there is none.
+    /// Number of heads and head size of the first cache, which represent all caches. Zeros without
+    /// a cache.
     pub(crate) fn cache_sizes(&self) -> (usize, usize) {
         let sizes = self.layers.iter().find_map(|layer| match &layer.mixer {
             Mixer::Attention(a) => Some((a.kv_heads, a.head_dim)),
@@ -596,7 +611,8 @@ impl Config {
         sizes.unwrap_or((0, 0))
     }
 
-    /// Bytes of the caches of keys and values for a number of positions, as floats of `size` bytes each; rows behind a window are left out.
+    /// Bytes of the key-value caches for `positions` positions, in floats of `size` bytes. Caches
+    /// with a window are not counted.
     pub(crate) fn cache_bytes(&self, positions: usize, size: usize) -> u64 {
         let elements = |layer: &Layer| match &layer.mixer {
             Mixer::Attention(a) | Mixer::AttentionAndMamba(a, _) if a.window.is_none() && !matches!(a.values, Values::Layer(_)) => {
@@ -609,7 +625,7 @@ impl Config {
         each.saturating_mul(positions as u64).saturating_mul(size as u64)
     }
 
-    /// Every attention.
+    /// Every attention block, with its layer.
     pub(crate) fn attentions(&mut self) -> impl Iterator<Item = (usize, &mut Attention)> {
         let layers = self.layers.iter_mut().enumerate();
         layers.filter_map(|(i, layer)| match &mut layer.mixer {

@@ -1,4 +1,4 @@
-//! Writes modules whose weights a checkpoint holds under their names.
+//! Writes modules with weights from a checkpoint, found by module name.
 
 use flambeau_tensor::DType;
 use indexmap::IndexMap;
@@ -10,12 +10,12 @@ use crate::{
     spec::{Norm, NormKind},
 };
 
-/// A program in the making, and where its weights come from.
+/// A program under construction, and the source of its weights.
 pub(crate) struct Writer<'a> {
     checkpoint: &'a Checkpoint,
     /// Type of the activations.
     dtype: DType,
-    /// Type of the scales of packed weights; `None` is the exact one.
+    /// Type of the scales of packed weights. `None` means the exact type.
     scales: Option<DType>,
     pub(crate) b: Builder,
 }
@@ -25,7 +25,7 @@ impl<'a> Writer<'a> {
         Writer { checkpoint, dtype, scales, b: Builder::default() }
     }
 
-    /// The tensor of that name, which must have that shape.
+    /// The tensor with this name, which must have this shape.
     pub(crate) fn source(&self, name: &str, shape: &[usize]) -> Result<CheckpointTensor> {
         let source = self.tensors().get(name).ok_or_else(|| Error::MissingTensor(name.into()))?;
         if source.shape() != shape {
@@ -39,7 +39,7 @@ impl<'a> Writer<'a> {
         self.checkpoint.tensors()
     }
 
-    /// Whether the checkpoint has a tensor of that name.
+    /// Whether the checkpoint has a tensor with this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.tensors().contains_key(name)
     }
@@ -50,7 +50,8 @@ impl<'a> Writer<'a> {
         whole.slice(from, n).ok_or_else(|| Error::tensor(name, "rows in plain order", "interleaved ones"))
     }
 
-    /// A weight of matrices, with its dequantization where it is packed: one call for each use, as captured programs have it.
+    /// A weight with matrices. A packed weight is dequantized by one call per use, as in captured
+    /// programs.
     pub(crate) fn matrix(&mut self, name: &str, source: &CheckpointTensor) -> Result<Val> {
         Ok(match source.read(name, self.dtype, self.scales)? {
             Read::Plain(weight) => self.b.parameter(name, weight),
@@ -92,7 +93,7 @@ impl<'a> Writer<'a> {
         self.plain_in(name, shape, DType::F32)
     }
 
-    /// A vector in f32, which may stand in a tensor of further axes of length 1.
+    /// A vector in f32. Its tensor may have additional axes of size 1.
     pub(crate) fn wide_vector(&mut self, name: &str, len: usize) -> Result<Val> {
         let source = self.tensors().get(name).ok_or_else(|| Error::MissingTensor(name.into()))?;
         let is_vector = source.shape().iter().filter(|&&size| size != 1).eq([len].iter().filter(|&&size| size != 1));
@@ -103,12 +104,12 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A vector of what `f` makes of each element, in f32.
+    /// A vector with `f` applied to each element, in f32.
     pub(crate) fn mapped_vector(&mut self, name: &str, len: usize, f: impl Fn(f32) -> f32 + Send + Sync + 'static) -> Result<Val> {
         self.mapped(name, &[len], f)
     }
 
-    /// A tensor of what `f` makes of each element, in f32.
+    /// A tensor with `f` applied to each element, in f32.
     pub(crate) fn mapped(&mut self, name: &str, shape: &[usize], f: impl Fn(f32) -> f32 + Send + Sync + 'static) -> Result<Val> {
         let weight = self.source(name, shape)?.mapped(name, f)?;
         Ok(self.b.parameter(name, weight))
@@ -139,7 +140,7 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// A vector that is stored less 1, in f32.
+    /// A vector plus 1, in f32.
     fn plus_one(&mut self, name: &str, len: usize) -> Result<Val> {
         let one = self.source(name, &[len])?.missing_one();
         self.mapped_vector(name, len, move |w| w + one)
@@ -153,7 +154,7 @@ impl<'a> Writer<'a> {
         Ok(self.b.layer_norm(x, Some(&weight), Some(&bias), eps))
     }
 
-    /// The layer norm of module `path` over the last axis of `x`, which scales without a shift.
+    /// The layer norm of module `path` over the last axis of `x`, with a weight but no bias.
     pub(crate) fn scaled_layer_norm(&mut self, x: &Val, path: &str, eps: f64) -> Result<Val> {
         self.b.enter(path);
         let weight = self.vector(&format!("{path}.weight"), x.dim(x.dims.len() - 1))?;
@@ -170,7 +171,8 @@ impl<'a> Writer<'a> {
         Ok(self.b.batch_norm(x, [&mean, &variance], [&weight, &bias], eps))
     }
 
-    /// The convolution of module `path` of one step, as a projection of the last axis of `x` to `rows` outputs.
+    /// The convolution with one tap of module `path`, as a projection of the last axis of `x` to
+    /// `rows` outputs.
     pub(crate) fn pointwise(&mut self, x: &Val, path: &str, rows: usize, bias: bool) -> Result<Val> {
         let (name, cols) = (format!("{path}.weight"), x.dim(x.dims.len() - 1));
         let source = self.source(&name, &[rows, cols, 1])?.with_shape(vec![rows, cols]);
@@ -184,8 +186,8 @@ impl<'a> Writer<'a> {
         self.project(x, path, &name, &source, bias)
     }
 
-    /// As [`linear`](Self::linear), for numbers that weigh or choose what others compute: a router's logits, or a gate of each head. An error in
-    /// one changes all that it weighs, and the weight is small, so that it keeps the floats of a checkpoint.
+    /// As [`linear`](Self::linear), for a router's logits or a gate of each head. An error in one
+    /// changes all values that it scales, and the weight is small. Therefore it is not quantized.
     pub(crate) fn gate(&mut self, x: &Val, path: &str, rows: usize, bias: bool) -> Result<Val> {
         let name = format!("{path}.weight");
         let source = self.source(&name, &[rows, x.dim(x.dims.len() - 1)])?;

@@ -1,4 +1,4 @@
-//! Whisper in CTranslate2's form, which the tests write from a Hugging Face folder.
+//! Tests of Whisper in CTranslate2's form, written from a Hugging Face folder.
 
 use std::{fs, path::Path};
 
@@ -138,7 +138,7 @@ fn changed_bytes_never_panic() {
     for at in (0..600).chain((600..whole.len()).step_by(211)) {
         let mut changed = whole.clone();
         changed[at] ^= 0xff;
-        // Either it still is a model, or the error says what is wrong.
+        // The result is either a valid model or an error.
         let _any = built(changed);
     }
 }

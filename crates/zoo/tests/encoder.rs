@@ -1,4 +1,4 @@
-//! Text encoders: what is refused of them, and how folders are spelled.
+//! Tests of text encoders: refused configs, and variants of folders.
 
 use std::{fs, path::PathBuf};
 
@@ -79,7 +79,7 @@ fn older_folders_say_the_same() {
     assert_eq!(stated(&limited, "get_max_seq_len"), MethodConstant::Int(7));
     let unlimited = self::model("bert", "tokenizer_config.json", |json| json["model_max_length"] = json!(1e30));
     assert_eq!(stated(&unlimited, "get_max_seq_len"), MethodConstant::Int(42));
-    // Positions of this family begin behind the padding token's number.
+    // Positions of this family start after the padding token's id.
     let offset = self::model("xlm-roberta", "tokenizer_config.json", |json| json["model_max_length"] = json!(512));
     assert_eq!(stated(&offset, "get_max_seq_len"), MethodConstant::Int(40));
 }

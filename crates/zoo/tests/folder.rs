@@ -1,4 +1,4 @@
-//! Hugging Face folders, made here: every family builds, and complaints name their key.
+//! Tests of generated Hugging Face folders: every family builds, and errors name their key.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ fn shapes(family: &str) -> BTreeMap<String, Vec<usize>> {
     out
 }
 
-/// A safetensors file whose elements count up, so that a slice tells where it is from.
+/// A safetensors file with increasing elements, so a slice shows its origin.
 fn weights(shapes: &BTreeMap<String, Vec<usize>>) -> Bytes {
     let ramp = |shape: &[usize]| -> Vec<u8> {
         (0..shape.iter().product::<usize>()).flat_map(|i| bf16::from_f32((i / HIDDEN) as f32).to_le_bytes()).collect()
@@ -202,7 +202,7 @@ fn options_are_held_against_the_model() {
     check(config("llama"), Options { dtype: Some(DType::I32), ..none }, "option dtype: expected f32, f16 or bf16");
 }
 
-/// How often a program calls an operator.
+/// Number of calls of an operator in a program.
 fn calls(model: &Model, op: &str) -> usize {
     model.methods["forward"].graph.nodes.iter().filter(|n| n.target == format!("torch.ops.{op}")).count()
 }
@@ -215,7 +215,7 @@ fn windows_hide_keys_where_a_cache_holds_more() {
         model.methods["forward"].graph.check().unwrap();
         (calls(&model, "aten.lt.Scalar"), calls(&model, "mlx.custom_sdpa.default"))
     };
-    // One mask for both layers; none where the window hides nothing.
+    // One mask for both layers, and none if the window hides no keys.
     assert_eq!((masks(32), masks(33)), ((0, 2), (1, 2)));
 }
 
@@ -298,7 +298,7 @@ fn experts_of_their_own_become_one_weight() {
     assert_eq!((calls(&model, "mlx.gather_mm.default"), calls(&model, "aten.topk.default")), (2, 1));
     let joined = model.methods["forward"].weights["model.layers.1.mlp.experts.gate_up_proj"].tensor().unwrap();
     assert_eq!(joined.shape(), [3, 64, HIDDEN]);
-    // Rows count up within each matrix: gates, then ups.
+    // Rows increase within each matrix: gates, then ups.
     let firsts: Vec<f32> = values(&joined).chunks_exact(HIDDEN).map(|row| row[0]).collect();
     let one: Vec<f32> = (0..32).map(|row| row as f32).collect();
     assert_eq!(firsts, one.repeat(6));

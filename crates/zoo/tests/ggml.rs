@@ -1,4 +1,4 @@
-//! Whisper in whisper.cpp's form, which the tests write from the tensors of a Hugging Face folder.
+//! Tests of Whisper in whisper.cpp's form, written from the tensors of a Hugging Face folder.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ fn shapes() -> Vec<(String, Vec<usize>)> {
     out
 }
 
-/// Whole multiples of 1/128 from -1 to 1, which every layout here holds exactly; they depend on the name.
+/// Multiples of 1/128 from -1 to 1 that depend on the name. Every layout here holds them exactly.
 fn codes(name: &str, count: usize) -> Vec<i8> {
     let mut state = name.bytes().fold(1u32, |state, byte| state.wrapping_mul(31).wrapping_add(byte.into()));
     let mut next = || {
@@ -64,19 +64,19 @@ fn f32s(codes: &[i8]) -> Vec<u8> {
     codes.iter().flat_map(|&code| (f32::from(code) / 128.0).to_le_bytes()).collect()
 }
 
-/// Blocks of 32 codes behind their scale, 1/128 in half precision.
+/// Blocks of 32 codes after their scale, 1/128 in half precision.
 fn q8_0(codes: &[i8]) -> Vec<u8> {
     let block = |codes: &[i8]| [&0x2000u16.to_le_bytes()[..], &codes.iter().map(|&code| code as u8).collect::<Vec<u8>>()].concat();
     codes.chunks(32).flat_map(block).collect()
 }
 
-/// All bytes, and the first pairs of them.
+/// All bytes, and the first pairs of bytes.
 fn texts() -> Vec<Vec<u8>> {
     let pairs = (0..=u8::MAX).flat_map(|first| (0..=u8::MAX).map(move |second| vec![first, second]));
     (0..=u8::MAX).map(|byte| vec![byte]).chain(pairs).take(50_256).collect()
 }
 
-/// The file; matrices of layers and the embedding are quantized if that is wanted.
+/// The file. If `is_quantized`, matrices of layers and the embedding are quantized.
 fn file(is_quantized: bool) -> Vec<u8> {
     let words = |out: &mut Vec<u8>, words: &[usize]| words.iter().for_each(|&word| out.extend((word as u32).to_le_bytes()));
     let mut out = b"lmgg".to_vec();
@@ -100,7 +100,7 @@ fn file(is_quantized: bool) -> Vec<u8> {
     out
 }
 
-/// What Hugging Face calls a tensor.
+/// Name of a tensor in Hugging Face's form.
 fn published(name: &str) -> String {
     const PARTS: [(&str, &str); 13] = [
         ("decoder.token_embedding", "decoder.embed_tokens"),
@@ -165,7 +165,7 @@ fn weights(model: &Model) -> BTreeMap<(&str, &str), Bytes> {
     model.methods.iter().flat_map(method).collect()
 }
 
-/// The lists of tokens that must not be chosen, and all else that runners must know.
+/// The suppressed tokens, and all other metadata for runners.
 fn facts(model: &Model) -> (Vec<i64>, Vec<(String, MethodConstant)>) {
     let (suppressed, others): (Vec<_>, Vec<_>) = model.metadata.iter().cloned().partition(|(name, _)| name == "get_suppress_ids");
     let ids = suppressed.into_iter().flat_map(|(_, ids)| match ids {
@@ -182,7 +182,8 @@ fn a_file_is_the_model_of_the_folder() {
     let ((suppressed, facts), (_, expected)) = (facts(&ours), facts(&folder));
     assert_eq!(facts, expected);
     let pair = |text: &[u8; 2]| 256 + i64::from(text[0]) * 256 + i64::from(text[1]);
-    // Symbols, alone and behind a space; a hyphen behind a space; the first token of notes; ids that steer.
+    // Symbols, alone and after a space; a hyphen after a space; the first token of notes; control
+    // tokens.
     let expected = [40, pair(b" ("), pair(b"<<"), pair(b" -"), pair(b" '"), pair(b" \xe2"), 50_257, 50_357, 50_361];
     assert!(expected.iter().all(|id| suppressed.contains(id)), "{suppressed:?}");
     assert!([b'-', b'\'', b'a', b'.'].iter().all(|&id| !suppressed.contains(&id.into())), "{suppressed:?}");

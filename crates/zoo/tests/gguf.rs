@@ -1,4 +1,4 @@
-//! GGUF files: the fixture that the gguf package wrote, and damaged forms of it.
+//! Tests of GGUF files: the fixture written by the gguf package, and damaged copies.
 
 use flambeau_pt2::Exported;
 use flambeau_tensor::{Bytes, DType, Tensor, cast};
@@ -15,7 +15,7 @@ fn values(t: &Tensor) -> Vec<f32> {
     cast(t, DType::F32).unwrap().aligned().as_slice::<f32>().unwrap().to_vec()
 }
 
-/// Every weight's bytes, asked for once.
+/// Reads every weight once and returns the total size in bytes.
 fn read_all(exported: &Exported) -> Result<usize, flambeau_pt2::Error> {
     exported.weights.values().chain(exported.constants.values()).map(|w| w.tensor().map(|t| t.bytes().len())).sum()
 }
@@ -65,7 +65,8 @@ fn rotary_rows_come_back_in_their_own_order() {
         |name: &str| values(&model.methods["forward"].weights[&format!("model.layers.0.self_attn.{name}")].tensor().unwrap());
     let q = weight("q_proj.weight");
     assert!(q.chunks_exact(64).enumerate().all(|(r, row)| row.iter().all(|&v| v == r as f32)));
-    // A row of the k fixture holds one value, so its scale tells which: the largest code stands for it.
+    // Each row of the k fixture holds one value, encoded by the largest code. Its scale therefore
+    // identifies the value.
     let scales = weight("k_proj.weight.scales");
     assert!(scales.chunks_exact(2).enumerate().all(|(r, s)| (s[0] * 127.0 - r as f32).abs() < 0.05), "{scales:?}");
 }
@@ -138,7 +139,7 @@ fn complaints_name_the_place_and_the_remedy() {
 
 #[test]
 fn values_of_careless_writers_are_read() {
-    // A boolean as an integer, and a token that is a part of a character.
+    // A boolean stored as an integer, and a token that is a part of a character.
     let key = b"tokenizer.ggml.add_bos_token\x07\0\0\0\0";
     let mut number = *key;
     (number[28], number[32]) = (0, 1);
@@ -209,7 +210,7 @@ fn types_without_an_affine_form_are_named() {
     assert_eq!(names, ["Q4_2", "Q4_0_8_8", "IQ4_NL_8_8", "Q1_0", "Q2_0", "type 99"]);
 }
 
-/// Reads, builds and computes whatever can be; errors are welcome, panics are not.
+/// Reads, builds and computes as much as possible. Errors are allowed, but panics are not.
 fn exercise(bytes: Bytes) {
     let Ok(checkpoint) = Checkpoint::from_gguf(bytes) else { return };
     let options = Options { max_seq_len: Some(8), ..Options::default() };

@@ -1,4 +1,4 @@
-//! Folders as Mistral publishes them, which the tests write from Hugging Face's.
+//! Tests of folders in Mistral's form, written from Hugging Face's form.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -7,7 +7,7 @@ use flambeau_zoo::{Checkpoint, Error, Options, build};
 use safetensors::{SafeTensors, tensor::TensorView};
 use serde_json::{Value, json};
 
-/// Names of Hugging Face's, and what Mistral has in their place; more particular ones first.
+/// Hugging Face's names, with Mistral's names. More specific names come first.
 const NAMES: [(&str, &str); 26] = [
     ("audio_tower.embedder.conv1.", "@whisper_encoder.conv_layers.0.conv."),
     ("audio_tower.embedder.conv2.", "@whisper_encoder.conv_layers.1.conv."),
@@ -43,14 +43,15 @@ fn folder(case: &str) -> Vec<(String, Bytes)> {
     ["config.json", "model.safetensors"].map(read).to_vec()
 }
 
-/// Rows of heads with the partners of each pair side by side.
+/// Reorders rows of heads so that the partners of each pair are adjacent.
 fn interleaved(bytes: &[u8], rows: usize, head: usize) -> Vec<u8> {
     let stride = bytes.len() / rows;
     let source = |row: usize| row / head * head + row % head / 2 + row % 2 * (head / 2);
     (0..rows).flat_map(|row| &bytes[source(row) * stride..][..stride]).copied().collect()
 }
 
-/// The weights of a folder under Mistral's names. Heads of rotary positions have 8 elements in all cases.
+/// The weights of a folder under Mistral's names. Heads of rotary positions have 8 elements in all
+/// cases.
 fn consolidated(stored: &[u8], root: &str, rotary: &[&str]) -> Vec<u8> {
     let stored = SafeTensors::deserialize(stored).unwrap();
     let mut tensors = BTreeMap::new();
@@ -71,7 +72,7 @@ fn consolidated(stored: &[u8], root: &str, rotary: &[&str]) -> Vec<u8> {
     safetensors::serialize(views, None).unwrap()
 }
 
-/// A stack of layers as `params.json` says it.
+/// A stack of layers in the form of `params.json`.
 fn sizes(config: &Value, theta: &Value) -> Value {
     json!({
         "dim": config["hidden_size"], "n_layers": config["num_hidden_layers"], "hidden_dim": config["intermediate_size"],
@@ -85,7 +86,7 @@ fn config(case: &str) -> Value {
     serde_json::from_slice(&folder(case)[0].1).unwrap()
 }
 
-/// `params.json` of a case, and what its encoder is called.
+/// `params.json` of a case, and the name of its encoder.
 fn params(case: &str) -> (Value, &'static str) {
     let config = config(case);
     let (text, audio) = (&config["text_config"], &config["audio_config"]);
@@ -142,7 +143,7 @@ fn a_folder_of_mistrals_is_hugging_faces() {
             files[0].1 = config.to_string().into_bytes().into();
             Checkpoint::from_folder(files).unwrap()
         };
-        // A delay is no part of `params.json`.
+        // `params.json` does not state a delay.
         let theirs =
             if computed == 0 { hugging_face("default_num_delay_tokens", json!(6)) } else { hugging_face("dtype", Value::Null) };
         let (ours, theirs) = (weights(&mistral(case, |_| {}).unwrap()), weights(&theirs));
@@ -170,7 +171,7 @@ fn whispers_positions_are_computed() {
     }
 }
 
-/// A text model: the language model of Voxtral alone.
+/// A text model: the language model of Voxtral.
 #[test]
 fn a_language_model_alone_is_read() {
     let case = "speech-voxtral";
@@ -187,7 +188,7 @@ fn a_language_model_alone_is_read() {
     };
     let checkpoint = read(&files);
     assert!(!checkpoint.is_speech());
-    // A config beside it is of weights that are not there.
+    // An additional config describes absent weights.
     read(&[("config.json", b"{}".to_vec()), files[0].clone(), files[1].clone()]);
     build(&checkpoint, &Options::default()).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Configs as they are published: every key of them is read, or known to change nothing.
+//! Tests of published configs: every key is read, or known to have no effect.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ fn published() -> Vec<(String, Value)> {
     rows.as_array().unwrap().iter().map(|row| (row["from"].as_str().unwrap().to_owned(), row["config"].clone())).collect()
 }
 
-/// The folder of a config, whose file of weights is empty.
+/// Reads a folder with this config and an empty file of weights.
 fn read(config: &Value) -> Result<Checkpoint, Error> {
     let weights = safetensors::serialize(Vec::<(&str, safetensors::tensor::TensorView<'_>)>::new(), None).unwrap();
     let files = [("config.json", config.to_string().into_bytes()), ("model.safetensors", weights)];
@@ -31,10 +31,10 @@ fn every_key_of_published_configs_is_known() {
 fn every_family_has_a_published_config() {
     let error = read(&json!({"model_type": "none"})).unwrap_err();
     let Error::Family { supported, .. } = error else { panic!("{error}") };
-    // Models of speech state more files than a config; their folders are among the cases.
+    // Speech models need more files than a config. Their folders are among the cases.
     const SPEECH: [&str; 7] =
         ["moonshine", "parakeet_ctc", "parakeet_rnnt", "parakeet_tdt", "voxtral", "voxtral_realtime", "whisper"];
-    // Names that transformers has no class for, or one without a whole config.
+    // Names without a transformers class, or with a class without a complete config.
     const WITHOUT: [&str; 9] = [
         "bailing_hybrid",
         "exaone",
@@ -61,7 +61,7 @@ fn every_family_has_a_published_config() {
 fn published_values_count() {
     let rows = published();
     let config = |source: &str| rows.iter().find(|(from, _)| from == source).unwrap().1.clone();
-    // Of a folder without tensors, the first that the program asks for is missing, after all of its options are known.
+    // In a folder without tensors, building fails at the first tensor, after all options are read.
     let missing = |config: &Value| build(&read(config).unwrap(), &Options::default()).unwrap_err().to_string();
     for source in ["google/gemma-4-31B-it", "google/gemma-4-26B-A4B-it", "google/gemma-4-12B-it"] {
         let mut changed = config(source);

@@ -1,4 +1,4 @@
-//! Folders of quantized weights: the small cases read, and damaged forms of them are refused.
+//! Tests of folders with quantized weights: small cases are read, and damaged copies are refused.
 
 use std::{fs, path::Path};
 
@@ -15,7 +15,7 @@ fn files(case: &str) -> Files {
     vec![read("config.json"), read("model.safetensors")]
 }
 
-/// The files with the config's text or the tensors changed.
+/// The files with `from` replaced by `to` in the config.
 fn changed(mut files: Files, from: &str, to: &str) -> Files {
     let config = String::from_utf8(files[0].1.to_vec()).unwrap();
     assert!(config.contains(from), "{config}");
@@ -23,7 +23,7 @@ fn changed(mut files: Files, from: &str, to: &str) -> Files {
     files
 }
 
-/// The files with the tensor `name` in a shape of fewer rows, or gone where there are none left.
+/// The files with the tensor `name` cut to fewer rows, or removed without rows.
 fn cut(mut files: Files, name: &str, rows: usize) -> Files {
     let bytes = files[1].1.clone();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();

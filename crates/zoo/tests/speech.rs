@@ -1,4 +1,4 @@
-//! What is refused of models of speech: configs that ask for what is not computed, and damaged files.
+//! Tests of refused speech models: unsupported configs and damaged files.
 
 use std::{fs, io::Write, path::PathBuf};
 
@@ -70,7 +70,7 @@ fn caches_of_codes_are_refused_and_every_float_type_is_built() {
     }
 }
 
-/// A program reads all weights of its checkpoint.
+/// Reads all weights of a checkpoint's program.
 fn read_all(bytes: &Bytes) -> Result<(), Box<dyn std::error::Error>> {
     let model = build(&Checkpoint::from_nemo(bytes)?, &Options::default())?;
     for method in model.methods.values() {

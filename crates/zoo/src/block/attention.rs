@@ -27,7 +27,7 @@ impl Decoder<'_> {
         let mut q = self.heads(&q, a, a.heads, Some(&format!("{path}.{}", a.names.q_norm)))?;
         let kv = match kv {
             Some([k, v]) => {
-                // Shared projections are normalized each in its own way.
+                // Keys and values from one projection are normalized differently.
                 let k = self.heads(&k, a, a.kv_heads, Some(&format!("{path}.{}", a.names.k_norm)))?;
                 Some([k, self.value_heads(&v, a)?])
             }
@@ -45,7 +45,7 @@ impl Decoder<'_> {
         let mut q = self.rotated_norm(&q, a, &q_norm)?;
         let kv = kv.map(|[k, v]| Ok::<_, crate::Error>([self.rotated_norm(&k, a, &k_norm)?, v])).transpose()?;
         self.w.b.enter(path);
-        // A norm after the rotation undoes the amplitude.
+        // A norm after the rotation cancels the amplitude.
         let amplitude = turn.and_then(|turn| turn.amplitude).filter(|_| !a.qk_norm.is_rotated());
         if let Some(amplitude) = amplitude {
             q = self.w.b.mul(&q, &amplitude);
@@ -74,7 +74,8 @@ impl Decoder<'_> {
         Ok(self.w.b.scale(&y, a.factors[1]))
     }
 
-    /// Queries [1, s, H·D], twice that where they are gated; keys and values [1, s, Hk·D] unless another layer has them.
+    /// Queries [1, s, H·D], or [1, s, 2·H·D] if gated. Keys and values [1, s, Hk·D], unless another
+    /// layer provides them.
     fn projections(&mut self, x: &Val, a: &Attention, path: &str) -> Result<(Val, Option<[Val; 2]>)> {
         let (q, kv) = (a.heads * a.head_dim * (1 + usize::from(a.gate == Gate::Queries)), a.kv_heads * a.head_dim);
         match a.joined {
@@ -109,7 +110,8 @@ impl Decoder<'_> {
         Ok((queries, kv))
     }
 
-    /// Query (0), key (1) or value (2) of each head [1, s, H·D], where a joined matrix holds the three of a head in turn.
+    /// Query (0), key (1) or value (2) of each head [1, s, H·D], from a joined matrix that stores
+    /// them head by head.
     fn part_of_each_head(&mut self, x: &Val, a: &Attention, path: &str, part: usize) -> Result<Val> {
         let (dim, module) = (a.head_dim, format!("{path}.qkv_proj"));
         let rows: Vec<usize> = (0..a.heads * dim).map(|row| (row / dim * 3 + part) * dim + row % dim).collect();
@@ -119,7 +121,7 @@ impl Decoder<'_> {
         self.with_bias_of(&y, a, &module, &part.to_string(), 3 * rows.len(), rows)
     }
 
-    /// A part's results plus its elements of the bias of `total` rows, if the joined projections have one.
+    /// Adds a part's elements of the joined bias of `total` rows, if there is a bias.
     fn with_bias_of(&mut self, y: &Val, a: &Attention, module: &str, part: &str, total: usize, rows: Vec<usize>) -> Result<Val> {
         if a.qkv_bias == QkvBias::None {
             return Ok(y.clone());
@@ -130,7 +132,7 @@ impl Decoder<'_> {
         Ok(self.w.b.add(y, &bias))
     }
 
-    /// Factors on the results of heads, from the layer's input: [1, s, H·D] or [1, s, H].
+    /// Gate factors of head outputs, computed from the layer's input: [1, s, H·D] or [1, s, H].
     fn gate(&mut self, x: &Val, a: &Attention, path: &str) -> Result<Option<Val>> {
         let gate = match a.gate {
             Gate::None | Gate::Queries => return Ok(None),
@@ -140,7 +142,7 @@ impl Decoder<'_> {
         Ok(Some(if matches!(a.gate, Gate::SoftHeads(_)) { self.w.b.softplus(&gate) } else { self.w.b.sigmoid(&gate) }))
     }
 
-    /// Queries or keys [1, H, s, D] normalized after the rotation, where the attention does so.
+    /// Normalizes queries or keys [1, H, s, D] after the rotation, if configured.
     fn rotated_norm(&mut self, x: &Val, a: &Attention, path: &str) -> Result<Val> {
         Ok(match a.qk_norm {
             QkNorm::RotatedHeads => self.norm(x, path)?,
@@ -149,7 +151,7 @@ impl Decoder<'_> {
         })
     }
 
-    /// Factors [1, 1, s, 1] on queries.
+    /// Temperature factors [1, 1, s, 1] of queries.
     fn temperature(&mut self, t: &Temperature, dtype: DType) -> Val {
         let places = self.masks.places();
         let b = &mut self.w.b;
@@ -165,7 +167,8 @@ impl Decoder<'_> {
         b.cast(&factors, dtype)
     }
 
-    /// `x` [1, s, heads·D] or [1, s, heads, D] as [1, heads, s, D], normalized by `norm` as the attention has it.
+    /// Reshapes `x` [1, s, heads·D] or [1, s, heads, D] to [1, heads, s, D], and normalizes it by
+    /// `norm` as configured.
     fn heads(&mut self, x: &Val, a: &Attention, heads: usize, norm: Option<&str>) -> Result<Val> {
         let mut x = x.clone();
         if let Some(path) = norm.filter(|_| a.qk_norm == QkNorm::Whole) {
@@ -184,7 +187,8 @@ impl Decoder<'_> {
         Ok(self.w.b.transpose(&x, 1, 2))
     }
 
-    /// The layer norm of each head of `x` [1, s, H, D], with weights [H, D] in one tensor or one a head.
+    /// Layer norm of each head of `x` [1, s, H, D], with weights [H, D] in one tensor or one tensor
+    /// per head.
     fn own_heads_norm(&mut self, x: &Val, heads: usize, dim: usize, path: &str) -> Result<Val> {
         let name = format!("{path}.weight");
         let source = if self.w.has(&name) {
@@ -215,7 +219,7 @@ impl Decoder<'_> {
         self.w.b.reshape(x, &[Int::from(1), self.span.tokens.clone(), width.into()])
     }
 
-    /// Queries [1, H, s, D] over the caches, as [1, H, s, D].
+    /// Attention of queries [1, H, s, D] over the caches, as [1, H, s, D].
     fn attend(&mut self, q: &Val, cache: &Cache, a: &Attention, path: &str) -> Result<Val> {
         let window = self.effective(a.window);
         if a.cap.is_some() || a.sinks {
@@ -227,7 +231,7 @@ impl Decoder<'_> {
             None => window.map(|window| self.seen(Some(window))),
         };
         self.w.b.enter(path);
-        // The operator reads the rows before the first query and as many as there are queries.
+        // The operator reads the rows before the first query, and one row per query.
         let before = match self.ring(window) {
             Some(rows) => self.w.b.sub_int(&rows.into(), &self.span.tokens),
             None => self.span.pos.clone(),
@@ -236,7 +240,8 @@ impl Decoder<'_> {
         Ok(self.w.b.attention([q, &keys, &values], &before, mask.as_ref(), a.scale))
     }
 
-    /// Attention by its formula, for scores that no kernel takes: bounded ones, and such that a sink joins.
+    /// Attention by its formula, for scores that no kernel supports: capped scores and scores with
+    /// sinks.
     fn scored_attention(&mut self, q: &Val, cache: &Cache, window: Option<usize>, a: &Attention, path: &str) -> Result<Val> {
         let seen = self.seen(window);
         self.w.b.enter(path);
@@ -260,7 +265,7 @@ impl Decoder<'_> {
         let scores = self.w.b.masked_fill(&scores, &hidden, f64::NEG_INFINITY);
         let mut weights = self.w.b.softmax(&scores);
         if a.sinks {
-            // A logit that joins the softmax takes its share from every key alike.
+            // A logit that joins the softmax scales the shares of all keys equally.
             let sinks = self.w.wide(&format!("{path}.sinks"), &[a.heads])?;
             let sinks = self.w.b.reshape(&sinks, &[1.into(), a.kv_heads.into(), groups.into(), 1.into(), 1.into()]);
             let total = self.w.b.log_sum_exp(&scores);

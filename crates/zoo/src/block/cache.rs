@@ -9,23 +9,23 @@ use crate::{
     spec::Attention,
 };
 
-/// Elements of a head that share a scale, where they divide it.
+/// Number of elements of a head that share a scale, if it divides the head.
 const GROUP: usize = 32;
 
 /// Codes are -127 to 127.
 const TOP_CODE: f64 = 127.0;
 
-/// A layer's cache of keys and values.
+/// Cache of keys and values of one layer.
 #[derive(Clone, Debug)]
 pub(super) enum Cache {
     /// Keys and values [1, Hk, n, D].
     Floats([Val; 2]),
-    /// Codes i8 [1, 2·Hk, n, G, D/G] and scales [1, 2·Hk, n, G, 1], keys ahead of values.
+    /// Codes i8 [1, 2·Hk, n, G, D/G] and scales [1, 2·Hk, n, G, 1], keys before values.
     Codes { codes: Val, scales: Val },
 }
 
 impl Decoder<'_> {
-    /// The cache of a layer, with new keys and values [1, Hk, s, D] written into it.
+    /// Writes new keys and values [1, Hk, s, D] into the cache of a layer, and returns the cache.
     pub(super) fn cached(&mut self, layer: usize, kv: [Val; 2], a: &Attention) -> Result<Cache> {
         let ring = self.ring(a.window);
         let rows = ring.unwrap_or(self.settings.positions);
@@ -56,13 +56,14 @@ impl Decoder<'_> {
         Ok(cache)
     }
 
-    /// The cache that another layer, ahead of this one, has written.
+    /// The cache of an earlier layer.
     pub(super) fn cache_of(&self, layer: usize) -> Result<Cache> {
         let cache = self.caches.get(layer).cloned().flatten();
         cache.ok_or_else(|| crate::Error::MissingTensor(format!("model.layers.{layer}.self_attn.k_proj.weight")))
     }
 
-    /// Writes rows of the call's tokens along axis 2 of a cache: from their place on, or in turn where there are fewer rows.
+    /// Writes rows of the call's tokens along axis 2 of a cache: at their positions, or modulo the
+    /// length of a ring.
     fn write_rows(&mut self, cache: &Val, new: &Val, ring: Option<usize>) {
         match ring {
             Some(rows) => {
@@ -73,8 +74,8 @@ impl Decoder<'_> {
         }
     }
 
-    /// Codes [1, 2·Hk, s, G, D/G] and scales [1, 2·Hk, s, G, 1] of keys and values: the largest magnitude of a group gets the
-    /// largest code.
+    /// Encodes keys and values as codes [1, 2·Hk, s, G, D/G] and scales [1, 2·Hk, s, G, 1]. The
+    /// largest magnitude of a group gets the largest code.
     fn encoded(&mut self, [k, v]: &[Val; 2], a: &Attention, group: usize) -> [Val; 2] {
         let b = &mut self.w.b;
         let both = b.concatenate(k, v, 1);
@@ -83,7 +84,8 @@ impl Decoder<'_> {
         let magnitudes = b.abs(&groups);
         let largest = b.largest(&magnitudes);
         let scales = b.divide(&largest, TOP_CODE);
-        // No division by zero, and no code above 127 because a subnormal scale was rounded down.
+        // The bound avoids division by zero, and codes above 127 from subnormal scales that were
+        // rounded down.
         let floor = if groups.dtype == DType::F16 { 2f64.powi(-16) } else { 1e-30 };
         let scales = b.clamp(&scales, floor, f64::INFINITY);
         let [wide, by] = [&groups, &scales].map(|x| b.cast(x, DType::F32));
@@ -92,7 +94,8 @@ impl Decoder<'_> {
         [b.cast(&codes, DType::I8), scales]
     }
 
-    /// Keys and values [1, Hk, n, D] of a cache: as they lie, or of codes those rows alone that a call can see.
+    /// Keys and values [1, Hk, n, D] of a cache. If they are codes, only the rows that the call can
+    /// see are decoded.
     pub(super) fn cached_rows(&mut self, cache: &Cache, window: Option<usize>) -> [Val; 2] {
         let (codes, scales) = match cache {
             Cache::Floats(kv) => return kv.clone(),
@@ -112,7 +115,7 @@ impl Decoder<'_> {
         })
     }
 
-    /// The end of the rows that a call can see.
+    /// End of the rows that a call can see.
     pub(super) fn cache_end(&mut self, window: Option<usize>) -> Int {
         match self.ring(window) {
             Some(rows) => rows.into(),

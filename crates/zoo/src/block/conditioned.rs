@@ -1,4 +1,4 @@
-//! Norms whose weights depend on a number that the whole model is told.
+//! Norms whose weights depend on one number given to the whole model.
 
 use flambeau_tensor::Tensor;
 
@@ -6,7 +6,8 @@ use super::Decoder;
 use crate::{Error, Result, builder::Val, spec::Conditioned};
 
 impl Decoder<'_> {
-    /// The norm `name` of a layer. All of its weights' factors are constants, so that nothing of this is left at run time.
+    /// The norm `name` of a layer. All factors of its weights are constants, so they cost nothing
+    /// at run time.
     pub(super) fn conditioned_norm(&mut self, x: &Val, layer: &str, name: &str, c: &Conditioned) -> Result<Val> {
         let hidden = self.config.hidden;
         let (path, module) = (format!("{layer}.{name}"), format!("{layer}.{}", c.module));
@@ -28,7 +29,8 @@ impl Decoder<'_> {
         Ok(self.w.b.rms_norm(x, Some(&weight), self.config.norm.eps))
     }
 
-    /// `matrix` [rows, n] times `vector` [n], as [rows]: no linear layer, so that no quantizer takes it for one.
+    /// `matrix` [rows, n] times `vector` [n], as [rows]. It is not a linear layer, so no quantizer
+    /// selects it.
     fn dot(&mut self, matrix: &Val, vector: &Val, rows: usize) -> Val {
         let products = self.w.b.mul(matrix, vector);
         let sums = self.w.b.sum(&products);
@@ -36,7 +38,7 @@ impl Decoder<'_> {
     }
 }
 
-/// Cosines, then sines, of the number at falling frequencies, f32 [hidden].
+/// Cosines, then sines, of the number at decreasing frequencies, f32 [hidden].
 fn waves(c: &Conditioned, hidden: usize) -> Result<Tensor> {
     let half = hidden / 2;
     let angle = |i: usize| c.value * (-c.base.ln() * i as f64 / half as f64).exp();

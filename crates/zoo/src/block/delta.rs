@@ -1,4 +1,4 @@
-//! Blocks with state in place of a cache: short convolutions, and the gated delta rule behind one.
+//! Blocks with state instead of a cache: short convolutions, and the gated delta rule after one.
 
 use flambeau_tensor::DType;
 
@@ -13,7 +13,8 @@ use crate::{
 const LENGTH_EPS: f64 = 1e-6;
 
 impl Decoder<'_> {
-    /// A causal convolution of each channel of `x` [1, s, C]; the inputs that the next call still needs are kept.
+    /// A causal convolution of each channel of `x` [1, s, C]. The last `taps - 1` inputs are kept
+    /// for the next call.
     pub(super) fn causal_conv(&mut self, x: &Val, layer: usize, taps: usize, weight: &Val, bias: Option<&Val>) -> Result<Val> {
         let mut x = x.clone();
         if taps > 1 {
@@ -57,7 +58,8 @@ impl Decoder<'_> {
         let mixed = self.w.b.silu(&mixed);
         let mixed = self.w.b.cast(&mixed, DType::F32);
         let [q, k, v] = self.w.b.split(&mixed, [keys, keys, values]);
-        // The length of a vector is that of its mean square: one norm brings it to length 1, or to the scale of the scores.
+        // An RMS norm determines a vector's length. One norm scales it to length 1, or to the scale
+        // of the scores.
         let dk = d.key_dim as f64;
         let q = self.unit_heads(&q, d.key_heads, d.key_dim, dk.recip());
         let k = self.unit_heads(&k, d.key_heads, d.key_dim, dk.sqrt().recip());
@@ -79,8 +81,9 @@ impl Decoder<'_> {
         self.w.linear(&y, &format!("{path}.out_proj"), self.config.hidden, false)
     }
 
-    /// Names and matrices of the projections to q, k and v together, to the output's gate, and to the gates of writing and
-    /// forgetting: four tensors, or two that hold the rows of all their parts by key head.
+    /// Names and matrices of four projections: q, k and v together, the output gate, and the gates
+    /// of writing and forgetting. A checkpoint stores four tensors, or two tensors with the rows of
+    /// their parts by key head.
     fn delta_projections(&self, d: &DeltaNet, path: &str) -> Result<[(String, CheckpointTensor); 4]> {
         let (keys, values) = (d.key_heads * d.key_dim, d.value_heads * d.value_dim);
         let each = d.value_heads / d.key_heads;
@@ -101,8 +104,8 @@ impl Decoder<'_> {
         self.w.source(&format!("{path}.in_proj_{part}.weight"), &[rows, self.config.hidden])
     }
 
-    /// Two tensors out of one, if it is there, that holds a block of rows for each key head, in it parts of `sizes` rows. Each
-    /// takes the parts listed, one after the other.
+    /// Splits one tensor into two, if it exists. It holds a block of rows per key head, with parts
+    /// of `sizes` rows. Each result joins the listed parts.
     fn by_key_head(
         &self,
         d: &DeltaNet,
@@ -123,13 +126,14 @@ impl Decoder<'_> {
         Ok(Some([first?, second?]))
     }
 
-    /// Heads of keys [1, s, Hk, D], repeated for all value heads where these take turns with them.
+    /// Heads of keys [1, s, Hk, D], repeated for all value heads if `tiled`.
     fn tiled(&mut self, heads: &Val, d: &DeltaNet) -> Val {
         let times = if d.tiled { d.value_heads / d.key_heads } else { 1 };
         (1..times).fold(heads.clone(), |all, _| self.w.b.concatenate(&all, heads, 2))
     }
 
-    /// How much of the state stays, and how much of what is missing is written, of each value head [1, s, Hv] in f32.
+    /// Decay of the state, and share of the correction that is written, per value head [1, s, Hv]
+    /// in f32.
     fn delta_gates(&mut self, a: &Val, b: &Val, d: &DeltaNet, path: &str) -> Result<(Val, Val)> {
         let name = format!("{path}.A_log");
         let to_rate = self.w.source(&name, &[d.value_heads])?.to_negated_exponential();
@@ -147,7 +151,7 @@ impl Decoder<'_> {
         self.w.b.reshape(x, &[Int::from(1), self.span.tokens.clone(), heads.into(), dim.into()])
     }
 
-    /// Heads brought to length 1, times `scale` and the square root of their size.
+    /// Normalizes heads to length 1, times `scale` and the square root of their size.
     pub(super) fn unit_heads(&mut self, x: &Val, heads: usize, dim: usize, scale: f64) -> Val {
         let x = self.split_heads(x, heads, dim);
         let x = self.w.b.rms_norm(&x, None, LENGTH_EPS / dim as f64);

@@ -1,4 +1,4 @@
-//! Mixtures of experts: a router chooses for each position, and only the chosen ones compute.
+//! Mixtures of experts: a router selects experts for each position, and only these compute.
 
 use flambeau_tensor::DType;
 
@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl Decoder<'_> {
-    /// What the chosen experts make of `x` [1, s, d], the router reading `routed`.
+    /// Output of the selected experts for `x` [1, s, d]. The router reads `routed`.
     pub(super) fn experts(&mut self, routed: &Val, x: &Val, e: &Experts, layer: &str) -> Result<Val> {
         let path = if e.module.is_empty() { layer.to_owned() } else { format!("{layer}.{}", e.module) };
         let [weights, chosen] = self.route(routed, e, &path)?;
@@ -53,12 +53,13 @@ impl Decoder<'_> {
         Ok(self.w.b.add(&sum, &own))
     }
 
-    /// Elements that experts read and give.
+    /// Input and output width of the experts.
     fn expert_width(&self, e: &Experts) -> usize {
         e.latent.unwrap_or(self.config.hidden)
     }
 
-    /// Weights in the type of the activations, and numbers, of each position's experts [s, k].
+    /// Weights and indices of each position's experts [s, k]. Weights have the type of the
+    /// activations.
     fn route(&mut self, x: &Val, e: &Experts, path: &str) -> Result<[Val; 2]> {
         let r = &e.router;
         let logits = self.router_logits(x, e, path)?;
@@ -92,7 +93,7 @@ impl Decoder<'_> {
         Ok([self.w.b.cast(&weights, self.settings.dtype), chosen])
     }
 
-    /// Weights and numbers [s, k] of experts that are chosen one after the other from logits [s, E].
+    /// Weights and indices [s, k] of experts, selected one after another from logits [s, E].
     fn sparse_mixer(&mut self, logits: &Val, e: &Experts, jitter: f64) -> [Val; 2] {
         let b = &mut self.w.b;
         let magnitudes = b.abs(logits);
@@ -100,7 +101,7 @@ impl Decoder<'_> {
         let (mut weights, mut ids) = (Vec::new(), Vec::new());
         for _ in 0..e.chosen {
             let [best, id] = b.top(&left, 1);
-            // The distance of a logit from the best, relative to the larger magnitude of the two.
+            // Distance of a logit from the best, relative to the larger magnitude of the two.
             let distance = b.sub(&best, logits);
             let scale = b.maximum(&magnitudes, &best);
             let distance = b.div(&distance, &scale);
@@ -144,7 +145,8 @@ impl Decoder<'_> {
         Ok(self.w.b.cast(&logits, DType::F32))
     }
 
-    /// What the best are chosen by [s, E]: the scores, corrected, and minus infinity in groups that are not among the best.
+    /// Selection scores [s, E]: the corrected scores, or minus infinity in groups that are not
+    /// among the best.
     fn choice(&mut self, scores: &Val, e: &Experts, path: &str) -> Result<Val> {
         let Router { correction, groups, .. } = e.router;
         let mut choice = scores.clone();
@@ -166,7 +168,8 @@ impl Decoder<'_> {
         Ok(self.w.b.reshape(&grouped, &[s, e.count.into()]))
     }
 
-    /// Experts whose matrices are outputs by inputs, over rows [s, 1, 1, d]: [s, k, 1, d].
+    /// Experts with matrices of outputs by inputs, applied to rows [s, 1, 1, d]. Returns [s, k, 1,
+    /// d].
     fn row_experts(&mut self, x: &Val, chosen: &Val, e: &Experts, path: &str) -> Result<Val> {
         let names = [e.names.gate, e.names.up];
         if !e.gated {
@@ -189,7 +192,7 @@ impl Decoder<'_> {
         self.stacked_product(&gated, chosen, (e, path, e.names.down), [self.expert_width(e), e.width])
     }
 
-    /// Rows times the chosen of the matrices [E, rows, cols] of one part, plus their biases if there are any.
+    /// Rows times the selected matrices of one part [E, rows, cols], plus biases if there are any.
     fn stacked_product(
         &mut self,
         x: &Val,
@@ -206,7 +209,7 @@ impl Decoder<'_> {
         self.with_chosen_bias(&y, chosen, &bias.unwrap_or(format!("{name}_bias")), [e.count, shape[0]])
     }
 
-    /// Results [s, k, 1, out] plus the biases [E, out] of the chosen experts.
+    /// Adds the selected experts' biases [E, out] to results [s, k, 1, out].
     fn with_chosen_bias(&mut self, y: &Val, chosen: &Val, name: &str, shape: [usize; 2]) -> Result<Val> {
         let bias = self.w.plain(name, &shape)?;
         let bias = self.w.b.pick(&bias, chosen);
@@ -214,7 +217,8 @@ impl Decoder<'_> {
         Ok(self.w.b.add(y, &bias))
     }
 
-    /// Gates above ups [E, 2I, d], where a checkpoint holds them so or each expert's apart.
+    /// Joined matrix [E, 2I, d] of gates above ups, if the checkpoint stores it, in one tensor or
+    /// per expert.
     fn joined_gates(&self, e: &Experts, path: &str) -> Result<Option<(String, CheckpointTensor)>> {
         let (name, rows) = (format!("{path}.{JOINED}"), [e.count, 2 * e.width, self.expert_width(e)]);
         let tensors = self.w.tensors();
@@ -238,7 +242,7 @@ impl Decoder<'_> {
         Ok(Some((name, source)))
     }
 
-    /// One matrix of every expert [E, rows, cols]: stacked by the checkpoint, or here.
+    /// One matrix of every expert [E, rows, cols], stacked by the checkpoint or by this function.
     fn stacked(&self, e: &Experts, path: &str, part: &str, [rows, cols]: [usize; 2]) -> Result<(String, CheckpointTensor)> {
         let shape = [e.count, rows, cols];
         let common =
@@ -257,14 +261,14 @@ impl Decoder<'_> {
         Ok((name, source))
     }
 
-    /// Rows [s, k or 1, 1, in] times the chosen of the matrices [E, out, in]: [s, k, 1, out].
+    /// Rows [s, k or 1, 1, in] times the selected matrices [E, out, in]. Returns [s, k, 1, out].
     fn chosen_product(&mut self, x: &Val, chosen: &Val, name: &str, source: &CheckpointTensor) -> Result<Val> {
         let weights = self.w.matrix(name, source)?;
         let weights = self.w.b.transpose(&weights, 1, 2);
         Ok(self.w.b.gather_matmul(x, &weights, chosen))
     }
 
-    /// Experts whose joined gates and ups are inputs by outputs: halves, or alternating.
+    /// Experts with joined gates and ups of inputs by outputs, in halves or alternating.
     fn column_experts(&mut self, x: &Val, chosen: &Val, e: &Experts, path: &str) -> Result<Val> {
         let hidden = self.expert_width(e);
         let both = self.column_product(x, chosen, e, &format!("{path}.{JOINED}"), [hidden, 2 * e.width])?;
@@ -278,8 +282,9 @@ impl Decoder<'_> {
         self.column_product(&gated, chosen, e, &format!("{path}.experts.down_proj"), [e.width, hidden])
     }
 
-    /// Products [s, k, 1, out] of rows [s, k or 1, 1, in] and the matrices of the selected experts, plus biases if there are any.
-    /// The checkpoint holds floats [E, in, out] or packed codes [E, out, in], the program [E, out, in].
+    /// Rows [s, k or 1, 1, in] times the selected experts' matrices, plus biases if there are any.
+    /// Returns [s, k, 1, out]. The checkpoint stores floats [E, in, out] or packed codes [E, out,
+    /// in]. The program uses [E, out, in].
     fn column_product(&mut self, x: &Val, chosen: &Val, e: &Experts, name: &str, [from, to]: [usize; 2]) -> Result<Val> {
         let count = e.count;
         let weights = match self.w.tensors().get(name) {
@@ -300,7 +305,7 @@ impl Decoder<'_> {
 /// Gates and ups of all experts as one tensor.
 const JOINED: &str = "experts.gate_up_proj";
 
-/// Where MLX's checkpoints and GGUF files hold a matrix of all experts.
+/// Names of a matrix of all experts in MLX's checkpoints and in GGUF files.
 fn stack_names(path: &str, part: &str) -> [String; 2] {
     ["switch_mlp", "experts"].map(|module| format!("{path}.{module}.{part}.weight"))
 }

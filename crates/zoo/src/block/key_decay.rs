@@ -1,4 +1,4 @@
-//! Kimi's delta attention: the delta rule whose state decays in each element of a key on its own.
+//! Kimi's delta attention: the delta rule with a separate decay for each element of a key.
 
 use flambeau_tensor::DType;
 
@@ -35,7 +35,8 @@ impl Decoder<'_> {
         self.w.linear(&y, &format!("{path}.o_proj"), self.config.hidden, false)
     }
 
-    /// Queries, keys and values [1, s, H·D] behind their convolutions, in f32. One convolution mixes the channels of all three.
+    /// Queries, keys and values [1, s, H·D] after their convolution, in f32. One convolution covers
+    /// the channels of all three.
     fn convolved(&mut self, x: &Val, layer: usize, k: &KeyDecay, path: &str) -> Result<[Val; 3]> {
         let width = k.heads * k.head_dim;
         let mut one = |part: &str| self.w.linear(x, &format!("{path}.{part}_proj"), width, false);
@@ -51,7 +52,7 @@ impl Decoder<'_> {
         Ok(self.w.b.split(&mixed, [width; 3]))
     }
 
-    /// How much of each element of a head's state stays [1, s, H, D], in f32.
+    /// Decay of each element of a head's state [1, s, H, D], in f32.
     fn key_decays(&mut self, x: &Val, k: &KeyDecay, path: &str) -> Result<Val> {
         let forget = self.low_rank(x, k, path, "f")?;
         let bias = self.w.wide(&format!("{path}.dt_bias"), &[k.heads * k.head_dim])?;
@@ -76,7 +77,7 @@ impl Decoder<'_> {
         Ok(self.w.b.exp(&logarithm))
     }
 
-    /// A projection to [1, s, H·D], through the width of a head where the checkpoint has two matrices.
+    /// A projection to [1, s, H·D], by two matrices through the width of a head if `low_rank`.
     fn low_rank(&mut self, x: &Val, k: &KeyDecay, path: &str, name: &str) -> Result<Val> {
         let width = k.heads * k.head_dim;
         if !k.low_rank {

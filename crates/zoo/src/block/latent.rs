@@ -1,7 +1,8 @@
-//! Attention over latent vectors: what is cached is one vector a position, for all heads.
+//! Attention over latent vectors: the cache holds one vector per position for all heads.
 //!
-//! Keys are linear in the latent vectors, so that queries can be brought to them instead of keys to every head, and the heads'
-//! values can be made of the attended latent vector: attention is that of many query heads over one head of keys.
+//! Keys are linear in the latent vectors, so queries can be projected to the latent space instead
+//! of keys to every head. Values of the heads are computed from the attended latent vector. The
+//! result is attention of many query heads over one head of keys.
 
 use super::Decoder;
 use crate::{
@@ -62,7 +63,8 @@ impl Decoder<'_> {
         Ok(self.w.b.transpose(&q, 1, 2))
     }
 
-    /// The cache [1, 1, n, rank + rotated] with the latent vectors and rotated keys of `x` written into it.
+    /// The cache [1, 1, n, rank + rotated] with the latent vectors and rotated keys of `x` written
+    /// into it.
     fn latent_cache(&mut self, x: &Val, layer: usize, l: &Latent, rotary: Option<&Rotary>, path: &str) -> Result<Val> {
         let made = self.w.linear(x, &format!("{path}.kv_a_proj_with_mqa"), l.rank + l.rotated_dim, l.bias)?;
         self.w.b.enter(path);
@@ -78,7 +80,8 @@ impl Decoder<'_> {
         Ok(cache)
     }
 
-    /// What makes each head's keys [1, H, plain, rank] and values [1, H, value, rank] of a latent vector.
+    /// Matrices from a latent vector to each head's keys [1, H, plain, rank] and values [1, H,
+    /// value, rank].
     fn latent_heads(&mut self, l: &Latent, path: &str) -> Result<[Val; 2]> {
         if let Some(apart) = self.latent_heads_apart(l, path)? {
             return Ok(apart);
@@ -92,7 +95,8 @@ impl Decoder<'_> {
         Ok([keys, values])
     }
 
-    /// The same where a checkpoint holds them apart, what makes keys turned round, as GGUF files and MLX's converter have it.
+    /// The same matrices from a checkpoint with two separate tensors. GGUF files and MLX's
+    /// converter store the matrix of keys transposed.
     fn latent_heads_apart(&mut self, l: &Latent, path: &str) -> Result<Option<[Val; 2]>> {
         let [keys, values] = ["embed_q", "unembed_out"].map(|part| format!("{path}.{part}.weight"));
         if !self.w.has(&keys) {

@@ -1,8 +1,9 @@
 //! State spaces: Mamba 1 and 2.
 //!
-//! A step decays the state and adds the product of an input and a key: the gated delta rule without its correction. The rule
-//! writes `(v - S k) * beta`; with a `beta` so small that `S k * beta` is lost in rounding, and inputs divided by it, it writes
-//! `v` alone. Both are powers of two, so that nothing else is rounded.
+//! A step decays the state and adds the product of an input and a key: the gated delta rule without
+//! its correction. The rule writes `(v - S k) * beta`. Here `beta` is so small that `S k * beta` is
+//! lost in rounding, and inputs are divided by `beta`, so it writes only `v`. Both factors are
+//! powers of two, so nothing else is rounded.
 
 use flambeau_tensor::DType;
 
@@ -13,7 +14,7 @@ use crate::{
     spec::{Mamba, MambaForm, Norm},
 };
 
-/// Binary logarithm of what inputs are divided by, and the correction multiplied by.
+/// Binary logarithm of `beta`: inputs are divided by it, and the correction is multiplied by it.
 const UNCORRECTED: i32 = -60;
 
 impl Decoder<'_> {
@@ -138,8 +139,8 @@ impl Decoder<'_> {
         Ok(self.w.b.cast(&mixed, DType::F32))
     }
 
-    /// The recurrence `S = g S + v k`, `y = S q` in f32. q and k are [1, s, groups, N], v is [1, s, H, P], g is [1, s, H] or
-    /// [1, s, H, N].
+    /// The recurrence `S = g S + v k`, `y = S q` in f32. q and k are [1, s, groups, N], v is [1, s,
+    /// H, P], g is [1, s, H] or [1, s, H, N].
     fn scan(&mut self, [q, k, v, g]: [&Val; 4], layer: usize, [heads, dim, state]: [usize; 3]) -> Result<Val> {
         let held = self.w.b.buffer(&format!("ssm_state_{layer}"), DType::F32, vec![1, heads, dim, state])?;
         let carried = self.carried(&held);

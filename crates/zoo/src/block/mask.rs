@@ -1,19 +1,21 @@
-//! Which keys queries see, and whether state begins anew: made when a block first asks, shared by all.
+//! Masks of visible keys, and the flag for resetting state. They are created at first use and
+//! shared by all blocks.
 
 use super::Decoder;
 use crate::builder::{Builder, Val};
 
 #[derive(Debug)]
 pub(super) struct Masks {
-    /// Places of the queries [s].
+    /// Positions of the queries [s].
     places: Val,
-    /// Place of the first token of the call [].
+    /// Position of the call's first token [].
     first: Val,
-    /// Whether that is 0.
+    /// Whether that position is 0.
     fresh: Option<Val>,
-    /// Keys within each window, or all up to the query's own [s, pos + s], or [s, rows] of a ring.
+    /// Visible keys by window, or all keys up to the query's own: [s, pos + s], or [s, rows] of a
+    /// ring.
     seen: Vec<(Option<usize>, Val)>,
-    /// Rows [s] of rings of some length that belong to the call's tokens.
+    /// Rows [s] of the call's tokens, by ring length.
     ring_rows: Vec<(usize, Val)>,
 }
 
@@ -22,12 +24,12 @@ impl Masks {
         Masks { places, first, fresh: None, seen: Vec::new(), ring_rows: Vec::new() }
     }
 
-    /// Places of the queries [s].
+    /// Positions of the queries [s].
     pub(super) fn places(&self) -> Val {
         self.places.clone()
     }
 
-    /// Goes on with the last query alone.
+    /// Restricts the masks to the last query.
     pub(super) fn narrow(&mut self, b: &mut Builder) {
         let last = b.select(&self.places, 0, -1);
         self.places = b.unsqueeze(&last, 0);
@@ -36,7 +38,8 @@ impl Masks {
 }
 
 impl Decoder<'_> {
-    /// Which rows of the caches query `i` sees, [s, n]: those of keys up to its own place, not `window` or more before it.
+    /// Mask [s, n] of cache rows for each query: keys up to its own position, at a distance below
+    /// `window`.
     pub(super) fn seen(&mut self, window: Option<usize>) -> Val {
         if let Some((_, mask)) = self.masks.seen.iter().find(|(known, _)| *known == window) {
             return mask.clone();
@@ -53,7 +56,8 @@ impl Decoder<'_> {
         mask
     }
 
-    /// Mask [s, n] of cache rows for each query: rows of the same chunk of `chunk` positions, up to the query's position.
+    /// Mask [s, n] of cache rows for each query: rows of the same chunk of `chunk` positions, up to
+    /// the query's position.
     pub(super) fn seen_in_chunk(&mut self, chunk: usize) -> Val {
         let past = self.seen(None);
         let end = self.w.b.add_int(&self.span.pos, &self.span.tokens);
@@ -65,7 +69,8 @@ impl Decoder<'_> {
         self.w.b.and(&past, &same)
     }
 
-    /// Row `j` holds key `j`. Whether keys are none of the future, and how far they lie before the queries, [s, pos + s].
+    /// For a cache in order, with key `j` in row `j`: the causal mask, and the distance from keys
+    /// to queries, [s, pos + s].
     fn seen_in_order(&mut self) -> (Val, Val) {
         let end = self.w.b.add_int(&self.span.pos, &self.span.tokens);
         let keys = self.w.b.count(&end);
@@ -74,8 +79,8 @@ impl Decoder<'_> {
         (self.w.b.at_least(&distance, 0), distance)
     }
 
-    /// Row `j` of a ring holds the last key whose place is `j` modulo the number of rows. As
-    /// [`seen_in_order`](Self::seen_in_order), [s, rows]; keys that have not come yet are hidden as well.
+    /// As [`seen_in_order`](Self::seen_in_order) for a ring, [s, rows]. Row `j` holds the last key
+    /// at a position equal to `j` modulo the number of rows. Rows without a key are hidden as well.
     fn seen_in_ring(&mut self, rows: usize) -> (Val, Val) {
         let newest = self.w.b.select(&self.masks.places, 0, -1);
         let all = self.w.b.count(&rows.into());
@@ -99,18 +104,18 @@ impl Decoder<'_> {
         made
     }
 
-    /// Rows of a cache that keeps no more than a window needs: all that the first query of the longest call sees, and the call's own
-    /// keys. `None` where a cache of all positions is no longer.
+    /// Rows of a cache for a window: all keys that the first query of the longest call sees, and
+    /// the call's own keys. `None` if a cache of all positions is not longer.
     pub(super) fn ring(&self, window: Option<usize>) -> Option<usize> {
         window.map(|window| window + self.settings.chunk - 1).filter(|&rows| rows < self.settings.positions)
     }
 
-    /// A window that hides something from a cache of this length.
+    /// The window, if it is shorter than the cache.
     pub(super) fn effective(&self, window: Option<usize>) -> Option<usize> {
         window.filter(|&window| window < self.settings.positions)
     }
 
-    /// State as a call finds it: zeros at position 0, whatever the last call left.
+    /// State at the start of a call: zeros at position 0, else the state of the last call.
     pub(crate) fn carried(&mut self, state: &Val) -> Val {
         let fresh = match &self.masks.fresh {
             Some(fresh) => fresh.clone(),

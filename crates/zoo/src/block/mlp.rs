@@ -54,7 +54,8 @@ impl Decoder<'_> {
         self.w.b.mul(&gate, up)
     }
 
-    /// `ap * max(x, 0)^2 + an * (expm1(min(x, 0)) - min(x, 0)) + x / 2` with learned `ap` and `an` of module `path`.
+    /// `ap * max(x, 0)^2 + an * (expm1(min(x, 0)) - min(x, 0)) + x / 2` with learned `ap` and `an`
+    /// of module `path`.
     fn xielu(&mut self, x: &Val, path: &str) -> Result<Val> {
         const BETA: f64 = 0.5;
         let softplus = |v: f32| if v > 20.0 { v } else { v.exp().ln_1p() };

@@ -1,4 +1,5 @@
-//! Writes the program of a decoder, block by block: a [`Config`] says what it is made of, a [`Checkpoint`] holds the weights.
+//! Writes the program of a decoder, block by block. A [`Config`] describes the blocks, and a
+//! [`Checkpoint`] holds the weights.
 
 mod attention;
 mod cache;
@@ -30,11 +31,11 @@ use self::{cache::Cache, mask::Masks};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) dtype: DType,
-    /// Type of the scales of packed weights; `None` is the exact one.
+    /// Type of the scales of packed weights. `None` means the exact type.
     pub(crate) scales: Option<DType>,
     /// Rows of the caches.
     pub(crate) positions: usize,
-    /// Most tokens of a call.
+    /// Largest number of tokens of a call.
     pub(crate) chunk: usize,
     pub(crate) logits: Logits,
     pub(crate) kv_cache: KvCache,
@@ -44,14 +45,14 @@ pub(crate) struct Settings {
 #[derive(Clone, Debug)]
 struct Turn {
     rotary: Rotary,
-    /// Factor [D] on queries, where cosines and sines have one.
+    /// Factor [D] on queries, if cosines and sines are scaled.
     amplitude: Option<Val>,
 }
 
-/// Where the tokens of a call stand.
+/// Positions of the tokens of a call.
 #[derive(Clone, Debug)]
 struct Span {
-    /// Number of tokens and place of the first one.
+    /// Number of tokens and position of the first one.
     tokens: Int,
     pos: Int,
 }
@@ -61,7 +62,7 @@ pub(crate) struct Decoder<'a> {
     pub(crate) w: Writer<'a>,
     config: &'a Config,
     settings: Settings,
-    /// Rotary embeddings by what they are and for how many elements of a head.
+    /// Rotary embeddings by parameters and number of head elements.
     turns: Vec<((Rope, usize), Turn)>,
     span: Span,
     masks: Masks,
@@ -69,7 +70,7 @@ pub(crate) struct Decoder<'a> {
     caches: Vec<Option<Cache>>,
 }
 
-/// A program, and the names of its weights that keep their floats.
+/// A program, and the names of weights that are not quantized.
 pub(crate) type Written = (Exported, Vec<String>);
 
 /// Writes the program from token ids [1, s] to logits.
@@ -84,7 +85,8 @@ pub(crate) fn program(checkpoint: &Checkpoint, config: &Config, settings: Settin
     decoder.logits(x, per_layer)
 }
 
-/// Writes the program from rows of the embedding, or what stands in their place, [1, s, hidden] to logits.
+/// Writes the program from rows of the embedding, or vectors in their place, [1, s, hidden] to
+/// logits.
 pub(crate) fn program_of_embeddings(checkpoint: &Checkpoint, config: &Config, settings: Settings) -> Result<Written> {
     let mut w = Writer::new(checkpoint, settings.dtype, settings.scales);
     let s = w.b.symbol("s0", 1, settings.chunk);
@@ -112,7 +114,7 @@ fn embedded(w: &mut Writer<'_>, config: &Config, ids: &Val) -> Result<Val> {
 }
 
 impl<'a> Decoder<'a> {
-    /// Layers for tokens at consecutive places [s].
+    /// Creates a decoder for tokens at consecutive positions [s].
     pub(crate) fn new(mut w: Writer<'a>, config: &'a Config, settings: Settings, places: Val) -> Result<Decoder<'a>> {
         let b = &mut w.b;
         b.enter(format!("{}.rotary_emb", config.root));
@@ -126,7 +128,7 @@ impl<'a> Decoder<'a> {
         Ok(Decoder { w, config, settings, turns, span: Span { tokens, pos }, masks, caches })
     }
 
-    /// Ends the program with the logits of what comes out of the layers.
+    /// Ends the program with the logits of the last layer's output.
     fn logits(mut self, x: Val, per_layer: Option<Val>) -> Result<Written> {
         let c = self.config;
         let x = self.layers(x, per_layer)?;
@@ -143,13 +145,13 @@ impl<'a> Decoder<'a> {
         Ok((self.w.b.finish(&[&logits])?, floats))
     }
 
-    /// All layers and the norm after them, for the positions that matter.
+    /// All layers and the norm after them, for the positions that need logits.
     pub(crate) fn layers(&mut self, mut x: Val, mut per_layer: Option<Val>) -> Result<Val> {
         let c = self.config;
         let last_only = self.settings.logits == Logits::Last;
         let mut narrowed = false;
         for (i, layer) in c.layers.iter().enumerate() {
-            // From here on nobody writes a cache, so that only the last position still matters.
+            // No later layer writes a cache, so only the last position is needed.
             if last_only && !narrowed && c.layers[i..].iter().all(reads_caches) {
                 narrowed = true;
                 x = self.narrow(&x, &mut per_layer);
@@ -163,7 +165,7 @@ impl<'a> Decoder<'a> {
         self.norm(&x, &format!("{}.{}", c.root, c.final_norm))
     }
 
-    /// The last position alone, of the residual stream and of what layers read beside it.
+    /// Restricts the residual stream and the per-layer inputs to the last position.
     fn narrow(&mut self, x: &Val, per_layer: &mut Option<Val>) -> Val {
         self.w.b.enter(self.config.root);
         let before = self.w.b.add_int(&self.span.tokens.clone(), &Int::literal(-1));
@@ -236,7 +238,7 @@ impl<'a> Decoder<'a> {
         }))
     }
 
-    /// `x` plus what a half of the layer made of it.
+    /// `x` plus the result of one half of the layer.
     fn residual(&mut self, x: &Val, made: &Val, layer: &Layer, path: &str, norm: Option<&str>) -> Result<Val> {
         let made = self.norm_if(made, path, norm)?;
         let made = self.w.b.scale(&made, layer.residual);
@@ -248,7 +250,7 @@ impl<'a> Decoder<'a> {
         self.w.norm(x, path, self.config.norm)
     }
 
-    /// The norm of that name in a layer, if there is one.
+    /// The norm with this name in a layer, if there is one.
     fn norm_if(&mut self, x: &Val, layer: &str, name: Option<&str>) -> Result<Val> {
         name.map_or_else(|| Ok(x.clone()), |name| self.norm(x, &format!("{layer}.{name}")))
     }
@@ -260,7 +262,7 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// Whether a layer keeps nothing of its own from call to call.
+/// Whether a layer keeps no state between calls.
 fn reads_caches(layer: &Layer) -> bool {
     match &layer.mixer {
         Mixer::Attention(a) => matches!(a.values, Values::Layer(_)),
@@ -269,7 +271,7 @@ fn reads_caches(layer: &Layer) -> bool {
     }
 }
 
-/// The constants of every rotary embedding in the model. The first one's have no number in their names.
+/// Constants of every rotary embedding in the model. Names of the first one have no numeric suffix.
 fn turns(b: &mut Builder, config: &Config, settings: Settings) -> Result<Vec<((Rope, usize), Turn)>> {
     let mut turns: Vec<((Rope, usize), Turn)> = Vec::new();
     for layer in &config.layers {
@@ -288,8 +290,8 @@ fn turns(b: &mut Builder, config: &Config, settings: Settings) -> Result<Vec<((R
     Ok(turns)
 }
 
-/// Constants of a rotary embedding. The amplitude belongs on rotated queries and keys alike; since only their products count,
-/// queries alone carry its square.
+/// Constants of a rotary embedding. The amplitude applies to rotated queries and keys. Only their
+/// products matter, so only queries are scaled, by its square.
 fn turn(b: &mut Builder, rope: &Rope, head_dim: usize, settings: Settings, suffix: &str) -> Result<Turn> {
     let resolved = rope.resolve(settings.positions);
     let mut vector = |name: &str, values: &[f32], dtype: DType| -> Result<Val> {

@@ -8,8 +8,8 @@ use crate::{
 };
 
 impl Decoder<'_> {
-    /// What all layers read [1, s, layers·width]: the mean of a table's entries and of a projection of the embedding `x`, up to
-    /// the square root of 2.
+    /// Inputs of all layers [1, s, layers·width]: the mean of table rows and a projection of the
+    /// embedding `x`, times the square root of 2.
     pub(super) fn per_layer_inputs(&mut self, p: &PerLayer, ids: &Val, x: &Val) -> Result<Val> {
         let layers = self.config.layers.len();
         let (width, hidden) = (layers * p.width, self.config.hidden as f64);
@@ -29,7 +29,7 @@ impl Decoder<'_> {
         Ok(self.w.b.scale(&sum, 0.5f64.sqrt()))
     }
 
-    /// `x` plus what a layer makes of it and of its part of the inputs.
+    /// Adds to `x` a layer's function of `x` and of its part of the inputs.
     pub(super) fn add_per_layer(&mut self, x: &Val, inputs: &Val, layer: usize, p: &PerLayer, path: &str) -> Result<Val> {
         let gate = self.w.linear(x, &format!("{path}.per_layer_input_gate"), p.width, false)?;
         self.w.b.enter(path);

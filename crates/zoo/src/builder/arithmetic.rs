@@ -47,17 +47,17 @@ impl Builder {
         self.binary("aten.sub.Tensor", a, b)
     }
 
-    /// `x + number`; `x` itself for 0.
+    /// `x + number`, or `x` itself for 0.
     pub(crate) fn shift(&mut self, x: &Val, number: f64) -> Val {
         if number == 0.0 { x.clone() } else { self.with_number("aten.add.Tensor", x, number) }
     }
 
-    /// `x * factor`; `x` itself for 1.
+    /// `x * factor`, or `x` itself for 1.
     pub(crate) fn scale(&mut self, x: &Val, factor: f64) -> Val {
         if factor == 1.0 { x.clone() } else { self.with_number("aten.mul.Tensor", x, factor) }
     }
 
-    /// `x / divisor`; `x` itself for 1.
+    /// `x / divisor`, or `x` itself for 1.
     pub(crate) fn divide(&mut self, x: &Val, divisor: f64) -> Val {
         if divisor == 1.0 { x.clone() } else { self.with_number("aten.div.Tensor", x, divisor) }
     }
@@ -85,12 +85,12 @@ impl Builder {
         self.unary("aten.cos.default", x)
     }
 
-    /// `x mod divisor` of integers, from 0 on.
+    /// Non-negative `x mod divisor` of integers.
     pub(crate) fn remainder(&mut self, x: &Val, divisor: i64) -> Val {
         self.call("aten.remainder.Scalar", vec![tensor("self", x), int("other", divisor)], x.dtype, x.dims.clone())
     }
 
-    /// `x` within bounds; an infinite one is none.
+    /// `x` clamped to bounds. An infinite bound means none.
     pub(crate) fn clamp(&mut self, x: &Val, low: f64, high: f64) -> Val {
         let bound = |name: &str, value: f64| if value.is_finite() { float(name, value) } else { arg(name, Argument::None) };
         let inputs = vec![tensor("self", x), bound("min", low), bound("max", high)];
@@ -146,7 +146,7 @@ impl Builder {
         self.unary("aten.softplus.default", x)
     }
 
-    /// `x` in another type; `x` itself if it has that type.
+    /// `x` cast to another type, or `x` itself if it has this type.
     pub(crate) fn cast(&mut self, x: &Val, to: DType) -> Val {
         if x.dtype == to {
             return x.clone();

@@ -8,7 +8,7 @@ use super::{
     ops::{arg, float, int, size, tensor},
 };
 
-/// How the rotary operator turns pairs: the constants of all its calls.
+/// Constant arguments of the rotary operator.
 #[derive(Clone, Debug)]
 pub(crate) struct Rotary {
     pub(crate) dims: usize,
@@ -36,7 +36,7 @@ impl Builder {
     /// Writes `new` [1, H, s, D] into the buffer `cache` [1, H, n, D] from row `pos` on.
     pub(crate) fn cache_update(&mut self, cache: &Val, new: &Val, pos: &Int) {
         let inputs = vec![tensor("cache", cache), tensor("new_values", new), size("start_pos", pos)];
-        // The operator's own result says nothing.
+        // The operator's own result has no meaning.
         self.call("mlx.kv_cache_update.default", inputs, cache.dtype, vec![Expr::Int(1)]);
     }
 
@@ -51,8 +51,8 @@ impl Builder {
         self.call("aten.copy_.default", vec![tensor("self", buffer), tensor("src", value)], buffer.dtype, buffer.dims.clone());
     }
 
-    /// Attention of queries [1, H, s, D] over the first `pos + s` rows of `k` [1, Hk, n, D] and `v` [1, Hk, n, Dv], as
-    /// [1, H, s, Dv]: causal, or over the keys that a mask [s, pos + s] shows.
+    /// Attention of queries [1, H, s, D] over the first `pos + s` rows of `k` [1, Hk, n, D] and `v`
+    /// [1, Hk, n, Dv]. It is causal, or restricted by a mask [s, pos + s]. Returns [1, H, s, Dv].
     pub(crate) fn attention(&mut self, [q, k, v]: [&Val; 3], pos: &Int, mask: Option<&Val>, scale: f64) -> Val {
         let causal = mask.is_none();
         let inputs = vec![
@@ -72,8 +72,9 @@ impl Builder {
         self.call("mlx.custom_sdpa.default", inputs, q.dtype, dims)
     }
 
-    /// Attention of queries [B, H, s, D] over all keys and values [B, H, n, D], as [B, H, s, D], with `scores` [B, H, s, n] added to
-    /// the scaled products, or over those that booleans show, which broadcast to that.
+    /// Attention of queries [B, H, s, D] over all keys and values [B, H, n, D]. `scores` [B, H, s,
+    /// n] are added to the scaled products, or select keys if boolean. They may be broadcast.
+    /// Returns [B, H, s, D].
     pub(crate) fn attention_over_all(&mut self, [q, k, v]: [&Val; 3], scores: Option<&Val>, scale: f64) -> Val {
         let inputs = vec![
             tensor("query", q),
@@ -87,8 +88,9 @@ impl Builder {
         self.call("aten.scaled_dot_product_attention.default", inputs, q.dtype, q.dims.clone())
     }
 
-    /// The gated delta rule over q, k [1, s, Hk, Dk], v [1, s, Hv, Dv], g and beta [1, s, Hv], from the buffer `state`
-    /// [1, Hv, Dv, Dk] on, into which the last state goes; results [1, s, Hv, Dv].
+    /// The gated delta rule over q, k [1, s, Hk, Dk], v [1, s, Hv, Dv], g and beta [1, s, Hv]. It
+    /// starts from the buffer `state` [1, Hv, Dv, Dk] and writes the last state into it. Returns
+    /// [1, s, Hv, Dv].
     pub(crate) fn delta_rule(&mut self, [q, k, v, g, beta]: [&Val; 5], state: &Val) -> Val {
         let inputs =
             vec![tensor("q", q), tensor("k", k), tensor("v", v), tensor("g", g), tensor("beta", beta), tensor("state", state)];

@@ -8,18 +8,18 @@ use super::{
     ops::{arg, int, tensor},
 };
 
-/// How a convolution walks over each of its axes.
+/// Parameters of a convolution, equal for all axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Walk {
     pub(crate) stride: usize,
     /// Zeros on both sides.
     pub(crate) padding: usize,
-    /// Parts of the channels that do not see each other.
+    /// Number of channel groups.
     pub(crate) groups: usize,
 }
 
 impl Walk {
-    /// Step by step over each channel alone.
+    /// A depthwise convolution with stride 1 and no padding.
     pub(crate) fn depthwise(channels: usize) -> Walk {
         Walk { stride: 1, padding: 0, groups: channels }
     }
@@ -30,8 +30,8 @@ impl Walk {
 }
 
 impl Builder {
-    /// A convolution of `x` [1, in, n..] with `weight` [out, in / groups, k..] over one axis or two, as
-    /// [1, out, (n + 2 · padding - k) / stride + 1, ..].
+    /// Convolves `x` [1, in, n..] with `weight` [out, in / groups, k..] over one axis or two.
+    /// Returns [1, out, (n + 2 · padding - k) / stride + 1, ..].
     pub(crate) fn conv(&mut self, [x, weight]: [&Val; 2], bias: Option<&Val>, walk: Walk) -> Val {
         let taps = &weight.dims[2..];
         let places = x.dims[2..].iter().zip(taps).map(|(n, k)| walk.axis().windows(n, k));

@@ -8,7 +8,7 @@ use super::{
 };
 
 impl Builder {
-    /// Whether `x` is `number`, elementwise.
+    /// Whether `x == number`, elementwise.
     pub(crate) fn equals(&mut self, x: &Val, number: i64) -> Val {
         self.call("aten.eq.Scalar", vec![tensor("self", x), int("other", number)], DType::Bool, x.dims.clone())
     }
@@ -29,7 +29,7 @@ impl Builder {
         self.call("aten.le.Tensor", vec![tensor("self", a), tensor("other", b)], DType::Bool, dims)
     }
 
-    /// Whether `x` is at most a number.
+    /// Whether `x <= number`, elementwise.
     pub(crate) fn at_most_number(&mut self, x: &Val, number: f64) -> Val {
         let inputs = vec![tensor("self", x), float("other", number)];
         self.call("aten.le.Scalar", inputs, DType::Bool, x.dims.clone())
@@ -43,7 +43,7 @@ impl Builder {
         self.unary("aten.logical_not.default", x)
     }
 
-    /// `x` with `number` where `mask`, which broadcasts to it, is true.
+    /// `x` with `number` where `mask` is true. The mask is broadcast to `x`.
     pub(crate) fn masked_fill(&mut self, x: &Val, mask: &Val, number: f64) -> Val {
         let inputs = vec![tensor("self", x), tensor("mask", mask), float("value", number)];
         self.call("aten.masked_fill.Scalar", inputs, x.dtype, x.dims.clone())

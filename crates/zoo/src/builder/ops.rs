@@ -1,5 +1,5 @@
-//! The operators that models are made of, each with the sizes of its result: integers, products and lookups here, others in files beside
-//! this one.
+//! Operators of models, each with the sizes of its result. This file holds integers, products and
+//! lookups, and its siblings hold the rest.
 
 use flambeau_pt2::{Argument, NamedArgument, SymArg};
 use flambeau_tensor::{DType, Expr};
@@ -56,7 +56,8 @@ impl Builder {
         self.call_int("torch.ops.aten.sym_size.int", vec![tensor("self", x), int("dim", dim as i64)], expr)
     }
 
-    /// The first element of an integer vector [n], as a tensor [] and as an integer value, which the caller promises to be `expr`.
+    /// The first element of an integer vector [n], as a tensor [] and as an integer value. The
+    /// caller guarantees that it equals `expr`.
     pub(crate) fn first(&mut self, x: &Val, expr: Expr) -> (Val, Int) {
         let select = vec![tensor("self", x), int("dim", 0), int("index", 0)];
         let item = self.call("aten.select.int", select, x.dtype, Vec::new());
@@ -64,7 +65,7 @@ impl Builder {
         (item, value)
     }
 
-    /// The integers from `start` to before `end`, f32 [end - start].
+    /// The integers `start..end`, f32 [end - start].
     pub(crate) fn places(&mut self, start: &Int, end: &Int) -> Val {
         let inputs = vec![size("start", start), size("end", end), dtype("dtype", DType::F32)];
         self.call("aten.arange.start", inputs, DType::F32, vec![end.expr.clone() - start.expr.clone()])
@@ -116,7 +117,8 @@ impl Builder {
         self.call("aten.matmul.default", vec![tensor("self", a), tensor("other", b)], a.dtype, dims)
     }
 
-    /// For each of `chosen` [n, k] experts, `x` [n, k or 1, 1, in] times its matrix of `weights` [experts, in, out]: [n, k, 1, out].
+    /// `x` [n, k or 1, 1, in] times the matrices of the `chosen` experts [n, k] in `weights`
+    /// [experts, in, out]. Returns [n, k, 1, out].
     pub(crate) fn gather_matmul(&mut self, x: &Val, weights: &Val, chosen: &Val) -> Val {
         let dims = chosen.dims.iter().chain([&Expr::Int(1), &weights.dims[2]]).cloned().collect();
         self.call("mlx.gather_mm.default", vec![tensor("a", x), tensor("b", weights), tensor("rhs_indices", chosen)], x.dtype, dims)

@@ -26,7 +26,8 @@ impl Builder {
         self.call("aten.layer_norm.default", inputs, x.dtype, x.dims.clone())
     }
 
-    /// `x` [1, C, ..] by the mean and the variance [C] that each channel had in training, scaled and shifted, computed in f32.
+    /// Normalizes each channel of `x` [1, C, ..] by its mean and variance [C] from training, then
+    /// scales and shifts it, in f32.
     pub(crate) fn batch_norm(&mut self, x: &Val, [mean, variance]: [&Val; 2], [weight, bias]: [&Val; 2], eps: f64) -> Val {
         let inputs = vec![
             tensor("input", x),
@@ -42,7 +43,8 @@ impl Builder {
         self.call("aten.batch_norm.default", inputs, x.dtype, x.dims.clone())
     }
 
-    /// `x` [1, C, ..] by the mean and the variance of all its elements, each channel scaled and shifted, computed in f32.
+    /// Normalizes `x` [1, C, ..] by the mean and variance of all its elements, then scales and
+    /// shifts each channel, in f32.
     pub(crate) fn whole_norm(&mut self, x: &Val, [weight, bias]: [&Val; 2], eps: f64) -> Val {
         let inputs =
             vec![tensor("input", x), int("num_groups", 1), tensor("weight", weight), tensor("bias", bias), float("eps", eps)];
@@ -61,24 +63,24 @@ impl Builder {
         dims
     }
 
-    /// The sum, of size 1.
+    /// The sum over the last axis, which is kept with size 1.
     pub(crate) fn sum(&mut self, x: &Val) -> Val {
         let inputs = vec![tensor("self", x), arg("dim", Argument::Ints(vec![-1])), arg("keepdim", Argument::Bool(true))];
         self.call("aten.sum.dim_IntList", inputs, x.dtype, Self::reduced(x))
     }
 
-    /// The largest element, of size 1.
+    /// The largest element of the last axis, which is kept with size 1.
     pub(crate) fn largest(&mut self, x: &Val) -> Val {
         let inputs = vec![tensor("self", x), arg("dim", Argument::Ints(vec![-1])), arg("keepdim", Argument::Bool(true))];
         self.call("aten.amax.default", inputs, x.dtype, Self::reduced(x))
     }
 
-    /// The sum over an axis, which goes.
+    /// The sum over an axis, which is removed.
     pub(crate) fn sum_over(&mut self, x: &Val, axis: usize) -> Val {
         self.over("aten.sum.dim_IntList", x, axis)
     }
 
-    /// The largest element along an axis, which goes.
+    /// The largest element along an axis, which is removed.
     pub(crate) fn largest_over(&mut self, x: &Val, axis: usize) -> Val {
         self.over("aten.amax.default", x, axis)
     }
@@ -90,13 +92,13 @@ impl Builder {
         self.call(target, inputs, x.dtype, dims)
     }
 
-    /// The logarithm of the sum of exponentials, of size 1.
+    /// The logarithm of the sum of exponentials over the last axis, which is kept with size 1.
     pub(crate) fn log_sum_exp(&mut self, x: &Val) -> Val {
         let inputs = vec![tensor("self", x), arg("dim", Argument::Ints(vec![-1])), arg("keepdim", Argument::Bool(true))];
         self.call("aten.logsumexp.default", inputs, x.dtype, Self::reduced(x))
     }
 
-    /// The `k` largest, and their places.
+    /// The `k` largest elements of the last axis, and their indices.
     pub(crate) fn top(&mut self, x: &Val, k: usize) -> [Val; 2] {
         let mut dims = x.dims.clone();
         if let Some(last) = dims.last_mut() {

@@ -1,4 +1,4 @@
-//! Views and what joins them.
+//! Views and concatenation.
 
 use flambeau_pt2::Argument;
 use flambeau_tensor::Expr;
@@ -9,14 +9,14 @@ use super::{
 };
 
 impl Builder {
-    /// The same elements in other sizes.
+    /// Reshapes `x`.
     pub(crate) fn reshape(&mut self, x: &Val, sizes: &[Int]) -> Val {
         let shape = arg("shape", Argument::SymInts(sizes.iter().map(|s| s.arg.clone()).collect()));
         let dims = sizes.iter().map(|s| s.expr.clone()).collect();
         self.call("aten.reshape.default", vec![tensor("self", x), shape], x.dtype, dims)
     }
 
-    /// Two axes exchanged.
+    /// Exchanges two axes.
     pub(crate) fn transpose(&mut self, x: &Val, a: usize, b: usize) -> Val {
         let mut dims = x.dims.clone();
         dims.swap(a, b);
@@ -24,14 +24,14 @@ impl Builder {
         self.call("aten.transpose.int", inputs, x.dtype, dims)
     }
 
-    /// An axis of size 1 more.
+    /// Inserts an axis of size 1.
     pub(crate) fn unsqueeze(&mut self, x: &Val, axis: usize) -> Val {
         let mut dims = x.dims.clone();
         dims.insert(axis, Expr::Int(1));
         self.call("aten.unsqueeze.default", vec![tensor("self", x), int("dim", axis as i64)], x.dtype, dims)
     }
 
-    /// `start..end` of an axis.
+    /// Slice `start..end` of an axis.
     pub(crate) fn slice(&mut self, x: &Val, axis: usize, start: &Int, end: &Int) -> Val {
         let mut dims = x.dims.clone();
         dims[axis] = end.expr.clone() - start.expr.clone();
@@ -49,7 +49,7 @@ impl Builder {
         self.call("aten.slice.Tensor", inputs, x.dtype, dims)
     }
 
-    /// The last axis in parts of these sizes.
+    /// Splits the last axis into parts of these sizes.
     pub(crate) fn split<const N: usize>(&mut self, x: &Val, sizes: [usize; N]) -> [Val; N] {
         let mut start = 0;
         sizes.map(|size| {
@@ -59,7 +59,7 @@ impl Builder {
         })
     }
 
-    /// One index of an axis, which goes.
+    /// Selects one index of an axis, which is removed.
     pub(crate) fn select(&mut self, x: &Val, axis: usize, index: i64) -> Val {
         let mut dims = x.dims.clone();
         dims.remove(axis);
@@ -72,12 +72,12 @@ impl Builder {
         self.unsqueeze(&last, 1)
     }
 
-    /// `a` and `b` one after the other along an axis.
+    /// Concatenates `a` and `b` along an axis.
     pub(crate) fn concatenate(&mut self, a: &Val, b: &Val, axis: usize) -> Val {
         self.concatenate_all(a, &[b], axis)
     }
 
-    /// `first` and `others` one after the other along an axis.
+    /// Concatenates `first` and `others` along an axis.
     pub(crate) fn concatenate_all(&mut self, first: &Val, others: &[&Val], axis: usize) -> Val {
         let mut dims = first.dims.clone();
         for other in others {

@@ -1,15 +1,16 @@
-//! MPNet's biases by the distance of two tokens.
+//! MPNet's relative position biases.
 
 use flambeau_tensor::Tensor;
 
 use super::Parts;
 use crate::{Error, Result, builder::Val};
 
-/// Distances from which on all share a bucket.
+/// Distance from which all distances share a bucket.
 const FARTHEST: f32 = 128.0;
 
 impl Parts<'_> {
-    /// Biases [b, heads, s, s] of the scores, which hide what is not `seen` [b, 1, 1, s].
+    /// Biases [b, heads, s, s] of the scores, which also mask keys that are not `seen` [b, 1, 1,
+    /// s].
     pub(super) fn with_distances(&mut self, seen: &Val) -> Result<Val> {
         const NAME: &str = "encoder.relative_attention_bias";
         let (buckets, most) = (self.c.buckets, self.tokens);
@@ -33,8 +34,8 @@ impl Parts<'_> {
     }
 }
 
-/// The bucket of a key that stands `distance` behind its query: half of the buckets are for each direction, and of these one half for a
-/// distance each, the other for ranges that grow.
+/// The bucket of a key `distance` positions after its query. Each direction has half of the
+/// buckets. Half of these hold one distance each, and the others hold growing ranges.
 fn bucket(distance: i64, buckets: usize) -> i64 {
     let half = (buckets / 2) as i64;
     let (exact, far) = (half / 2, distance.abs());
@@ -52,7 +53,7 @@ mod tests {
 
     #[test]
     fn buckets_grow_with_the_distance() {
-        // What transformers' `MPNetEncoder.relative_position_bucket` gives.
+        // Values of transformers' `MPNetEncoder.relative_position_bucket`.
         let found: Vec<i64> = [-200, -64, -16, -8, -7, -1, 0, 1, 8, 11, 12, 127, 128].map(|d| bucket(d, 32)).to_vec();
         assert_eq!(found, [15, 14, 10, 8, 7, 1, 0, 17, 24, 24, 25, 31, 31]);
     }

@@ -1,4 +1,4 @@
-//! BERT and its relatives, which make vectors of texts.
+//! BERT and related text encoders.
 
 use super::{Configs, common};
 use crate::{
@@ -29,14 +29,14 @@ const DISTILBERT: Names = Names {
     feed: ["ffn.lin1", "ffn.lin2"],
 };
 
-/// How a family's configs and tensors are called, and what they leave unsaid.
+/// Names in a family's configs and tensors, and defaults for missing keys.
 struct Family {
     name: &'static str,
     names: &'static Names,
-    /// Keys of the width, the width between, the number of layers and that of heads.
+    /// Keys of the width, the inner width, the number of layers and the number of heads.
     sizes: [&'static str; 4],
     activation: &'static str,
-    /// Tokens that stand for padding, where positions begin behind that number.
+    /// Id of the padding token, if positions start after it.
     padding: Option<usize>,
     token_types: usize,
     buckets: usize,
@@ -44,7 +44,7 @@ struct Family {
 
 const SIZES: [&str; 4] = ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"];
 
-/// The families by their names under `model_type`.
+/// Families by `model_type`.
 const FAMILIES: [Family; 5] = [
     Family { name: "bert", names: &BERT, sizes: SIZES, activation: "hidden_act", padding: None, token_types: 2, buckets: 0 },
     Family {
@@ -69,12 +69,12 @@ const FAMILIES: [Family; 5] = [
     },
 ];
 
-/// The names of the families under `model_type`.
+/// Values of `model_type` of the families.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     FAMILIES.iter().map(|family| family.name)
 }
 
-/// Reads `config.json` of a family of that name; `None` for others.
+/// Reads `config.json` of the family with this name. `None` for other names.
 pub(super) fn config(name: &str, configs: &Configs<'_>) -> Option<Result<Config>> {
     let family = FAMILIES.iter().find(|family| family.name == name)?;
     Some((configs.sentence)().and_then(|sentence| read(family, &configs.model, sentence)))

@@ -17,9 +17,9 @@ use crate::{
 /// Defaults of a family for missing keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Defaults {
-    /// Heads of keys and values; `None` is as many as of queries.
+    /// Heads of keys and values. `None` means as many as query heads.
     pub(super) kv_heads: Option<usize>,
-    /// Elements of a head; `None` is the width divided by the heads.
+    /// Elements of a head. `None` means the width divided by the number of heads.
     pub(super) head_dim: Option<usize>,
     pub(super) positions: usize,
     /// Key of the number of positions.
@@ -31,7 +31,7 @@ pub(super) struct Defaults {
     pub(super) norm_key: &'static str,
     pub(super) activation_key: &'static str,
     pub(super) tied: bool,
-    /// Base of the rotary frequencies, and part of a head that they turn.
+    /// Base of the rotary frequencies, and rotated share of a head.
     pub(super) theta: f64,
     pub(super) rotary_part: f64,
 }
@@ -89,7 +89,7 @@ impl Base {
         Ok(Base { defaults: *defaults, hidden, layers, heads, kv_heads, head_dim, positions, norm, activation })
     }
 
-    /// Attention as Llama has it.
+    /// Llama's attention.
     pub(super) fn attention(&self, rope: Option<Rope>) -> Attention {
         Attention {
             heads: self.heads,
@@ -114,7 +114,7 @@ impl Base {
         }
     }
 
-    /// A gated layer as Llama has it.
+    /// Llama's gated layer.
     pub(super) fn mlp(&self, f: &Fields<'_>) -> Result<Mlp> {
         Ok(self.mlp_of(f.size("intermediate_size")?, "mlp"))
     }
@@ -132,7 +132,7 @@ impl Base {
         }
     }
 
-    /// Experts with Llama's gate and names, chosen by a softmax.
+    /// Experts with Llama's gate and names, and a softmax router.
     pub(super) fn experts(&self, count: usize, chosen: usize, width: usize) -> Experts {
         Experts {
             count,
@@ -152,12 +152,12 @@ impl Base {
         }
     }
 
-    /// One layer that joins `count` shared experts of `width` each.
+    /// One layer that combines `count` shared experts of `width` each.
     pub(super) fn shared_experts(&self, width: usize, count: usize) -> Option<Mlp> {
         (count > 0).then(|| self.mlp_of(width * count, "shared_experts"))
     }
 
-    /// A decoder of these layers, its embedding and head as Llama has them.
+    /// A decoder with these layers, and Llama's embedding and head.
     pub(super) fn config(&self, f: &Fields<'_>, family: &'static str, layers: Vec<Layer>) -> Result<Config> {
         Ok(Config {
             family,
@@ -186,7 +186,7 @@ impl Base {
         })
     }
 
-    /// The kind of each layer: as `layer_types` lists them, or by a rule.
+    /// The kind of each layer, from `layer_types` or by a rule.
     pub(super) fn layer_types<'a>(&self, f: &Fields<'a>, rule: impl Fn(usize) -> &'a str) -> Result<Vec<&'a str>> {
         Ok(match f.texts("layer_types", self.layers)? {
             Some(mut list) => {
@@ -198,7 +198,7 @@ impl Base {
     }
 }
 
-/// A layer with one norm before either half.
+/// A layer with one norm before each half.
 pub(super) fn layer(mixer: impl Into<Mixer>, feed: impl Into<Feed>) -> Layer {
     Layer { mixer: mixer.into(), feed: feed.into(), norms: LayerNorms::PRE, parallel: false, residual: 1.0, scalar: false }
 }
@@ -221,7 +221,8 @@ impl From<Experts> for Feed {
     }
 }
 
-/// Attention of every layer: with the window of its kind, and a rotary embedding where `rope` gives one.
+/// Attention of every layer, with the window of its kind, and with the rotary embedding that `rope`
+/// returns.
 pub(super) fn by_kind<'a>(
     f: &Fields<'a>,
     kinds: Vec<&'a str>,
@@ -233,7 +234,7 @@ pub(super) fn by_kind<'a>(
     kinds.into_iter().map(of).collect()
 }
 
-/// The kind of layer `i` where every `period`-th layer is full and the others have a window.
+/// The kind of layer `i` if every `period`-th layer is full and the others have a window.
 pub(super) fn full_every(period: usize, i: usize) -> &'static str {
     if (i + 1).is_multiple_of(period) { FULL } else { SLIDING }
 }
@@ -241,7 +242,7 @@ pub(super) fn full_every(period: usize, i: usize) -> &'static str {
 pub(super) const FULL: &str = "full_attention";
 pub(super) const SLIDING: &str = "sliding_attention";
 
-/// The window of sliding layers, where layers may be of either kind.
+/// The window of a layer by its kind: full or sliding.
 pub(super) fn window_of(kind: &str, window: Option<usize>, f: &Fields<'_>) -> Result<Option<usize>> {
     match kind {
         "full_attention" => Ok(None),
@@ -251,7 +252,7 @@ pub(super) fn window_of(kind: &str, window: Option<usize>, f: &Fields<'_>) -> Re
     }
 }
 
-/// The size of a window, 0 and null being none.
+/// The size of a window. 0 and null mean none.
 pub(super) fn window(f: &Fields<'_>, default: Option<usize>) -> Result<Option<usize>> {
     if f.has_null("sliding_window") {
         return Ok(None);

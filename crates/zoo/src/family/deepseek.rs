@@ -1,4 +1,5 @@
-//! DeepSeek V2 and V3 and their relatives: attention over latent vectors, experts chosen group by group.
+//! DeepSeek V2 and V3 and related families: attention over latent vectors, and experts selected by
+//! group.
 
 use super::{
     common::{Base, Defaults, layer},
@@ -18,7 +19,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     decoder(f, &base, "deepseek_v3", &latent, feeds)
 }
 
-/// GLM-4.7 Flash: the same attention and experts with other numbers.
+/// GLM-4.7 Flash: the same attention and experts with other defaults.
 pub(super) fn glm4_moe_lite(f: &Fields<'_>) -> Result<Config> {
     let dims = LatentDefaults { query_rank: 768, plain: 192, value: 256, ..LatentDefaults::V3 };
     let (base, latent) = latent(f, &Defaults { positions: 202_752, norm_eps: 1e-5, ..Defaults::LLAMA }, &dims)?;
@@ -27,12 +28,13 @@ pub(super) fn glm4_moe_lite(f: &Fields<'_>) -> Result<Config> {
     decoder(f, &base, "glm4_moe_lite", &latent, feeds)
 }
 
-/// DeepSeek V2: a softmax over all experts, whose weights are not normalized; a group of experts is as good as its best.
+/// DeepSeek V2: a softmax over all experts, without normalized weights. A group's score is the
+/// score of its best expert.
 pub(super) fn v2(f: &Fields<'_>) -> Result<Config> {
     let (base, latent) = latent(f, &Defaults::LLAMA, &LatentDefaults::V3)?;
     f.expect_bool("mlp_bias", false)?;
     f.expect_text("scoring_func", "softmax")?;
-    // Models of this family never divide the weights by their sum.
+    // Models of this family never normalize the weights by their sum.
     f.bool_opt("norm_topk_prob")?;
     let grouped = match f.text("topk_method")?.unwrap_or("greedy") {
         "greedy" => false,
@@ -58,7 +60,7 @@ pub(super) fn v2(f: &Fields<'_>) -> Result<Config> {
     decoder(f, &base, "deepseek_v2", &latent, feeds)
 }
 
-/// Youtu: the same attention, a dense layer everywhere.
+/// Youtu: the same attention, and a dense layer in all layers.
 pub(super) fn youtu(f: &Fields<'_>) -> Result<Config> {
     let (base, latent) = latent(f, &Defaults { positions: 131_072, tied: true, ..Defaults::LLAMA }, &LatentDefaults::V3)?;
     let mlp = base.mlp(f)?;
@@ -66,7 +68,8 @@ pub(super) fn youtu(f: &Fields<'_>) -> Result<Config> {
     decoder(f, &base, "youtu", &latent, feeds)
 }
 
-/// MiniCPM 3: the same attention, partners half a head apart; factors on the embedding, what layers add, and the logits.
+/// MiniCPM 3: the same attention, with rotary partners half a head apart. Factors scale the
+/// embedding, the residual additions and the logits.
 pub(super) fn minicpm3(f: &Fields<'_>) -> Result<Config> {
     let dims = LatentDefaults { query_rank: 768, rank: 256, plain: 64, rotated: 32, value: 64, interleaved: false };
     let defaults = Defaults { positions: 32_768, norm_eps: 1e-5, tied: true, ..Defaults::LLAMA };
@@ -87,7 +90,7 @@ fn decoder(f: &Fields<'_>, base: &Base, family: &'static str, latent: &Latent, f
     base.config(f, family, layers.collect())
 }
 
-/// Sizes of the attention where a config is silent.
+/// Default sizes of the attention.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LatentDefaults {
     pub(super) query_rank: usize,
@@ -105,7 +108,7 @@ impl LatentDefaults {
 
 pub(super) fn latent(f: &Fields<'_>, defaults: &Defaults, dims: &LatentDefaults) -> Result<(Base, Latent)> {
     let rotated_dim = f.size_or("qk_rope_head_dim", dims.rotated)?;
-    // The rotary embedding's heads are meant; all heads have keys of their own.
+    // The key refers to heads of the rotary embedding. All heads have separate keys.
     f.size_opt("num_key_value_heads")?;
     let base = Base::read(f, &Defaults { head_dim: Some(rotated_dim), ..*defaults })?;
     let base = Base { head_dim: rotated_dim, ..base };
@@ -130,7 +133,7 @@ pub(super) fn latent(f: &Fields<'_>, defaults: &Defaults, dims: &LatentDefaults)
     Ok((base, latent))
 }
 
-/// Factor on the scores of a model whose rotary embedding is scaled: the square of its magnitude.
+/// Factor on the scores of a model with a scaled rotary embedding: the square of its magnitude.
 fn magnitude(f: &Fields<'_>) -> Result<f64> {
     let Some(child) = rope::description(f)?.filter(|c| rope::kind(c).is_ok_and(|kind| kind != "default")) else { return Ok(1.0) };
     let all = child.magnitude_opt("mscale_all_dim")?.filter(|all| *all > 0.0);
@@ -140,24 +143,25 @@ fn magnitude(f: &Fields<'_>) -> Result<f64> {
     })
 }
 
-/// Experts where a config is silent.
+/// Defaults of experts.
 pub(super) struct ExpertDefaults {
     pub(super) count: usize,
     pub(super) width: usize,
-    /// Groups of experts, and how many may be chosen from.
+    /// Number of groups of experts, and of groups that may be selected.
     pub(super) groups: (usize, usize),
     pub(super) scale: f64,
-    /// Layers without experts, from the first on.
+    /// Number of leading layers without experts.
     pub(super) dense: usize,
 }
 
-/// A gated layer in the first layers, then experts behind a sigmoid whose correction only chooses, beside shared ones.
+/// A gated layer in the first layers, then experts with a sigmoid router and shared experts. The
+/// router's correction affects only the selection.
 pub(super) fn feeds(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults) -> Result<Vec<Feed>> {
     let experts = experts(f, base, defaults)?;
     dense_below(f, base, defaults.dense, experts)
 }
 
-/// Experts from the layer on that the config states, or where it lists them.
+/// Experts from a configured layer on, or in the listed layers.
 fn dense_below(f: &Fields<'_>, base: &Base, dense: usize, experts: Experts) -> Result<Vec<Feed>> {
     let dense = f.count_or("first_k_dense_replace", dense)?;
     if f.size_or("moe_layer_freq", 1)? != 1 {
@@ -165,13 +169,13 @@ fn dense_below(f: &Fields<'_>, base: &Base, dense: usize, experts: Experts) -> R
     }
     let listed = f.texts("mlp_layer_types", base.layers)?;
     let is_dense = |i: usize| listed.as_ref().map_or(i < dense, |kinds| kinds[i] == "dense");
-    // A model of experts alone may state no width.
+    // A model with experts in all layers may state no width.
     let mlp = if (0..base.layers).any(is_dense) { Some(base.mlp(f)?) } else { f.size_opt("intermediate_size")?.and(None) };
     Ok((0..base.layers).map(|i| mlp.filter(|_| is_dense(i)).map_or_else(|| experts.clone().into(), Feed::Mlp)).collect())
 }
 
 pub(super) fn experts(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults) -> Result<Experts> {
-    // Some configs state the method under the key of the function.
+    // Some configs state the method under the function's key.
     if f.text("scoring_func")?.is_some_and(|found| !["sigmoid", "noaux_tc"].contains(&found)) {
         return Err(f.error("scoring_func", "sigmoid"));
     }

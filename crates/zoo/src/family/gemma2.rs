@@ -1,4 +1,5 @@
-//! Gemma 2: norms around either half, bounded scores and logits, a window in every other layer.
+//! Gemma 2: norms before and after each half, capped scores and logits, and a window in every other
+//! layer.
 
 use super::{
     common::{Base, Defaults, layer, window, window_of},
@@ -33,7 +34,8 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     Ok(Config { logits_cap: cap(f, "final_logit_softcapping", Some(30.0))?, ..scaled(base.config(f, "gemma2", layers)?) })
 }
 
-/// The first Gemma: one norm before either half, no bounds, no windows. The plain gelu of old configs means the one by tanh.
+/// The first Gemma: one norm before each half, no caps, no windows. `gelu` in old configs means the
+/// tanh approximation.
 pub(super) fn first(f: &Fields<'_>) -> Result<Config> {
     let base = read(f, &Defaults { kv_heads: None, ..DEFAULTS })?;
     let bias = f.bool_or("attention_bias", false)?;
@@ -42,7 +44,7 @@ pub(super) fn first(f: &Fields<'_>) -> Result<Config> {
     Ok(scaled(base.config(f, "gemma", vec![layer(attention, mlp); base.layers])?))
 }
 
-/// VaultGemma: Gemma 2 without norms after either half.
+/// VaultGemma: Gemma 2 without norms after each half.
 pub(super) fn vault(f: &Fields<'_>) -> Result<Config> {
     let config = config(f)?;
     let norms = LayerNorms { mixer_out: None, feed_out: None, ..LayerNorms::SANDWICH };
@@ -50,9 +52,10 @@ pub(super) fn vault(f: &Fields<'_>) -> Result<Config> {
     Ok(Config { family: "vaultgemma", layers, ..config })
 }
 
-/// Norms of weights less 1; refuses attention in both directions, but between the tokens of an image, of which text has none.
+/// Reads the base config, with norm weights stored minus 1. Bidirectional attention is refused,
+/// except between image tokens, which text does not have.
 pub(super) fn read(f: &Fields<'_>, defaults: &Defaults) -> Result<Base> {
-    // Older configs carry it beside the key that counts.
+    // Older configs have this key in addition to the used key.
     f.get("hidden_act");
     if f.get("use_bidirectional_attention").is_some_and(|v| v != false && v != "vision") {
         return Err(f.error("use_bidirectional_attention", "false or vision"));
@@ -61,19 +64,20 @@ pub(super) fn read(f: &Fields<'_>, defaults: &Defaults) -> Result<Base> {
     Ok(Base { norm: Norm { kind: NormKind::RmsPlusOne, ..base.norm }, ..base })
 }
 
-/// Attention whose scale is stated.
+/// Attention with a configured scale.
 pub(super) fn attention(f: &Fields<'_>, base: &Base, scale: usize) -> Result<Attention> {
     let bias = f.bool_or("attention_bias", false)?;
     let scale = f.positive_or("query_pre_attn_scalar", scale as f64)?.sqrt().recip();
     Ok(Attention { scale, qkv_bias: bias.into(), output_bias: bias, ..base.attention(None) })
 }
 
-/// A decoder whose embedding is scaled by the square root of its width; sums of its layers pass what f16 holds.
+/// A decoder whose embedding is scaled by the square root of its width. Its residual sums exceed
+/// the range of f16.
 pub(super) fn scaled(config: Config) -> Config {
     Config { embedding_scale: (config.hidden as f64).sqrt(), fits_f16: false, ..config }
 }
 
-/// A bound by tanh, of which null says that there is none.
+/// A cap by tanh. Null means no cap.
 pub(super) fn cap(f: &Fields<'_>, key: &str, default: Option<f64>) -> Result<Option<f64>> {
     if f.has_null(key) { Ok(None) } else { Ok(f.positive_opt(key)?.or(default)) }
 }

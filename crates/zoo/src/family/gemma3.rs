@@ -1,4 +1,5 @@
-//! Gemma 3, its text part: windows in all layers but every sixth, each kind with its own rotary embedding.
+//! The text part of Gemma 3: windows in all layers except every sixth, and a separate rotary
+//! embedding for each kind.
 
 use super::{
     common::{Defaults, layer, window, window_of},

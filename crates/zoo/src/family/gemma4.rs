@@ -1,5 +1,6 @@
-//! Gemma 4, its text part: full layers have heads of their own size, their keys may serve as values, the last layers may read the
-//! caches of earlier ones, each layer may have embeddings of its own and experts beside its gated layer.
+//! The text part of Gemma 4. Full layers have a separate head size, and their keys may serve as
+//! values. The last layers may read caches of earlier layers. Each layer may have its own
+//! embeddings, and experts beside its gated layer.
 
 use super::{
     common::{Base, Defaults, layer, window, window_of},
@@ -16,16 +17,16 @@ use crate::{
 struct Silent {
     positions: usize,
     window: usize,
-    /// Elements of the embeddings that each layer has of its own.
+    /// Width of the per-layer embeddings.
     per_layer: usize,
 }
 
-/// The family of E2B to 31B.
+/// The models from E2B to 31B.
 pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     read(f, &Silent { positions: 131_072, window: 512, per_layer: 256 })
 }
 
-/// The model without encoders of images and sound, whose text part is of the same layers.
+/// The model without encoders of images and audio. Its text part has the same layers.
 pub(super) fn unified(f: &Fields<'_>) -> Result<Config> {
     read(f, &Silent { positions: 262_144, window: 1024, per_layer: 0 })
 }
@@ -62,21 +63,21 @@ fn read(f: &Fields<'_>, silent: &Silent) -> Result<Config> {
     })
 }
 
-/// The last layer of a kind that has a cache.
+/// The last layer of a kind with its own cache.
 fn donor(f: &Fields<'_>, own: &[&str], kind: &str) -> Result<usize> {
     let last = own.iter().rposition(|other| *other == kind);
     last.ok_or_else(|| f.error("num_kv_shared_layers", format!("a layer of type {kind} that does not share")))
 }
 
-/// The attention of a layer of a kind.
+/// The attention of a layer by its kind.
 fn attention(f: &Fields<'_>, base: &Base, layer: usize, kind: &str) -> Result<Attention> {
     let keys_serve = f.bool_or("attention_k_eq_v", false)?;
     let full = kind == "full_attention";
     let (heads, head_dim) = (f.size_opt("num_global_key_value_heads")?.filter(|_| keys_serve), f.size_or("global_head_dim", 512)?);
     let mut sizes = (base.kv_heads, base.head_dim);
     if let Some(layers) = f.child("per_layer_config")? {
-        // Newer configs say it layer by layer, and then nothing else does.
-        // Some number the layers in as many digits as the last one has.
+        // Newer configs state the sizes only per layer. Some pad layer numbers to the digits of the
+        // last layer.
         let key = layers.keys().find(|key| key.parse() == Ok(layer));
         if let Some(own) = key.map(|key| layers.child(key)).transpose()?.flatten() {
             sizes = (own.size_or("num_key_value_heads", sizes.0)?, own.size_or("head_dim", sizes.1)?);
@@ -94,7 +95,7 @@ fn attention(f: &Fields<'_>, base: &Base, layer: usize, kind: &str) -> Result<At
     Ok(Attention { rope, scale: 1.0, values, qk_norm: QkNorm::Heads, value_norm: true, ..attention })
 }
 
-/// The rotary embedding of layers of a kind.
+/// The rotary embedding of layers by kind.
 fn rotary(f: &Fields<'_>, base: &Base, kind: &str, head_dim: usize) -> Result<Rope> {
     let parameters = f.child("rope_parameters")?;
     if parameters.is_none() && kind == "full_attention" {
@@ -105,7 +106,7 @@ fn rotary(f: &Fields<'_>, base: &Base, kind: &str, head_dim: usize) -> Result<Ro
     rope::of(f, child.as_ref(), base, 10_000.0, head_dim)
 }
 
-/// Experts beside the gated layer, where they are switched on. The router reads the residual stream.
+/// Experts beside the gated layer, if enabled. The router reads the residual stream.
 fn experts(f: &Fields<'_>, base: &Base) -> Result<Option<Experts>> {
     let (count, chosen) = (f.size_opt("num_experts")?, f.size_opt("top_k_experts")?);
     let width = f.size_opt("moe_intermediate_size")?;

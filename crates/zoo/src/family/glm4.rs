@@ -1,4 +1,4 @@
-//! GLM-4: interleaved rotary embedding and norms around either half; GLM-4.5 with experts.
+//! GLM-4: interleaved rotary embedding, and norms before and after each half. GLM-4.5 adds experts.
 
 use super::{
     common::{Base, Defaults, layer},
@@ -30,7 +30,7 @@ pub(super) fn dense(f: &Fields<'_>) -> Result<Config> {
     base.config(f, "glm4", vec![layer; base.layers])
 }
 
-/// The first GLM-4: one norm before either half.
+/// The first GLM-4: one norm before each half.
 pub(super) fn glm(f: &Fields<'_>) -> Result<Config> {
     let config = dense(f)?;
     let layers = config.layers.into_iter().map(|layer| Layer { norms: LayerNorms::PRE, ..layer }).collect();

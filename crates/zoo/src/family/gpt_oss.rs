@@ -1,4 +1,4 @@
-//! gpt-oss: sinks in every softmax, a window in every other layer, experts behind a clamped gate.
+//! gpt-oss: sinks in every softmax, a window in every other layer, and experts with a clamped gate.
 
 use super::{
     common::{Base, Defaults, layer, window, window_of},
@@ -20,7 +20,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     let rope = if rope::description(f)?.is_some() { rope::read(f, &base)? } else { default_rope(f, &base)? };
     let attention = Attention { sinks: true, qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope)) };
     let (window, experts) = (window(f, Some(128))?, experts(f, &base)?);
-    // The initial window, and another name for experts per token.
+    // The initial window, and a second name of the number of experts per token.
     f.get("initial_context_length");
     f.get("experts_per_token");
     let kinds = base.layer_types(f, |i| if i.is_multiple_of(2) { "sliding_attention" } else { "full_attention" })?;
@@ -31,7 +31,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     base.config(f, "gpt_oss", layers.collect::<Result<_>>()?)
 }
 
-/// Scaling by 32 from 4096 positions on.
+/// Default scaling: by 32 from 4096 positions on.
 fn default_rope(f: &Fields<'_>, base: &Base) -> Result<Rope> {
     let rope = rope::of(f, None, base, base.defaults.theta, base.head_dim)?;
     let (factor, original) = (32.0, 4096.0);

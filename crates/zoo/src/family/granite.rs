@@ -1,4 +1,5 @@
-//! Granite: Llama with factors on the embedding, the scores, what layers add, and a divisor of the logits.
+//! Granite: Llama with factors on the embedding, the scores and the residual additions, and with a
+//! divisor of the logits.
 
 use super::{
     common::{Base, Defaults, FULL, SLIDING, layer, window, window_of},
@@ -16,7 +17,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     decoder(f, &base, "granite", 1.0)
 }
 
-/// HyperCLOVA X: norms after either half, and a factor on the logits in the place of the divisor.
+/// HyperCLOVA X: norms after each half, and a factor on the logits instead of the divisor.
 pub(super) fn hyperclovax(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults { head_dim: Some(128), ..Defaults::LLAMA })?;
     let config = decoder(f, &base, "hyperclovax", (base.head_dim as f64).sqrt().recip())?;
@@ -27,7 +28,8 @@ pub(super) fn hyperclovax(f: &Fields<'_>) -> Result<Config> {
     Ok(Config { layers, logits_divisor: config.logits_divisor.recip(), ..config })
 }
 
-/// Granite with windows and sinks: every fourth layer is full from the first on, each has a base of its own, 0 for no rotation.
+/// Granite with windows and sinks. Every fourth layer is full, starting at the first. Each layer
+/// has a rotary base, and 0 means no rotation.
 pub(super) fn windowed(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults { norm_eps: 1e-5, tied: true, positions: 8192, ..Defaults::LLAMA })?;
     let mut config = decoder(f, &base, "granite_swa", 1.0)?;

@@ -1,4 +1,4 @@
-//! Keys of configs that leave the numbers of a text model as they are: training, sampling, bookkeeping, other modalities.
+//! Config keys without effect on the results: training, sampling, bookkeeping, other modalities.
 
 /// Keys for training, generation, saving and loading.
 const COMMON: &[&str] = &[
@@ -89,7 +89,8 @@ const COMMON: &[&str] = &[
     "use_cache",
 ];
 
-/// Heads that predict further tokens, positions of images, the start of a training, how states are computed, and lengths that are stated twice.
+/// Keys about heads for further tokens, image positions, initialization, implementation of states,
+/// and repeated lengths.
 const TEXT: &[&str] = &[
     "block_mlp_init_scale",
     "block_out_init_scale",
@@ -116,7 +117,7 @@ const TEXT: &[&str] = &[
     "use_resampler",
 ];
 
-/// Parts for images and sound, and the tokens that stand for them.
+/// Keys about parts for images and audio, and their tokens.
 const OTHERS: &[&str] = &[
     "audio_config",
     "audio_soft_tokens_per_image",

@@ -1,4 +1,5 @@
-//! Kimi Linear and Ling's hybrids: a delta rule that decays by element, attention over latent vectors in some layers.
+//! Kimi Linear and Ling's hybrids: a delta rule with decay per element, and attention over latent
+//! vectors in some layers.
 
 use super::{
     common::{Base, Defaults, FULL, layer},
@@ -50,7 +51,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     Ok(Config { renames, ..hybrid(f, &base, "kimi_linear", (full, latent, decay), feeds)? })
 }
 
-/// Ling's hybrid: latent attention with a gate a head, decays with a lower bound.
+/// Ling's hybrid: latent attention with one gate per head, and decays with a lower bound.
 pub(super) fn bailing(f: &Fields<'_>) -> Result<Config> {
     let defaults = Defaults { positions_key: "model_max_length", positions: 262_144, theta: 6_000_000.0, ..Defaults::LLAMA };
     let (base, latent) = deepseek::latent(f, &defaults, &LatentDefaults::V3)?;

@@ -1,5 +1,5 @@
-//! Families whose norms are layer norms: with a bias, without one, or without weights; some feed both halves of a layer by one
-//! norm.
+//! Families with layer norms: with a bias, without a bias, or without weights. In some, one norm
+//! feeds both halves of a layer.
 
 use super::{
     common::{Base, Defaults, SLIDING, by_kind, full_every, layer, window},
@@ -16,10 +16,11 @@ use crate::{
 
 const BIASED: NormKind = NormKind::Layer { bias: true };
 
-/// One norm, which feeds both halves.
+/// One norm for both halves.
 const ONE: LayerNorms = LayerNorms { feed_in: None, ..LayerNorms::PRE };
 
-/// Command R: one norm without bias for both halves, interleaved rotary embedding, a factor on the logits.
+/// Command R: one norm without bias for both halves, an interleaved rotary embedding, and a factor
+/// on the logits.
 pub(super) fn cohere(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults { theta: 500_000.0, ..COHERE })?;
     let qk_norm = if f.bool_or("use_qk_norm", false)? { QkNorm::OwnHeads } else { QkNorm::None };
@@ -28,7 +29,7 @@ pub(super) fn cohere(f: &Fields<'_>) -> Result<Config> {
     cohere_decoder(f, &base, "cohere", vec![attention; base.layers])
 }
 
-/// Command R7B and A: the same, whose full layers have no rotary embedding.
+/// Command R7B and A: the same, but full layers have no rotary embedding.
 pub(super) fn cohere2(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &COHERE)?;
     f.expect_text("order_of_interleaved_layers", "local_attn_first")?;
@@ -74,7 +75,7 @@ fn cohere_decoder(f: &Fields<'_>, base: &Base, family: &'static str, attentions:
     Ok(Config { logits_divisor: f.positive_or("logit_scale", 0.0625)?.recip(), ..base.config(f, family, layers)? })
 }
 
-/// StarCoder 2: biases everywhere, a layer without a gate.
+/// StarCoder 2: biases everywhere, and feed-forward layers without a gate.
 pub(super) fn starcoder2(f: &Fields<'_>) -> Result<Config> {
     let defaults = Defaults {
         kv_heads: Some(2),
@@ -108,7 +109,8 @@ pub(super) fn starcoder2(f: &Fields<'_>) -> Result<Config> {
     base.config(f, "starcoder2", vec![layer(attention, mlp); base.layers])
 }
 
-/// Phi 1, 1.5 and 2: one norm for both halves, biases everywhere, partial rotary embedding, a head with a bias.
+/// Phi 1, 1.5 and 2: one norm for both halves, biases everywhere, a partial rotary embedding, and a
+/// head with a bias.
 pub(super) fn phi(f: &Fields<'_>) -> Result<Config> {
     let defaults = Defaults { norm_eps: 1e-5, norm_key: "layer_norm_eps", norm: BIASED, rotary_part: 0.5, ..Defaults::LLAMA };
     let base = Base::read(f, &defaults)?;
@@ -122,7 +124,8 @@ pub(super) fn phi(f: &Fields<'_>) -> Result<Config> {
     Ok(Config { final_norm: "final_layernorm", head_bias: true, ..config })
 }
 
-/// StableLM: partial rotary embedding; the largest feed both halves by one norm and normalize each head by weights of its own.
+/// StableLM: a partial rotary embedding. The largest models use one norm for both halves, and norms
+/// with separate weights per head.
 pub(super) fn stablelm(f: &Fields<'_>) -> Result<Config> {
     let defaults = Defaults {
         positions: 4096,
@@ -147,7 +150,8 @@ pub(super) fn stablelm(f: &Fields<'_>) -> Result<Config> {
     base.config(f, "stablelm", vec![layer; base.layers])
 }
 
-/// Nemotron and Minitron: weights of norms less 1, a layer without a gate, by the square of the positive part.
+/// Nemotron and Minitron: norm weights stored minus 1, and feed-forward layers without a gate, with
+/// squared ReLU.
 pub(super) fn nemotron(f: &Fields<'_>) -> Result<Config> {
     let defaults = Defaults {
         positions: 4096,
@@ -164,7 +168,8 @@ pub(super) fn nemotron(f: &Fields<'_>) -> Result<Config> {
     base.config(f, "nemotron", vec![layer(attention, mlp); base.layers])
 }
 
-/// GPT-NeoX and Pythia: both halves read the layer's input, each by its own norm; joined projections, head by head.
+/// GPT-NeoX and Pythia: both halves read the layer's input, each through its own norm. Projections
+/// are joined head by head.
 pub(super) fn gpt_neox(f: &Fields<'_>) -> Result<Config> {
     let defaults = Defaults {
         norm_eps: 1e-5,
@@ -210,7 +215,7 @@ pub(super) fn olmo(f: &Fields<'_>) -> Result<Config> {
     base.config(f, "olmo", vec![layer(attention, base.mlp(f)?); base.layers])
 }
 
-/// Phi 3.5 MoE: biases, experts chosen one after the other, longrope with magnitudes of its own.
+/// Phi 3.5 MoE: biases, experts selected one after another, and longrope with stated magnitudes.
 pub(super) fn phimoe(f: &Fields<'_>) -> Result<Config> {
     let defaults =
         Defaults { kv_heads: Some(8), positions: 131_072, norm_eps: 1e-5, norm: BIASED, theta: 1_000_000.0, ..Defaults::LLAMA };

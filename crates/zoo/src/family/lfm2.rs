@@ -1,4 +1,5 @@
-//! LFM2 and LFM3: short convolutions, and attention in some layers; dense, or with experts in the upper layers.
+//! LFM2 and LFM3: short convolutions, attention in some layers, and optional experts in the upper
+//! layers.
 
 use super::{
     common::{Base, Defaults, FULL, SLIDING, layer, window, window_of},
@@ -42,7 +43,7 @@ pub(super) fn dense(f: &Fields<'_>) -> Result<Config> {
     build(f, &base, "lfm2", feeds)
 }
 
-/// Holds keys of the first configs against those that count.
+/// Checks redundant keys of older configs against the used keys.
 fn repeated(f: &Fields<'_>, base: &Base) -> Result<()> {
     for key in ["block_dim", "conv_dim", "conv_dim_out"] {
         f.expect_size(key, base.hidden)?;
@@ -80,7 +81,8 @@ pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
     build(f, &base, "lfm2_moe", feeds.collect())
 }
 
-/// LFM3: norms around either half, windows in some layers, a gate a head, a rotary embedding for either kind of attention.
+/// LFM3: norms before and after each half, windows in some layers, one gate per head, and a rotary
+/// embedding per kind of attention.
 pub(super) fn third(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults { kv_heads: Some(4), head_dim: Some(128), ..DEFAULTS })?;
     let parameters = f.child("rope_parameters")?;
@@ -120,7 +122,7 @@ pub(super) fn third(f: &Fields<'_>) -> Result<Config> {
         Ok(Layer { norms, ..layer(mixer, feed) })
     });
     let config = base.config(f, "lfm3", layers.collect::<Result<_>>()?)?;
-    // A release of the code calls the gate by another name.
+    // One release of the model code uses another name for the gate.
     Ok(Config { final_norm: "embedding_norm", renames: &[(".self_attn.g_proj.", ".self_attn.gate_proj.")], ..config })
 }
 
@@ -128,7 +130,8 @@ fn mlp(base: &Base, width: usize) -> Mlp {
     Mlp { names: MlpNames::NUMBERED, ..base.mlp_of(width, "feed_forward") }
 }
 
-/// The width of gated layers, which is two thirds of the stated one, times a factor, rounded up, unless that is switched off.
+/// The width of gated layers: two thirds of the stated width, times a factor, rounded up. This
+/// adjustment can be disabled.
 fn adjusted(f: &Fields<'_>, width: usize) -> Result<usize> {
     let (factor, multiple) = (f.positive_opt("block_ffn_dim_multiplier")?, f.size_or("block_multiple_of", 256)?);
     if !f.bool_or("block_auto_adjust_ff_dim", true)? {

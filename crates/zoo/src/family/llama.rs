@@ -19,7 +19,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     base.config(f, "llama", vec![layer(attention, mlp); base.layers])
 }
 
-/// Mistral whose queries grow with their position.
+/// Mistral with query factors that grow with the position.
 pub(super) fn ministral3(f: &Fields<'_>) -> Result<Config> {
     let defaults = Defaults {
         kv_heads: Some(8),

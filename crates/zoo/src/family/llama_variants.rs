@@ -1,4 +1,4 @@
-//! Families that differ from Llama in a number, a bias, a window or the names of their tensors.
+//! Families that differ from Llama in defaults, biases, windows or tensor names.
 
 use super::{
     common::{Base, Defaults, FULL, SLIDING, by_kind, full_every, layer, window},
@@ -11,7 +11,7 @@ use crate::{
     spec::{Attention, AttentionNames, Config, Layer, LayerNorms, Mlp, MlpNames, QkNorm},
 };
 
-/// Seed-OSS: biases on queries, keys and values, and a separate switch for the output's.
+/// Seed-OSS: biases on queries, keys and values, and a separate switch for the output bias.
 pub(super) fn seed_oss(f: &Fields<'_>) -> Result<Config> {
     let defaults = Defaults { kv_heads: Some(8), head_dim: Some(128), positions: 524_288, ..Defaults::LLAMA };
     let base = Base::read(f, &defaults)?;
@@ -25,7 +25,7 @@ pub(super) fn seed_oss(f: &Fields<'_>) -> Result<Config> {
     base.config(f, "seed_oss", vec![layer(attention, mlp); base.layers])
 }
 
-/// CWM: windows, every fourth layer full from the first on.
+/// CWM: windows, except in every fourth layer, starting at the first.
 pub(super) fn cwm(f: &Fields<'_>) -> Result<Config> {
     let defaults = Defaults {
         kv_heads: Some(8),
@@ -59,7 +59,7 @@ pub(super) fn helium(f: &Fields<'_>) -> Result<Config> {
     base.config(f, "helium", vec![layer(attention, mlp); base.layers])
 }
 
-/// InternLM 3: biases under keys of its own.
+/// InternLM 3: biases under separate keys.
 pub(super) fn internlm3(f: &Fields<'_>) -> Result<Config> {
     for key in ["attention_bias", "mlp_bias"] {
         f.expect_bool(key, false)?;
@@ -96,7 +96,7 @@ pub(super) const ERNIE: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-/// Keys of the first configs of ERNIE 4.5 that leave a model as it is.
+/// Keys of early ERNIE 4.5 configs without effect on the results.
 pub(super) fn ernie_switches(f: &Fields<'_>) -> Result<()> {
     f.expect_bool("use_rmsnorm", true)?;
     f.bool_opt("weight_share_add_bias")?;
@@ -105,7 +105,7 @@ pub(super) fn ernie_switches(f: &Fields<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Arcee: a layer without a gate, by the square of the positive part.
+/// Arcee: feed-forward layers without a gate, with squared ReLU.
 pub(super) fn arcee(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults { positions: 4096, norm_eps: 1e-5, ..Defaults::LLAMA })?;
     let bias = f.bool_or("attention_bias", false)?;
@@ -114,7 +114,7 @@ pub(super) fn arcee(f: &Fields<'_>) -> Result<Config> {
     base.config(f, "arcee", vec![layer(attention, mlp); base.layers])
 }
 
-/// EXAONE 3: Llama under GPT's names.
+/// EXAONE 3: Llama with GPT's tensor names.
 pub(super) fn exaone(f: &Fields<'_>) -> Result<Config> {
     let defaults = Defaults {
         layers_key: "num_layers",
@@ -144,8 +144,8 @@ pub(super) fn exaone(f: &Fields<'_>) -> Result<Config> {
     Ok(Config { renames, ..base.config(f, "exaone", vec![layer(attention, mlp); base.layers])? })
 }
 
-/// EXAONE 4: norms after either half, queries and keys normalized per head; where layers have windows, full ones have no rotary
-/// embedding.
+/// EXAONE 4: norms after each half, and queries and keys normalized per head. In models with
+/// windows, full layers have no rotary embedding.
 pub(super) fn exaone4(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults { norm_eps: 1e-5, ..Defaults::LLAMA })?;
     let attentions = exaone_attentions(f, &base)?;
@@ -167,7 +167,8 @@ pub(super) fn exaone_attentions(f: &Fields<'_>, base: &Base) -> Result<Vec<Atten
     by_kind(f, kinds, window, &attention, |kind| (window.is_none() || kind == SLIDING).then(|| rope.clone()))
 }
 
-/// Hunyuan: queries and keys normalized per head after the rotation, whose base a factor raises once.
+/// Hunyuan: queries and keys normalized per head after the rotation. A factor raises the rotary
+/// base.
 pub(super) fn hunyuan(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults { norm_eps: 1e-5, ..Defaults::LLAMA })?;
     f.expect_bool("use_cla", false)?;
@@ -186,7 +187,8 @@ pub(super) fn hunyuan(f: &Fields<'_>) -> Result<Config> {
     base.config(f, "hunyuan_v1_dense", vec![layer(attention, mlp); base.layers])
 }
 
-/// A rotary embedding of type dynamic with a factor `alpha` has the base `theta * alpha^(d / (d - 2))` at every length.
+/// A rotary embedding of type `dynamic` with a factor `alpha` has the base `theta * alpha^(d / (d -
+/// 2))` at every length.
 fn hunyuan_rope(f: &Fields<'_>, base: &Base) -> Result<Rope> {
     let child = rope::description(f)?;
     let alpha = child.as_ref().map(|c| c.positive_opt("alpha")).transpose()?.flatten();
@@ -204,7 +206,8 @@ fn hunyuan_rope(f: &Fields<'_>, base: &Base) -> Result<Rope> {
     Ok(Rope { theta: nested.unwrap_or(plain.theta) * alpha.powf(dims / (dims - 2.0)), ..plain })
 }
 
-/// Apertus: queries and keys normalized per head, a layer without a gate by learned parabolas.
+/// Apertus: queries and keys normalized per head, and feed-forward layers without a gate, with
+/// xIELU.
 pub(super) fn apertus(f: &Fields<'_>) -> Result<Config> {
     let defaults = Defaults { positions: 65_536, norm_eps: 1e-5, activation_key: "", theta: 12_000_000.0, ..Defaults::LLAMA };
     let base = Base::read(f, &defaults)?;
@@ -233,7 +236,8 @@ pub(super) fn apertus(f: &Fields<'_>) -> Result<Config> {
     base.config(f, "apertus", vec![Layer { norms, ..layer(attention, mlp) }; base.layers])
 }
 
-/// nanochat: norms without weights, one behind the embedding; queries and keys normalized after a rotation the other way.
+/// nanochat: norms without weights, also after the embedding. Queries and keys are normalized after
+/// a rotation in the opposite direction.
 pub(super) fn nanochat(f: &Fields<'_>) -> Result<Config> {
     use crate::spec::NormKind;
     let base = Base::read(f, &Defaults { norm: NormKind::RmsPlain, ..Defaults::LLAMA })?;

@@ -1,4 +1,4 @@
-//! Families with state spaces: Mamba 1 and 2, Jamba, Granite 4 H, Nemotron-H and Falcon-H1.
+//! Families with state space models: Mamba 1 and 2, Jamba, Granite 4 H, Nemotron-H and Falcon-H1.
 
 use super::{
     common::{Base, Defaults, dtype, layer},
@@ -14,11 +14,11 @@ use crate::{
     },
 };
 
-/// Names above the layers of Mamba's own checkpoints.
+/// Prefixes in the original Mamba checkpoints.
 const BACKBONE: &[(&str, &str)] =
     &[("backbone.embeddings.", "model.embed_tokens."), ("backbone.norm_f.", "model.norm."), ("backbone.", "model.")];
 
-/// A mixer alone behind one norm.
+/// One norm before the mixer.
 const ALONE: LayerNorms = LayerNorms { mixer_in: Some("norm"), mixer_out: None, feed_in: None, feed_out: None };
 
 /// Mamba 1.
@@ -42,7 +42,7 @@ pub(super) fn first(f: &Fields<'_>) -> Result<Config> {
     alone(f, "mamba", mamba, true)
 }
 
-/// The width of steps: a sixteenth of the residual stream, rounded up, unless the config states it.
+/// The rank of the step projection: a sixteenth of the hidden width, rounded up, unless stated.
 fn rank(f: &Fields<'_>, key: &str, hidden: usize) -> Result<usize> {
     match f.get(key) {
         Some(serde_json::Value::String(auto)) if auto == "auto" => Ok(hidden.div_ceil(16)),
@@ -78,7 +78,7 @@ fn checked(f: &Fields<'_>, m: &Mamba) -> Result<()> {
     if m.heads.is_multiple_of(m.groups) { Ok(()) } else { Err(f.error("n_groups", format!("a divisor of the {} heads", m.heads))) }
 }
 
-/// Bounds on steps; keys about the start of training say nothing of them.
+/// Bounds on steps. Keys for initialization do not affect them.
 fn limits(f: &Fields<'_>) -> Result<(f64, f64)> {
     for key in ["time_step_min", "time_step_max", "time_step_floor"] {
         f.magnitude_opt(key)?;
@@ -87,7 +87,7 @@ fn limits(f: &Fields<'_>) -> Result<(f64, f64)> {
     f.magnitude_opt("time_step_scale")?;
     let bound = |v: &serde_json::Value| match v {
         serde_json::Value::String(text) if text == "inf" => Some(f64::INFINITY),
-        // JSON has no infinity, and files that hold the bare word are read as null.
+        // JSON has no infinity, and files with the bare word are read as null.
         serde_json::Value::Null => Some(f64::INFINITY),
         other => other.as_f64(),
     };
@@ -98,7 +98,7 @@ fn limits(f: &Fields<'_>) -> Result<(f64, f64)> {
     }
 }
 
-/// A decoder of state spaces alone.
+/// A decoder with state space layers only.
 fn alone(f: &Fields<'_>, family: &'static str, mamba: Mamba, tied: bool) -> Result<Config> {
     let (hidden, layers) = (f.size("hidden_size")?, f.size("num_hidden_layers")?);
     if layers > MAX_LAYERS {
@@ -138,7 +138,8 @@ fn alone(f: &Fields<'_>, family: &'static str, mamba: Mamba, tied: bool) -> Resu
     })
 }
 
-/// Jamba: Mamba 1 with norms of its own, attention without a rotary embedding in some layers, experts in others.
+/// Jamba: Mamba 1 with additional norms, attention without a rotary embedding in some layers, and
+/// experts in others.
 pub(super) fn jamba(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults { kv_heads: Some(8), positions: 262_144, ..Defaults::LLAMA })?;
     for key in ["use_mamba_kernels", "output_router_logits"] {
@@ -182,7 +183,7 @@ pub(super) fn jamba(f: &Fields<'_>) -> Result<Config> {
     Ok(Config { final_norm: "final_layernorm", ..base.config(f, "jamba", layers.collect())? })
 }
 
-/// Granite 4: Mamba 2 and attention by turns, experts beside a shared layer.
+/// Granite 4: layers of Mamba 2 or attention, and experts beside a shared layer.
 pub(super) fn granite(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults::LLAMA)?;
     f.expect_text("normalization_function", "rmsnorm")?;
@@ -243,7 +244,7 @@ fn granite_feed(f: &Fields<'_>, base: &Base) -> Result<Feed> {
     Ok(Experts { router, shared: Some(shared), ..base.experts(count, chosen, width) }.into())
 }
 
-/// A Mamba 2 as configs with the prefix `mamba_` describe it.
+/// Reads Mamba 2 from keys with the prefix `mamba_`.
 fn shared_keys(f: &Fields<'_>, base: &Base, module: &'static str) -> Result<Mamba> {
     let expanded = f.size_or("mamba_expand", 2)? * base.hidden;
     let inner = f.size_opt("mamba_d_ssm")?.unwrap_or(expanded);
@@ -272,7 +273,8 @@ fn shared_keys(f: &Fields<'_>, base: &Base, module: &'static str) -> Result<Mamb
     Ok(mamba)
 }
 
-/// Nemotron-H: a layer is a state space, attention without a rotary embedding, a layer without a gate, or experts.
+/// Nemotron-H: a layer is a state space model, attention without a rotary embedding, a feed-forward
+/// layer without a gate, or experts.
 pub(super) fn nemotron_h(f: &Fields<'_>) -> Result<Config> {
     let kinds = nemotron_kinds(f)?;
     let defaults = Defaults {
@@ -367,7 +369,8 @@ fn nemotron_experts(f: &Fields<'_>, base: &Base, wanted: bool) -> Result<Option<
     Ok(Some(Experts { gated: false, latent: f.size_opt("moe_latent_size")?, module: "mixer", shared, ..experts }))
 }
 
-/// Falcon-H1: Mamba 2 and attention read the same norm's result in every layer; factors on most of what is computed.
+/// Falcon-H1: Mamba 2 and attention read the same normalized input in every layer. Factors scale
+/// most intermediate results.
 pub(super) fn falcon_h1(f: &Fields<'_>) -> Result<Config> {
     let defaults = Defaults { kv_heads: Some(8), positions: 8192, norm_eps: 1e-5, theta: 100_000.0, ..Defaults::LLAMA };
     let base = Base::read(f, &defaults)?;
@@ -378,7 +381,7 @@ pub(super) fn falcon_h1(f: &Fields<'_>) -> Result<Config> {
     let bias = f.bool_or("attention_bias", false)?;
     let input = one("attention_in_multiplier")?;
     let attention = Attention {
-        // Keys carry their own factor, which only the scores see.
+        // The factor on keys affects only the scores.
         scale: (base.head_dim as f64).sqrt().recip() * one("key_multiplier")?,
         factors: [input, one("attention_out_multiplier")?],
         qkv_bias: bias.into(),

@@ -1,4 +1,4 @@
-//! One file a family: what its config says that its layers are made of.
+//! Reads the layers of a model from its config, with one file per family.
 
 mod bert;
 mod common;
@@ -37,24 +37,24 @@ use crate::{Error, Result, checkpoint::Architecture, encoder::Sentence, fields::
 /// Description read from a config.
 type Read = fn(&Fields<'_>) -> Result<Config>;
 
-/// Files of a Hugging Face folder that say what its model is.
+/// Files of a Hugging Face folder that describe its model.
 pub(crate) struct Configs<'a> {
     /// `config.json`.
     pub(crate) model: Fields<'a>,
     /// `generation_config.json`.
     pub(crate) generation: Option<Fields<'a>>,
-    /// `preprocessor_config.json`, in models of speech.
+    /// `preprocessor_config.json` of speech models.
     pub(crate) preprocessor: Option<Fields<'a>>,
     /// `tekken.json`, the tokenizer of Mistral's models.
     pub(crate) tekken: Option<Fields<'a>>,
-    /// Reads what the folder says of vectors of texts.
+    /// Reads the folder's settings for text embeddings.
     pub(crate) sentence: &'a dyn Fn() -> Result<Sentence>,
 }
 
 /// Description of a speech model.
 type ReadSpeech = fn(&Configs<'_>) -> Result<Architecture>;
 
-/// Names of models of speech under `model_type`, and what reads such configs.
+/// Speech models by `model_type`, with the reader of their configs.
 const SPEECH_FAMILIES: [(&str, ReadSpeech); 7] = [
     (moonshine::NAME, read_moonshine),
     (parakeet::CTC, read_parakeet),
@@ -68,7 +68,7 @@ const SPEECH_FAMILIES: [(&str, ReadSpeech); 7] = [
 /// A family of language models.
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
-    /// Names under `model_type` of its configs.
+    /// Values of `model_type` in its configs.
     pub names: &'static [&'static str],
     /// Difference from other families, one line of `docs/models.md`.
     pub what: &'static str,
@@ -80,7 +80,7 @@ pub fn families() -> &'static [Family] {
     FAMILIES
 }
 
-/// Language models, in the order of their names.
+/// Language models, sorted by name.
 const FAMILIES: &[Family] = &[
     Family {
         names: &["afmoe"],
@@ -313,7 +313,7 @@ pub(crate) fn architecture(configs: &Configs<'_>) -> Result<Architecture> {
     Ok(Architecture::Decoder(config))
 }
 
-/// Adds what `generation_config.json` says of ids.
+/// Adds token ids from `generation_config.json`.
 fn add_ids(config: &mut Config, generation: Option<&Fields<'_>>) -> Result<()> {
     if let Some(generation) = generation {
         config.bos = generation.ints("bos_token_id")?.first().copied().or(config.bos);
@@ -342,13 +342,13 @@ fn read_whisper(configs: &Configs<'_>) -> Result<Architecture> {
     Ok(Architecture::Whisper(whisper::config(&configs.model, configs.generation.as_ref())?))
 }
 
-/// Inputs beside text, by keys of the configs of their encoders.
+/// Inputs other than text, by the config keys of their encoders.
 const OTHER_INPUTS: [(&str, &str); 2] = [("vision_config", "images"), ("audio_config", "sound")];
 
-/// The config of a language model: its own, or that of its text part where it has several.
+/// The config of a language model, or of the text part of a model with several parts.
 ///
 /// # Errors
-/// [`Error::Family`] for another family, [`Error::Key`] for a key that does not fit or that nobody knows.
+/// [`Error::Family`] for an unsupported family, [`Error::Key`] for an invalid or unknown key.
 pub(crate) fn config(f: &Fields<'_>) -> Result<Config> {
     let unused = OTHER_INPUTS.iter().filter(|(key, _)| f.get(key).is_some()).map(|(_, input)| *input).collect();
     Ok(Config { unused, ..text_config(f)? })

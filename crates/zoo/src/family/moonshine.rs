@@ -8,13 +8,13 @@ use crate::{
     speech::moonshine::Config,
 };
 
-/// Its name under `model_type`.
+/// Value of `model_type`.
 pub(super) const NAME: &str = "moonshine";
 
-/// Part of a head that rotary embedding turns where the config is silent.
+/// Default rotated share of a head.
 const ROTARY_PART: f64 = 0.9;
 
-/// Reads `config.json`; `generation_config.json` may say which tokens end a text.
+/// Reads `config.json`. `generation_config.json` may state the tokens that end a text.
 pub(super) fn config(f: &Fields<'_>, generation: Option<&Fields<'_>>) -> Result<Config> {
     f.expect_text("encoder_hidden_act", "gelu")?;
     f.expect_text("decoder_hidden_act", "silu")?;
@@ -35,7 +35,7 @@ pub(super) fn config(f: &Fields<'_>, generation: Option<&Fields<'_>>) -> Result<
     if positions > MAX_POSITIONS {
         return Err(f.error("max_position_embeddings", format!("at most {MAX_POSITIONS}")));
     }
-    // Some implementations of attention want wider heads, which are filled up with zeros.
+    // Some attention implementations need wider heads, padded with zeros.
     f.size_opt("pad_head_dim_to_multiple_of")?;
     let (theta, rotary) = rotary(f, width / heads)?;
     let own = generation.map(|generation| generation.ints("eos_token_id")).transpose()?.unwrap_or_default();
@@ -61,7 +61,7 @@ pub(super) fn config(f: &Fields<'_>, generation: Option<&Fields<'_>>) -> Result<
     })
 }
 
-/// Base of the rotary frequencies, and elements of a head that they turn.
+/// Base of the rotary frequencies, and number of rotated elements of a head.
 fn rotary(f: &Fields<'_>, head_dim: usize) -> Result<(f64, usize)> {
     let child = f.child("rope_parameters")?;
     if let Some(child) = &child {

@@ -1,4 +1,5 @@
-//! OLMo 2, OLMo 3 and OLMoE: norms after either half only; queries and keys normalized over all heads together.
+//! OLMo 2, OLMo 3 and OLMoE: norms only after each half. Queries and keys are normalized over all
+//! heads together.
 
 use super::{
     common::{Base, Defaults, FULL, by_kind, full_every, layer, window},
@@ -12,7 +13,7 @@ use crate::{
     spec::{Attention, Config, Layer, LayerNorms, QkNorm},
 };
 
-/// OLMo 3: windows in three of four layers, whose rotary embedding is never scaled.
+/// OLMo 3: windows in three of four layers. The rotary embedding of these layers is never scaled.
 pub(super) fn windowed(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults { norm_eps: 1e-5, theta: 500_000.0, ..Defaults::LLAMA })?;
     let bias = f.bool_or("attention_bias", false)?;
@@ -33,7 +34,7 @@ pub(super) fn windowed(f: &Fields<'_>) -> Result<Config> {
 
 const NORMS: LayerNorms = LayerNorms { mixer_in: None, feed_in: None, ..LayerNorms::SANDWICH };
 
-/// OLMoE: experts; norms before either half.
+/// OLMoE: experts, and norms before each half.
 pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults { positions: 4096, norm_eps: 1e-5, ..Defaults::LLAMA })?;
     if f.get("clip_qkv").is_some() {

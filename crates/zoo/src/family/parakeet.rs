@@ -11,12 +11,13 @@ use crate::{
     },
 };
 
-/// A transducer whose tokens last, one whose tokens do not, and a model of CTC, by `model_type`.
+/// Values of `model_type` of a transducer with durations, a transducer without durations, and a CTC
+/// model.
 pub(super) const TDT: &str = "parakeet_tdt";
 pub(super) const RNNT: &str = "parakeet_rnnt";
 pub(super) const CTC: &str = "parakeet_ctc";
 
-/// Reads `config.json`, and holds `preprocessor_config.json` against the features that are computed here.
+/// Reads `config.json`, and checks `preprocessor_config.json` against the computed features.
 pub(super) fn config(f: &Fields<'_>, preprocessor: Option<&Fields<'_>>) -> Result<Config> {
     let part = f.child("encoder_config")?.ok_or_else(|| f.error("encoder_config", "an object"))?;
     let encoder = encoder(&part)?;
@@ -80,7 +81,7 @@ fn transducer(f: &Fields<'_>, kind: &str) -> Result<Transducer> {
     })
 }
 
-/// Holds the parameters of features against those that `flambeau-audio` computes with.
+/// Checks the feature parameters against `flambeau-audio`.
 fn features(f: &Fields<'_>, mels: usize) -> Result<()> {
     let sizes = [
         ("feature_size", mels),

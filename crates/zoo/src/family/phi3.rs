@@ -11,7 +11,7 @@ use crate::{
     spec::{Attention, Config, Joined, Mlp},
 };
 
-/// Length of the first training where a config is silent.
+/// Default context length of the first training.
 const ORIGINAL: usize = 4096;
 
 pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
@@ -27,7 +27,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     base.config(f, "phi3", vec![layer(attention, mlp); base.layers])
 }
 
-/// `yarn` means longrope here; the original length is a separate key.
+/// `yarn` means longrope here. The original length is a separate key.
 fn rotary(f: &Fields<'_>, base: &Base) -> Result<Rope> {
     let child = rope::description(f)?;
     if let Some(child) = &child {

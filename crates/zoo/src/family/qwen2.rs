@@ -1,4 +1,5 @@
-//! Qwen 2: biases on queries, keys and values; the upper layers may have a window; dense, or with experts.
+//! Qwen 2: biases on queries, keys and values, optional windows in the upper layers, and optional
+//! experts.
 
 use super::{
     common::{Base, Defaults, layer, window, window_of},
@@ -30,7 +31,7 @@ fn of_defaults(f: &Fields<'_>, defaults: &Defaults) -> Result<Config> {
     base.config(f, "qwen2", layers.collect())
 }
 
-/// Experts behind a softmax, beside a shared layer with a gate of its own.
+/// Experts with a softmax router, beside a shared layer with a separate gate.
 pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults { kv_heads: Some(16), ..DEFAULTS })?;
     let bias = f.bool_or("qkv_bias", true)?;
@@ -43,14 +44,14 @@ pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
     base.config(f, "qwen2_moe", layers.collect())
 }
 
-/// The window of each layer. Configs carry one even where it is switched off.
+/// The window of each layer. Configs state a window even if it is disabled.
 pub(super) fn windows(f: &Fields<'_>, base: &Base) -> Result<Vec<Option<usize>>> {
     let (window, first) = (switched_window(f)?, f.count_or("max_window_layers", 28)?);
     let kinds = base.layer_types(f, |i| if window.is_some() && i >= first { "sliding_attention" } else { "full_attention" })?;
     kinds.into_iter().map(|kind| window_of(kind, window, f)).collect()
 }
 
-/// The window, if it is switched on.
+/// The window, if it is enabled.
 pub(super) fn switched_window(f: &Fields<'_>) -> Result<Option<usize>> {
     let on = f.bool_or("use_sliding_window", false)?;
     Ok(window(f, Some(4096))?.filter(|_| on))

@@ -1,4 +1,4 @@
-//! Qwen 3: queries and keys normalized per head; dense, or with experts.
+//! Qwen 3: queries and keys normalized per head, and optional experts.
 
 use super::{
     common::{Base, Defaults, layer},
@@ -37,7 +37,7 @@ pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
     experts_with(f, &Defaults { kv_heads: Some(4), ..qwen2::DEFAULTS }, &defaults, ExpertLayout::Rows)
 }
 
-/// The text part of Qwen3-VL with experts, whose joined matrices are inputs by outputs.
+/// The text part of Qwen3-VL with experts. Its joined matrices are inputs by outputs.
 pub(super) fn vision_experts(f: &Fields<'_>) -> Result<Config> {
     let base = Defaults { kv_heads: Some(16), theta: VISION_THETA, positions: 128_000, ..qwen2::DEFAULTS };
     let defaults = ExpertDefaults { count: 60, chosen: 4, width: 1408, normalized: true };
@@ -53,7 +53,7 @@ fn experts_with(f: &Fields<'_>, base: &Defaults, defaults: &ExpertDefaults, layo
     base.config(f, "qwen3_moe", layers.collect())
 }
 
-/// Experts where a config is silent.
+/// Defaults of experts.
 pub(super) struct ExpertDefaults {
     pub(super) count: usize,
     pub(super) chosen: usize,
@@ -61,7 +61,7 @@ pub(super) struct ExpertDefaults {
     pub(super) normalized: bool,
 }
 
-/// Experts behind a softmax over all of them.
+/// Experts with a softmax over all of them.
 pub(super) fn experts_of(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults) -> Result<Experts> {
     let other = f.size_opt("num_local_experts")?;
     let normalized = f.bool_or("norm_topk_prob", defaults.normalized)?;

@@ -1,4 +1,5 @@
-//! Qwen3-Next and Qwen 3.5: gated delta nets, and gated attention in every fourth layer; dense, or with experts.
+//! Qwen3-Next and Qwen 3.5: gated delta nets, gated attention in every fourth layer, and optional
+//! experts.
 
 use super::{
     common::{Base, Defaults, layer},
@@ -14,7 +15,7 @@ use crate::{
 const DEFAULTS: Defaults =
     Defaults { kv_heads: Some(2), head_dim: Some(256), positions: 32_768, rotary_part: 0.25, ..Defaults::LLAMA };
 
-/// Qwen3-Next, whose delta nets hold the rows of their projections by key head.
+/// Qwen3-Next. Its delta nets store the rows of their projections by key head.
 pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     let base = read(f, &DEFAULTS)?;
     f.expect_bool("use_sliding_window", false)?;
@@ -35,7 +36,7 @@ pub(super) fn dense(f: &Fields<'_>) -> Result<Config> {
 /// Qwen 3.5 with experts.
 pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
     let base = read(f, &DEFAULTS)?;
-    // It is always so, and some configs say it.
+    // Weights are always normalized, and some configs state it.
     f.expect_bool("norm_topk_prob", true)?;
     f.size_opt("intermediate_size")?;
     no_dense_layers(f)?;
@@ -57,7 +58,7 @@ fn no_dense_layers(f: &Fields<'_>) -> Result<()> {
     if f.ints("mlp_only_layers")?.is_empty() { Ok(()) } else { Err(f.error("mlp_only_layers", "an empty list")) }
 }
 
-/// Experts beside a gated layer that has a gate of its own.
+/// Experts beside a shared gated layer with a separate gate.
 pub(super) fn shared_experts(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults, shared: usize) -> Result<Experts> {
     let shared = base.mlp_of(f.size_or("shared_expert_intermediate_size", shared)?, "shared_expert");
     Ok(Experts { shared: Some(shared), shared_gate: Some("shared_expert_gate"), ..experts_of(f, base, defaults)? })

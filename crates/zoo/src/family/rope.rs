@@ -1,4 +1,4 @@
-//! The rotary embedding in the spellings of configs: top-level keys and `rope_scaling`, or `rope_parameters`.
+//! Reads the rotary embedding from top-level keys and `rope_scaling`, or from `rope_parameters`.
 
 use super::common::Base;
 use crate::{
@@ -12,13 +12,14 @@ pub(super) fn read(f: &Fields<'_>, base: &Base) -> Result<Rope> {
     of(f, description(f)?.as_ref(), base, base.defaults.theta, base.head_dim)
 }
 
-/// The object that describes it, in either spelling.
+/// The object that describes the rotary embedding, under either key.
 pub(super) fn description<'a>(f: &Fields<'a>) -> Result<Option<Fields<'a>>> {
     let parameters = f.child("rope_parameters")?;
     Ok(f.child("rope_scaling")?.filter(|child| !child.is_empty()).or(parameters))
 }
 
-/// The rotary embedding that `child` describes, with the config's own keys where it is silent, and `theta` where both are.
+/// The rotary embedding from `child`. Missing keys come from the config itself, and the base is
+/// `theta` if neither states it.
 pub(super) fn of(f: &Fields<'_>, child: Option<&Fields<'_>>, base: &Base, theta: f64, head_dim: usize) -> Result<Rope> {
     let kind = child.map(kind).transpose()?.unwrap_or("default");
     let key = "original_max_position_embeddings";
@@ -27,7 +28,7 @@ pub(super) fn of(f: &Fields<'_>, child: Option<&Fields<'_>>, base: &Base, theta:
     ruled(f, child, base, (theta, head_dim), (kind, original))
 }
 
-/// The same by the rule `kind` of a model first trained on `original` positions.
+/// The rotary embedding by the rule `kind` for a model first trained on `original` positions.
 pub(super) fn ruled(
     f: &Fields<'_>,
     child: Option<&Fields<'_>>,
@@ -69,8 +70,8 @@ pub(super) fn ruled(
     Ok(Rope { theta, dims, interleaved: false, reversed: false, scaling })
 }
 
-/// The rotary embeddings of full and of sliding layers, with bases where the config is silent. `rope_scaling` is for full ones
-/// alone.
+/// The rotary embeddings of full and of sliding layers, with default bases. `rope_scaling` applies
+/// only to full layers.
 pub(super) fn by_kind(f: &Fields<'_>, base: &Base, (full_theta, sliding_theta): (f64, f64)) -> Result<(Rope, Rope)> {
     let parameters = f.child("rope_parameters")?;
     let of_kind = |kind: &str| parameters.as_ref().map(|p| p.child(kind)).transpose().map(Option::flatten);
@@ -84,7 +85,7 @@ pub(super) fn by_kind(f: &Fields<'_>, base: &Base, (full_theta, sliding_theta): 
     Ok((full, Rope { theta, ..sliding }))
 }
 
-/// The name of the rule that a description follows.
+/// The scaling rule of a description.
 pub(super) fn kind<'a>(c: &Fields<'a>) -> Result<&'a str> {
     let old = c.text("type")?;
     Ok(c.text("rope_type")?.or(old).unwrap_or("default"))
@@ -92,7 +93,7 @@ pub(super) fn kind<'a>(c: &Fields<'a>) -> Result<&'a str> {
 
 fn scaling(c: &Fields<'_>, (kind, original): (&str, f64), dims: usize, positions: usize) -> Result<Scaling> {
     match kind {
-        // Text has the same position on all axes of images, so that sections of positions mean nothing.
+        // Text has the same position on all image axes, so sections of positions have no effect.
         "default" | "mrope" => Ok(Scaling::None),
         "linear" => Ok(Scaling::Linear { factor: c.positive("factor")? }),
         "dynamic" if dims > 2 => Ok(Scaling::Dynamic { factor: c.positive("factor")?, original: positions }),
@@ -121,7 +122,7 @@ fn scaling(c: &Fields<'_>, (kind, original): (&str, f64), dims: usize, positions
 
 fn yarn(c: &Fields<'_>, original: f64, positions: usize) -> Result<Scaling> {
     let factor = c.positive_opt("factor")?.unwrap_or(positions as f64 / original);
-    // Zero is as good as nothing.
+    // Zero means absent.
     let number = |key: &str| Ok::<_, Error>(c.magnitude_opt(key)?.filter(|v| *v > 0.0));
     let (beta_fast, beta_slow) = (number("beta_fast")?.unwrap_or(32.0), number("beta_slow")?.unwrap_or(1.0));
     let amplitude = match (c.positive_opt("attention_factor")?, number("mscale")?, number("mscale_all_dim")?) {

@@ -1,4 +1,4 @@
-//! SmolLM3: Llama, some of whose layers do without a rotary embedding.
+//! SmolLM3: Llama without a rotary embedding in some layers.
 
 use super::{
     common::{Base, Defaults, layer, window, window_of},
@@ -18,20 +18,21 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     let attention = Attention { qkv_bias: bias.into(), output_bias: bias, ..base.attention(None) };
     let mlp = Mlp { bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };
     let turned = turned(f, &base)?;
-    // The kinds of layers say it.
+    // `layer_types` states this instead.
     f.count_or("max_window_layers", 0)?;
     let (stated, on) = (window(f, None)?, f.bool_or("use_sliding_window", false)?);
     let window = stated.filter(|_| on);
     let kinds = base.layer_types(f, |i| if window.is_some() && !turned[i] { "sliding_attention" } else { "full_attention" })?;
     let layers = kinds.into_iter().zip(&turned).map(|(kind, &turned)| {
-        // Without the switch, the kinds of layers mean nothing.
+        // Without the switch, the kinds of layers have no effect.
         let window = if on { window_of(kind, window, f)? } else { None };
         Ok(layer(Attention { window, rope: turned.then(|| rope.clone()), ..attention.clone() }, mlp))
     });
     base.config(f, "smollm3", layers.collect::<Result<_>>()?)
 }
 
-/// Which layers have a rotary embedding: as listed, or all but every so manieth.
+/// Whether each layer has a rotary embedding: as listed, or all except every
+/// `no_rope_layer_interval`-th.
 fn turned(f: &Fields<'_>, base: &Base) -> Result<Vec<bool>> {
     let (listed, interval) = (f.ints("no_rope_layers")?, f.size_or("no_rope_layer_interval", 4)?);
     if !listed.is_empty() && listed.len() < base.layers {

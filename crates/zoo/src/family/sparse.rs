@@ -1,4 +1,4 @@
-//! Families of experts behind a router of their own, on attention that other families have.
+//! Families with separate expert routers and attention of other families.
 
 use super::{
     common::{Base, Defaults, FULL, SLIDING, by_kind, full_every, layer, window},
@@ -28,7 +28,7 @@ pub(super) fn dots1(f: &Fields<'_>) -> Result<Config> {
     decoder(f, &base, "dots1", attentions, deepseek::feeds(f, &base, &defaults)?)
 }
 
-/// K-EXAONE: EXAONE 4's attention between norms before either half, DeepSeek V3's router.
+/// K-EXAONE: EXAONE 4's attention with norms before each half, and DeepSeek V3's router.
 pub(super) fn exaone_moe(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults { norm_eps: 1e-5, ..Defaults::LLAMA })?;
     let attentions = llama_variants::exaone_attentions(f, &base)?;
@@ -38,7 +38,7 @@ pub(super) fn exaone_moe(f: &Fields<'_>) -> Result<Config> {
     decoder(f, &base, "exaone_moe", attentions, feeds)
 }
 
-/// Names the vector that corrects the choice of experts.
+/// Sets the name of the vector that corrects the selection of experts.
 fn corrected_by(name: &'static str, feeds: &mut [Feed]) {
     for feed in feeds {
         if let Feed::Experts(experts) = feed {
@@ -47,7 +47,8 @@ fn corrected_by(name: &'static str, feeds: &mut [Feed]) {
     }
 }
 
-/// MiniMax M2: queries and keys normalized as a whole, part of a head rotated, corrected sigmoids in every layer.
+/// MiniMax M2: queries and keys normalized over all heads, partial rotation, and a corrected
+/// sigmoid router in every layer.
 pub(super) fn minimax_m2(f: &Fields<'_>) -> Result<Config> {
     let defaults = Defaults { kv_heads: Some(8), head_dim: Some(128), positions: 196_608, theta: 5_000_000.0, ..Defaults::LLAMA };
     let base = Base::read(f, &defaults)?;
@@ -92,7 +93,7 @@ pub(super) fn minimax_m2(f: &Fields<'_>) -> Result<Config> {
     decoder(f, &base, "minimax_m2", attentions, feeds)
 }
 
-/// Mellum 2: Qwen 3's experts, with windows and a rotary embedding for either kind of layer.
+/// Mellum 2: Qwen 3's experts, with windows and a rotary embedding per kind of layer.
 pub(super) fn mellum(f: &Fields<'_>) -> Result<Config> {
     let defaults = Defaults { kv_heads: Some(4), head_dim: Some(128), positions: 131_072, ..Defaults::LLAMA };
     let base = Base::read(f, &defaults)?;
@@ -122,7 +123,8 @@ fn qwen3_attention(f: &Fields<'_>, base: &Base) -> Result<Attention> {
     Ok(Attention { qk_norm: QkNorm::Heads, qkv_bias: bias.into(), output_bias: bias, ..base.attention(None) })
 }
 
-/// Trinity: norms around either half, a gate on the results of attention, a rotary embedding in layers with windows only.
+/// Trinity: norms before and after each half, gated attention outputs, and a rotary embedding only
+/// in layers with windows.
 pub(super) fn afmoe(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults { head_dim: Some(128), positions: 16_384, norm_eps: 1e-5, ..Defaults::LLAMA })?;
     f.magnitude_opt("load_balance_coeff")?;
@@ -172,7 +174,7 @@ pub(super) fn afmoe(f: &Fields<'_>) -> Result<Config> {
     Ok(if f.bool_or("mup_enabled", false)? { super::gemma2::scaled(config) } else { config })
 }
 
-/// Laguna: heads and rotary embedding by layer, a gate a head, corrected sigmoids.
+/// Laguna: heads and rotary embedding by layer, one gate per head, and a corrected sigmoid router.
 pub(super) fn laguna(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults { kv_heads: Some(8), head_dim: Some(128), positions: 131_072, ..Defaults::LLAMA })?;
     let (full, sliding) = laguna_ropes(f, &base)?;
@@ -223,7 +225,7 @@ fn laguna_gate(f: &Fields<'_>) -> Result<Gate> {
     }
 }
 
-/// Full layers rotate half of a head, sliding ones all of it.
+/// Full layers rotate half of a head, and sliding layers rotate the whole head.
 fn laguna_ropes(f: &Fields<'_>, base: &Base) -> Result<(Rope, Rope)> {
     let parameters = f.child("rope_parameters")?;
     if parameters.as_ref().is_some_and(|p| p.get("full_attention").is_some()) {
@@ -233,7 +235,7 @@ fn laguna_ropes(f: &Fields<'_>, base: &Base) -> Result<(Rope, Rope)> {
     Ok((rope::of(f, None, &half, 500_000.0, base.head_dim)?, rope::of(f, None, base, 10_000.0, base.head_dim)?))
 }
 
-/// ERNIE 4.5 with experts: a softmax whose correction only chooses.
+/// ERNIE 4.5 with experts: a softmax router whose correction affects only the selection.
 pub(super) fn ernie4_5_moe(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults { kv_heads: Some(4), head_dim: None, ..llama_variants::ERNIE })?;
     llama_variants::ernie_switches(f)?;
@@ -261,8 +263,8 @@ pub(super) fn ernie4_5_moe(f: &Fields<'_>) -> Result<Config> {
     decoder(f, &base, "ernie4_5_moe", vec![attention; base.layers], feeds)
 }
 
-/// Llama 4: chunked attention with normalized queries and keys, every fourth layer full without rotary embedding; the router's
-/// sigmoid multiplies what an expert reads.
+/// Llama 4: chunked attention with normalized queries and keys. Every fourth layer is full and has
+/// no rotary embedding. The router's sigmoid multiplies an expert's input.
 pub(super) fn llama4(f: &Fields<'_>) -> Result<Config> {
     let defaults = Defaults {
         kv_heads: Some(8),
@@ -298,7 +300,8 @@ pub(super) fn llama4(f: &Fields<'_>) -> Result<Config> {
     decoder(f, &base, "llama4_text", attentions, feeds)
 }
 
-/// Which layers have a rotary embedding: as listed, or all but every `no_rope_layer_interval`-th.
+/// Whether each layer has a rotary embedding: as listed, or all except every
+/// `no_rope_layer_interval`-th.
 fn llama4_rotated(f: &Fields<'_>, base: &Base) -> Result<Vec<bool>> {
     let (listed, interval) = (f.ints("no_rope_layers")?, f.size_or("no_rope_layer_interval", 4)?);
     if !listed.is_empty() && listed.len() < base.layers {

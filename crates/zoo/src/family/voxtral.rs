@@ -1,4 +1,4 @@
-//! Voxtral and Voxtral Realtime: language models that listen.
+//! Voxtral and Voxtral Realtime: language models with audio input.
 
 use super::{
     Configs, add_ids,
@@ -13,9 +13,9 @@ use crate::{
     speech::{encoder::Stack, voxtral, voxtral_realtime},
 };
 
-/// Base of the frequencies of which Voxtral Realtime makes its delay.
+/// Base of the frequencies that encode Voxtral Realtime's delay.
 const DELAY_BASE: f64 = 10_000.0;
-/// Embeddings of silence ahead of a recording, where no tokenizer says how many.
+/// Default number of silence embeddings before a recording.
 const LEFT_PAD: usize = 32;
 
 /// Reads Voxtral.
@@ -43,7 +43,7 @@ pub(super) fn config(configs: &Configs<'_>) -> Result<voxtral::Config> {
     for (f, key) in [(&audio, "activation_function"), (f, "projector_hidden_act")] {
         needs_gelu(f, key)?;
     }
-    // The projector takes as many positions at once as fill the feed-forward halves.
+    // The projector joins as many positions as fill the feed-forward width.
     if !feed.is_multiple_of(width) || !positions.is_multiple_of(feed / width) {
         return Err(audio.error("intermediate_size", format!("a multiple of {width} by a divisor of {positions}")));
     }
@@ -53,7 +53,8 @@ pub(super) fn config(configs: &Configs<'_>) -> Result<voxtral::Config> {
     Ok(voxtral::Config { mels, width, positions, encoder, joined: feed / width, text })
 }
 
-/// Reads Voxtral Realtime, whose tokenizer says how much silence goes ahead.
+/// Reads Voxtral Realtime. Its tokenizer states the number of silence embeddings before a
+/// recording.
 pub(super) fn realtime(configs: &Configs<'_>) -> Result<voxtral_realtime::Config> {
     let f = &configs.model;
     let audio = f.object("audio_config")?;
@@ -74,7 +75,7 @@ pub(super) fn realtime(configs: &Configs<'_>) -> Result<voxtral_realtime::Config
     Ok(voxtral_realtime::Config { mels, encoder, joined, text, delay, left_pad })
 }
 
-/// The text part of Voxtral Realtime: Llama's layers behind a window.
+/// The text part of Voxtral Realtime: Llama's layers with a window.
 pub(super) fn realtime_text(f: &Fields<'_>) -> Result<spec::Config> {
     let base = Base::read(f, &Defaults { norm_eps: 1e-5, tied: true, ..Defaults::LLAMA })?;
     let attention = Attention { window: common::window(f, None)?, ..base.attention(Some(rope::read(f, &base)?)) };

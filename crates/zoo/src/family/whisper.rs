@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-/// Reads `config.json`. The ids of special tokens stand in `generation_config.json`, which [`tokens`] reads.
+/// Reads `config.json`. [`tokens`] reads the ids of special tokens from `generation_config.json`.
 pub(super) fn config(f: &Fields<'_>, generation: Option<&Fields<'_>>) -> Result<Config> {
     for key in ["scale_embedding", "use_weighted_layer_sum"] {
         f.expect_bool(key, false)?;
@@ -53,7 +53,7 @@ fn stack(f: &Fields<'_>, width: usize, side: &str) -> Result<Stack> {
     Ok(Stack { layers, heads, feed: f.size(&key("ffn_dim"))? })
 }
 
-/// Ids that steer the decoder.
+/// Ids of the decoder's control tokens.
 fn tokens(f: &Fields<'_>, generation: &Fields<'_>) -> Result<Tokens> {
     let one = |key: &str| -> Result<Option<i64>> {
         let own = generation.ints(key)?.first().copied();
@@ -73,7 +73,7 @@ fn tokens(f: &Fields<'_>, generation: &Fields<'_>) -> Result<Tokens> {
     Ok(Tokens {
         end: needed("eos_token_id")?,
         start: needed("decoder_start_token_id")?,
-        // Tokenizers of every size have these three one after the other.
+        // All tokenizers have these three ids in a row.
         previous: one("prev_sot_token_id")?.unwrap_or(no_timestamps - 2),
         no_speech: no_timestamps - 1,
         no_timestamps,
@@ -86,7 +86,7 @@ fn tokens(f: &Fields<'_>, generation: &Fields<'_>) -> Result<Tokens> {
     })
 }
 
-/// Codes of languages with their ids, in the order of the ids; none for models of English alone.
+/// Language codes with their ids, sorted by id. Empty for English-only models.
 fn languages(generation: &Fields<'_>) -> Result<Vec<(String, i64)>> {
     let Some(map) = generation.child("lang_to_id")? else { return Ok(Vec::new()) };
     let mut list = Vec::new();
@@ -100,7 +100,7 @@ fn languages(generation: &Fields<'_>) -> Result<Vec<(String, i64)>> {
     Ok(list)
 }
 
-/// Layers and heads of cross-attention whose weights follow the words through the audio.
+/// Layers and heads of cross-attention whose weights align words with the audio.
 pub(crate) fn alignment_heads(generation: &Fields<'_>, decoder: Stack) -> Result<Vec<[usize; 2]>> {
     let pairs = generation.pairs("alignment_heads")?.unwrap_or_default();
     if pairs.iter().any(|&[layer, head]| layer >= decoder.layers || head >= decoder.heads) {

@@ -1,5 +1,5 @@
-//! Matrices [out, in] whose codes, scales and zero points stand in tensors of their own, as GPTQ, AWQ, compressed-tensors and torchao
-//! write them: `scale * (code - zero)`.
+//! Matrices [out, in] with codes, scales and zero points in separate tensors: `scale * (code -
+//! zero)`. GPTQ, AWQ, compressed-tensors and torchao write them.
 
 use flambeau_tensor::{Bytes, DType};
 
@@ -9,40 +9,41 @@ use crate::{
     source::{Codes, Mode},
 };
 
-/// How codes lie in `u32` words, of which 32 codes fill as many as a code has bits.
+/// Layout of codes in `u32` words. 32 codes of `bits` bits fill `bits` words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
     /// One stream for each output: words [in·bits/32, out].
     Down,
     /// One stream for each output: words [out, in·bits/32].
     Along,
-    /// Eight outputs a word, in the order of [`AWQ`]: words [in, out/8].
+    /// Eight outputs per word, in the order of [`AWQ`]: words [in, out/8].
     Across,
     /// Signed bytes [out, in].
     Bytes,
 }
 
-/// Which nibble of a word holds output `i` of eight.
+/// Nibble of a word that holds output `i` of eight.
 const AWQ: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 /// The zero point of each group.
 #[derive(Clone, Debug)]
 pub(super) enum Zeros {
-    /// The middle code everywhere.
+    /// The middle code for all groups.
     Middle,
-    /// One stream for each group, words [groups, out·bits/32], each code less `less` than is meant.
+    /// One stream for each group, words [groups, out·bits/32]. Each stored code is the zero point
+    /// minus `less`.
     Streams { words: Bytes, less: u32 },
-    /// Eight outputs a word as in [`Layout::Across`], words [groups, out/8].
+    /// Eight outputs per word as in [`Layout::Across`], words [groups, out/8].
     Across(Bytes),
     /// One stream for each group of eight outputs, words [out·bits/32, groups].
     Down(Bytes),
     /// Floats in the order of the scales.
     Floats(Numbers),
-    /// Signed bytes in the order of the scales, for codes that are such.
+    /// Signed bytes in the order of the scales, for codes in signed bytes.
     Bytes(Bytes),
 }
 
-/// Such a matrix, every part of which was held against its shape.
+/// A matrix with grouped codes. All parts match its shape.
 #[derive(Clone, Debug)]
 pub(super) struct Grouped {
     pub(super) name: &'static str,
@@ -50,11 +51,11 @@ pub(super) struct Grouped {
     pub(super) bits: usize,
     pub(super) layout: Layout,
     pub(super) words: Bytes,
-    /// [groups, out], or [out, groups] where `scales_along`.
+    /// [groups, out], or [out, groups] if `scales_along`.
     pub(super) scales: Numbers,
     pub(super) scales_along: bool,
     pub(super) zeros: Zeros,
-    /// Inputs that share a scale.
+    /// Number of inputs that share a scale.
     pub(super) group: usize,
 }
 
@@ -62,7 +63,7 @@ fn word(words: &[u8], at: usize) -> u64 {
     words.get(4 * at..4 * at + 4).map_or(0, |b| u64::from(u32::from_le_bytes([b[0], b[1], b[2], b[3]])))
 }
 
-/// Code `i` of the stream whose word `j` is `words(j)`.
+/// Code `i` of a stream with words `words(j)`.
 fn of_stream(words: impl Fn(usize) -> u64, bits: usize, i: usize) -> u32 {
     let (at, shift) = (i * bits / 32, i * bits % 32);
     let next = if shift + bits > 32 { words(at + 1) << 32 } else { 0 };
@@ -74,7 +75,7 @@ impl Grouped {
         self.shape[1].div_ceil(self.group)
     }
 
-    /// Scale and zero point of a stored group of an output.
+    /// Scale and zero point of one output and stored group.
     fn numbers(&self, row: usize, group: usize) -> (f32, f32) {
         let [rows, _] = self.shape;
         let at = if self.scales_along { row * self.groups() + group } else { group * rows + row };
@@ -104,11 +105,11 @@ impl Grouped {
     }
 }
 
-/// Such a matrix in groups that programs have: each is a part of one of the file's.
+/// A matrix in groups that programs support. Each is a part of one stored group.
 #[derive(Clone, Debug)]
 pub(super) struct Regrouped {
     pub(super) stored: Grouped,
-    /// Inputs that share a scale in the program.
+    /// Number of inputs that share a scale in the program.
     pub(super) group: usize,
 }
 
@@ -117,7 +118,7 @@ impl CodedRows for Regrouped {
         Codes { mode: Mode::Affine, bits: self.stored.bits, group: self.group }
     }
 
-    /// The scales' type if every zero point is a power of two; other products need more bits.
+    /// The scales' type if every zero point is a power of two. Other products need more bits.
     fn exact_scales(&self) -> DType {
         if matches!(self.stored.zeros, Zeros::Middle) { self.stored.scales.dtype } else { DType::F32 }
     }
@@ -138,7 +139,8 @@ impl CodedRows for Regrouped {
     }
 }
 
-/// The same where each input names its group, in no order: no run of inputs shares a scale, so that values are computed.
+/// A matrix that lists the group of each input, in any order. Neighboring inputs do not share
+/// scales, so its values are computed as floats.
 #[derive(Clone, Debug)]
 pub(super) struct Reordered {
     pub(super) stored: Grouped,

@@ -1,4 +1,4 @@
-//! Folders in MLX's own quantization.
+//! Folders with MLX's quantization.
 
 use super::{
     Stored, dtype,
@@ -10,7 +10,7 @@ use crate::{
     source::{Codes, Mode},
 };
 
-/// How MLX's own checkpoints are packed: defaults, and other values for single modules.
+/// Packing of MLX's checkpoints: defaults, and exceptions for single modules.
 pub(super) struct Packing<'a> {
     fields: Option<Fields<'a>>,
 }

@@ -1,4 +1,4 @@
-//! Floats of a checkpoint by their place, and 8-bit floats in blocks that share a scale.
+//! Stored floats by index, and 8-bit floats in blocks with a shared scale.
 
 use flambeau_tensor::{Bytes, DType, bf16, e4m3, f16};
 
@@ -12,7 +12,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// Number `at`; nothing lies beyond the end.
+    /// Number `at`, or 0 beyond the end.
     pub(super) fn get(&self, at: usize) -> f32 {
         let size = self.dtype.size();
         match (self.dtype, self.bytes.get(at * size..(at + 1) * size)) {
@@ -24,18 +24,18 @@ impl Numbers {
     }
 }
 
-/// Floats [rows, cols] of 8 bits, of which each block has a scale.
+/// 8-bit floats [rows, cols] with one scale per block.
 #[derive(Clone, Debug)]
 pub(super) struct Scaled {
     pub(super) bytes: Bytes,
     pub(super) cols: usize,
-    /// Rows and columns of a block; the last ones may be cut off.
+    /// Rows and columns of a block. The last blocks may be smaller.
     pub(super) block: [usize; 2],
     /// [blocks of rows, blocks of columns].
     pub(super) scales: Numbers,
 }
 
-/// The number behind a byte, of which NaN is one here.
+/// The number that a byte encodes, including NaN.
 fn value_of(byte: u8) -> f32 {
     if byte & 0x7f == 0x7f { f32::NAN } else { e4m3(byte) }
 }

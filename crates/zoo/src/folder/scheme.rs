@@ -1,4 +1,4 @@
-//! How the weights of a folder are quantized, as its config says, and the tensors that they are.
+//! Reads a folder's quantization scheme from its config, and its quantized tensors.
 
 use flambeau_tensor::{Bytes, DType};
 use indexmap::IndexMap;
@@ -19,31 +19,32 @@ use crate::{
 /// The tensors of a folder by name.
 pub(super) type Tensors = IndexMap<String, Stored>;
 
-/// The methods that are read, for messages.
+/// Supported methods, for messages.
 const METHODS: &str = "fp8, gptq, awq, compressed-tensors, mxfp4 or MLX's own";
 
-/// A way to quantize.
+/// A quantization scheme.
 pub(super) enum Scheme<'a> {
-    /// MLX's own, or none.
+    /// MLX's scheme, or none.
     Mlx(Packing<'a>),
-    /// 8-bit floats, blocks of which share a scale.
+    /// 8-bit floats in blocks with a shared scale.
     Fp8 {
         block: Option<[usize; 2]>,
     },
-    /// `stored_less` is how much less zero points are stored than meant, `group` how many inputs share a scale, if not all do.
+    /// Zero points are stored minus `stored_less`. `group` inputs share a scale, or all inputs if
+    /// `None`.
     Gptq {
         bits: usize,
         stored_less: u32,
         group: Option<usize>,
     },
     Awq,
-    /// The numbers of inputs that may share a scale, if not all do.
+    /// Possible numbers of inputs that share a scale, if not all inputs do.
     CompressedTensors {
         groups: Vec<usize>,
     },
     /// gpt-oss's experts.
     Mxfp4,
-    /// ExecuTorch's bundles of tensors by torchao, whose names lack `model.`.
+    /// ExecuTorch's bundles of torchao tensors. Their names lack `model.`.
     Bundle,
 }
 
@@ -51,10 +52,10 @@ pub(super) enum Scheme<'a> {
 pub(super) const BUNDLED: &str = "._weight_qdata";
 
 impl<'a> Scheme<'a> {
-    /// The config's quantization entry.
+    /// Reads the config's quantization entry.
     ///
     /// # Errors
-    /// [`Error::Key`] for a method or a form of it that is not read.
+    /// [`Error::Key`] for an unsupported method or variant.
     pub(super) fn new(f: &Fields<'a>) -> Result<Scheme<'a>> {
         let Some(config) = f.child("quantization_config")? else { return Ok(Scheme::Mlx(Packing::new(f)?)) };
         let only = |key: &str, known: &[&str]| match config.text(key)? {
@@ -99,10 +100,10 @@ impl<'a> Scheme<'a> {
         }
     }
 
-    /// The tensor that a stored one leads, by its name; `None` if it leads none.
+    /// The quantized tensor that starts at a stored tensor, with its name. `None` if there is none.
     ///
     /// # Errors
-    /// [`Error::MissingTensor`] and [`Error::Tensor`] for parts that are missing or do not fit together.
+    /// [`Error::MissingTensor`] and [`Error::Tensor`] for missing or inconsistent parts.
     pub(super) fn read(&self, name: &str, lead: &Stored, all: &Tensors) -> Result<Option<(String, CheckpointTensor)>> {
         let weight = |module: &str, tensor| Ok(Some((format!("{module}.weight"), tensor)));
         match (self, name.rsplit_once('.')) {
@@ -134,7 +135,7 @@ impl<'a> Scheme<'a> {
         }
     }
 
-    /// Floats of 8 bits [rows, cols] with a scale a block, a row or altogether.
+    /// 8-bit floats [rows, cols] with one scale per block, per row or in total.
     fn small_floats(&self, module: &str, lead: &Stored, all: &Tensors) -> Result<CheckpointTensor> {
         let name = format!("{module}.weight");
         let [rows, cols] = matrix(&name, lead)?;
@@ -163,7 +164,7 @@ fn bits(config: &Fields<'_>, key: &str, known: &[usize]) -> Result<usize> {
     Err(config.error(key, known.join(", ")))
 }
 
-/// Sizes of a matrix that is not empty.
+/// Sizes of a non-empty matrix.
 fn matrix(name: &str, stored: &Stored) -> Result<[usize; 2]> {
     match stored.shape[..] {
         [rows, cols] if rows > 0 && cols > 0 => Ok([rows, cols]),
@@ -177,7 +178,7 @@ pub(super) fn part<'a>(module: &str, part: &str, all: &'a Tensors) -> Result<&'a
     all.get(&name).ok_or(Error::MissingTensor(name))
 }
 
-/// As many floats as are wanted.
+/// Reads exactly `want` floats.
 fn numbers(name: &str, stored: &Stored, want: usize) -> Result<Numbers> {
     let dtype = dtype(stored.dtype).filter(|dtype| matches!(dtype, DType::F16 | DType::BF16 | DType::F32));
     match dtype {
@@ -186,7 +187,7 @@ fn numbers(name: &str, stored: &Stored, want: usize) -> Result<Numbers> {
     }
 }
 
-/// As many words of 32 bits as are wanted.
+/// Reads exactly `want` words of 32 bits.
 fn words(name: &str, stored: &Stored, want: Option<usize>) -> Result<Bytes> {
     if matches!(stored.dtype, Dtype::I32 | Dtype::U32) && Some(stored.count()) == want {
         return Ok(stored.bytes.clone());
@@ -195,12 +196,12 @@ fn words(name: &str, stored: &Stored, want: Option<usize>) -> Result<Bytes> {
     Err(Error::tensor(name, want.map_or("whole words of codes".into(), |want| format!("{want} words of 32 bits")), found))
 }
 
-/// Words that hold `codes` codes, if they are whole.
+/// Number of words that hold `codes` codes, if it is an integer.
 fn whole_words(codes: usize, bits: usize) -> Option<usize> {
     codes.checked_mul(bits).filter(|all| all.is_multiple_of(32)).map(|all| all / 32)
 }
 
-/// The tensor of a matrix whose inputs have the groups of `order`, or one after the other.
+/// The tensor of a matrix with input groups `order`, or with consecutive groups.
 fn finished(name: &str, stored: Grouped, order: Option<Vec<usize>>) -> Result<CheckpointTensor> {
     let (shape, size) = (stored.shape, stored.group);
     if let Some(groups) = order.filter(|list| list.iter().enumerate().any(|(i, &group)| group != i / size)) {
@@ -214,7 +215,7 @@ fn finished(name: &str, stored: Grouped, order: Option<Vec<usize>>) -> Result<Ch
     CheckpointTensor::coded(name, shape, Regrouped { stored, group })
 }
 
-/// Inputs that share a scale: as many as there are for each of `groups` scales, which divide them.
+/// Number of inputs that share a scale. `groups` must divide the number of inputs.
 fn stored_group(name: &str, cols: usize, groups: usize) -> Result<usize> {
     if groups > 0 && cols.is_multiple_of(groups) {
         return Ok(cols / groups);
@@ -259,13 +260,13 @@ fn gptq(
     finished(&name, stored, by_input)
 }
 
-/// A word of zero points that all are the middle code.
+/// A word of zero points that are all the middle code.
 fn middle_word(bits: usize, less: u32) -> u32 {
     let code = (1u32 << (bits - 1)) - less;
     (0..32 / bits).fold(0, |word, i| word | code << (i * bits))
 }
 
-/// The group of each input, each below the number of groups.
+/// The group of each input, below the number of groups.
 fn input_groups(module: &str, stored: &Stored, cols: usize, groups: usize) -> Result<Vec<usize>> {
     let name = format!("{module}.g_idx");
     let bytes = words(&name, stored, Some(cols))?;
@@ -339,7 +340,7 @@ fn packed(module: &str, lead: &Stored, all: &Tensors, known: &[usize]) -> Result
     finished(&name, stored, order)
 }
 
-/// compressed-tensors' signed bytes with a scale a row or a group.
+/// compressed-tensors' signed bytes with one scale per row or group.
 fn bytes(module: &str, lead: &Stored, all: &Tensors) -> Result<CheckpointTensor> {
     let name = format!("{module}.weight");
     let [rows, cols] = matrix(&name, lead)?;
@@ -363,7 +364,8 @@ fn bytes(module: &str, lead: &Stored, all: &Tensors) -> Result<CheckpointTensor>
     finished(&name, stored, None)
 }
 
-/// torchao's integers: nibbles [out, in/2] with scales and zero points [groups, out], or signed bytes [out, in] with such [out, groups].
+/// torchao's integers. Nibbles [out, in/2] have scales and zero points [groups, out], and signed
+/// bytes [out, in] have them as [out, groups].
 fn bundled(module: &str, lead: &Stored, all: &Tensors) -> Result<CheckpointTensor> {
     let name = format!("{module}{BUNDLED}");
     let [rows, width] = matrix(&name, lead)?;

@@ -1,4 +1,4 @@
-//! sentence-transformers' files: pooling of token vectors into a text's vector.
+//! Reads sentence-transformers' files: pooling of token vectors to a text vector.
 
 use serde_json::{Map, Value};
 
@@ -10,13 +10,14 @@ use crate::{
 };
 
 const MODULES: &str = "modules.json";
-/// The module that is the model itself.
+/// Settings of the module that holds the model.
 const SETTINGS: &str = "sentence_bert_config.json";
 const PROMPTS: &str = "config_sentence_transformers.json";
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
-/// The last parts of a path that are the config of a module, which lies in a folder with a number in its name: `1_Pooling/config.json`.
+/// The end of a path to the config of a module, such as `1_Pooling/config.json`. A module's folder
+/// has a number in its name.
 pub(crate) fn module_config(path: &str) -> Option<&str> {
     let start = path.strip_suffix("/config.json")?;
     let folder = start.rsplit(['/', '\\']).next()?;
@@ -28,7 +29,7 @@ pub(crate) fn module_config(path: &str) -> Option<&str> {
 /// The folder's settings for text vectors.
 ///
 /// # Errors
-/// [`Error::File`] and [`Error::Key`] for modules that are not computed here.
+/// [`Error::File`] and [`Error::Key`] for unsupported modules.
 pub(super) fn read(files: &Files) -> Result<Sentence> {
     let mut sentence = Sentence::default();
     if let Some(list) = files.value(MODULES)? {

@@ -1,21 +1,22 @@
-//! Tokens of a file, which lists those of text alone; the ids of the others follow from how many there are.
+//! Vocabulary of a file. The file lists only text tokens, and the vocabulary size determines the
+//! ids of the others.
 
 use flambeau_text::{GgufVocab, Tokenizer};
 
 use super::Reader;
 use crate::{Result, speech::whisper::Tokens};
 
-/// Tokens that have bytes: GPT-2's of models of English alone, and as many of the others.
+/// Number of text tokens: GPT-2's for English-only models, and equally many for the others.
 const RANKS: usize = 50_256;
-/// Models of English alone have fewer tokens.
+/// Smallest vocabulary of a multilingual model.
 const MULTILINGUAL: usize = 51_865;
-/// Steps of 0.02 seconds, from 0 to 30.
+/// Number of timestamps: steps of 0.02 seconds, from 0 to 30.
 const TIMESTAMPS: usize = 1_501;
 const BEGIN: [&str; 2] = ["<|endoftext|>", "<|startoftranscript|>"];
 /// Tokens after the languages.
 const TASKS: [&str; 6] =
     ["<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>"];
-/// The last timestamp that a text may begin with: one second.
+/// Last timestamp that may start a text, in steps: one second.
 const LAST_INITIAL: usize = 50;
 
 /// Languages in the order of their ids. The last one came with large-v3.
@@ -25,13 +26,13 @@ const LANGUAGES: &str = "en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi f
 
 /// Symbols that transcripts suppress, such as music notes.
 const NOT_SAID: &str = "\" # ( ) * + / : ; < = > @ [ \\ ] ^ _ ` { | } ~ 「 」 『 』 << >> <<< >>> -- --- -( -[ (' (\" (( )) ((( ))) [[ ]] {{ }} ♪♪ ♪♪♪";
-/// Symbols of which no token may even be the beginning.
+/// Symbols that no token may start.
 const MUSIC: &str = "♩ ♪ ♫ ♬ ♭ ♮ ♯";
 
-/// The vocabulary, and the ids that steer the decoder, of a model of so many tokens.
+/// Reads the vocabulary and the control token ids of a model with `size` tokens.
 ///
 /// # Errors
-/// The file breaks its format, or no Whisper has so many tokens.
+/// The file violates its format, or no Whisper model has this many tokens.
 pub(super) fn read(r: &mut Reader<'_>, size: usize) -> Result<(GgufVocab, Tokens)> {
     let listed = r.size("tokens of text", size)?;
     let mut texts = Vec::new();
@@ -39,7 +40,7 @@ pub(super) fn read(r: &mut Reader<'_>, size: usize) -> Result<(GgufVocab, Tokens
         let length = r.number()? as usize;
         texts.push(r.take(length)?.to_vec());
     }
-    // The others have no bytes, or their names, which are known.
+    // The other tokens have no bytes, or their known names.
     texts.truncate(RANKS);
     let special = special(size).ok_or_else(|| r.error(format!("{size} tokens, which no Whisper has")))?;
     if texts.len() < RANKS {
@@ -50,7 +51,7 @@ pub(super) fn read(r: &mut Reader<'_>, size: usize) -> Result<(GgufVocab, Tokens
     Ok((vocab, tokens))
 }
 
-/// How many tokens of languages a vocabulary of that size has.
+/// Number of language tokens in a vocabulary of this size.
 fn languages(size: usize) -> Option<usize> {
     let others = begin(size) + BEGIN.len() + TASKS.len() + TIMESTAMPS;
     size.checked_sub(others).filter(|&count| (1..=LANGUAGES.split_whitespace().count()).contains(&count))
@@ -61,7 +62,8 @@ fn begin(size: usize) -> usize {
     RANKS + usize::from(size >= MULTILINGUAL)
 }
 
-/// Names of the tokens behind those of text; multilingual vocabularies have one between that stands for nothing.
+/// Names of the tokens after the text tokens. Multilingual vocabularies have one unused token
+/// between them.
 fn special(size: usize) -> Option<Vec<String>> {
     let languages = LANGUAGES.split_whitespace().take(languages(size)?).map(|code| format!("<|{code}|>"));
     let times = (0..TIMESTAMPS).map(|step| format!("<|{}.{:02}|>", step / 50, step % 50 * 2));
@@ -98,7 +100,8 @@ fn tokens(vocab: &GgufVocab, size: usize) -> Result<Tokens, flambeau_text::Error
     })
 }
 
-/// Tokens of symbols that nobody says, alone and behind a space. Hyphens and quotes are said inside of words.
+/// Tokens of unspoken symbols, alone and after a space. Hyphens and quotes occur inside words, so
+/// they are suppressed only after a space.
 fn not_said(tokenizer: &Tokenizer) -> Result<Vec<i64>, flambeau_text::Error> {
     let mut out = Vec::new();
     let mut add = |text: &str, takes_beginning: bool| -> Result<(), flambeau_text::Error> {

@@ -1,4 +1,5 @@
-//! The architectures of GGUF files: which family reads their config, and what their files say in ways of their own.
+//! Architectures of GGUF files: the family that reads their config, and exceptions in their
+//! metadata.
 
 use serde_json::{Map, Value, json};
 
@@ -13,17 +14,17 @@ use crate::{Error, Result};
 /// (GGUF's key under the architecture's prefix, the key of a config)
 pub(super) type KeyNames = &'static [(&'static str, &'static str)];
 
-/// An architecture, by the name of the family that reads its config.
+/// An architecture, with the family that reads its config.
 pub(super) struct Architecture {
     pub(super) name: &'static str,
     pub(super) model_type: &'static str,
-    /// Keys beside those that all architectures share.
+    /// Keys in addition to the shared keys.
     pub(super) keys: &'static [KeyNames],
     /// Defaults of the architecture for missing keys.
     pub(super) implied: fn() -> Value,
-    /// Keys with another form in the file; null hides a key that the family lacks.
+    /// Keys with another form in the file. Null hides a key that the family lacks.
     pub(super) stated: fn(&Keys<'_>) -> Result<Value>,
-    /// Whether rows of q and k stand interleaved.
+    /// Whether rows of q and k are interleaved.
     pub(super) interleaved: bool,
     /// Whether norms are stored plus 1.
     pub(super) norms_plus_one: bool,
@@ -46,7 +47,7 @@ pub(super) const EXPERTS: KeyNames = &[
     ("expert_weights_norm", "norm_topk_prob"),
 ];
 pub(super) const SHARED_EXPERT: KeyNames = &[("expert_shared_feed_forward_length", "shared_expert_intermediate_size")];
-/// Experts behind a sigmoid, chosen group by group.
+/// Experts with a sigmoid router, selected by group.
 pub(super) const GROUPED_EXPERTS: KeyNames = &[
     ("expert_count", "n_routed_experts"),
     ("expert_used_count", "num_experts_per_tok"),
@@ -193,7 +194,7 @@ const ARCHITECTURES: [Architecture; 20] = [
 /// The architecture of a file.
 ///
 /// # Errors
-/// [`Error::Family`] for one that is not known here.
+/// [`Error::Family`] for an unsupported architecture.
 pub(super) fn architecture(file: &Gguf) -> Result<&'static Architecture> {
     const KEY: &str = "general.architecture";
     let name = file.text(KEY)?.ok_or_else(|| Error::key(KEY, "the name of a family", "nothing"))?;
@@ -205,7 +206,7 @@ pub(super) fn architecture(file: &Gguf) -> Result<&'static Architecture> {
     })
 }
 
-/// The keys of both objects.
+/// Merges the keys of both objects.
 pub(super) fn with(mut object: Value, more: Value) -> Value {
     if let (Value::Object(map), Value::Object(more)) = (&mut object, more) {
         map.extend(more);
@@ -213,7 +214,7 @@ pub(super) fn with(mut object: Value, more: Value) -> Value {
     object
 }
 
-/// Mistral and Mixtral go by the same name.
+/// Mistral and Mixtral use the same architecture name.
 fn llama(keys: &Keys<'_>) -> Result<Value> {
     let experts = keys.size_opt("expert_count")?;
     if experts.is_some() {
@@ -225,19 +226,20 @@ fn llama(keys: &Keys<'_>) -> Result<Value> {
     Ok(if windowed { json!({"model_type": "mistral"}) } else { json!({}) })
 }
 
-/// A window that is stated counts in every layer.
+/// A stated window applies to every layer.
 pub(super) fn windowed(keys: &Keys<'_>) -> Result<Value> {
     let windowed = keys.get("attention.sliding_window").is_some();
     Ok(if windowed { json!({"use_sliding_window": true, "max_window_layers": 0}) } else { json!({}) })
 }
 
-/// Scores are divided by the root of a head's width, in the model of `largest` layers by that of its share of the whole width.
+/// Sets the divisor of the scores: the square root of a head's width. The model with `largest`
+/// layers uses a head's share of the hidden width instead.
 fn gemma_scale(keys: &Keys<'_>, largest: usize) -> Result<Value> {
     let width = if keys.size_opt("block_count")? == Some(largest) { keys.even_head_dim()? } else { keys.head_dim()? };
     Ok(json!({"query_pre_attn_scalar": width}))
 }
 
-/// Refuses a router whose scores are no sigmoids; `implied` where a file need not say so.
+/// Refuses a router without sigmoid scores. If `implied`, a file need not state the function.
 pub(super) fn sigmoid(keys: &Keys<'_>, implied: bool) -> Result<()> {
     const SIGMOID: i64 = 2;
     match keys.int("expert_gating_func")? {
@@ -247,11 +249,12 @@ pub(super) fn sigmoid(keys: &Keys<'_>, implied: bool) -> Result<()> {
     }
 }
 
-/// Attention over latent vectors, whose heads have sizes of their own.
+/// Attention over latent vectors, with separate head sizes.
 fn latent(keys: &Keys<'_>) -> Result<Value> {
     let family = latent_family(keys)?;
     let rotated = keys.size("rope.dimension_count")?;
-    // Files of before attention over the latent vector itself have these sizes under the common names.
+    // Older files, from before attention over the latent vector itself, have these sizes under the
+    // common names.
     let size = |name: &str| Ok::<_, Error>(keys.size_opt(&format!("{name}_mla"))?.or(keys.size_opt(name)?));
     let missing = |name: &str| keys.error(&format!("{name}_mla"), "an integer");
     let whole = size("attention.key_length")?.ok_or_else(|| missing("attention.key_length"))?;
@@ -265,7 +268,7 @@ fn latent(keys: &Keys<'_>) -> Result<Value> {
         json!({
             "head_dim": null, "num_key_value_heads": null,
             "qk_rope_head_dim": rotated, "qk_nope_head_dim": plain, "v_head_dim": values,
-            // Null is a projection at once; nothing would be the default.
+            // Null means a direct projection. A missing key would mean the default.
             "q_lora_rank": keys.size_opt("attention.q_lora_rank")?,
         }),
     ))
@@ -281,7 +284,7 @@ fn latent_family(keys: &Keys<'_>) -> Result<Value> {
         });
         return Ok(with(Value::Object(unused.collect()), json!({"model_type": "youtu"})));
     }
-    // Old files say nothing, and only sigmoids have a correction.
+    // Old files do not state the function. Only sigmoid routers have a correction.
     let silent = if keys.file.has_in_blocks("exp_probs_b.bias") { None } else { Some(SOFTMAX) };
     if keys.int("expert_gating_func")?.or(silent) == Some(SOFTMAX) {
         let groups = keys.size_opt("expert_group_count")?.unwrap_or(1);
@@ -292,7 +295,7 @@ fn latent_family(keys: &Keys<'_>) -> Result<Value> {
     Ok(json!({}))
 }
 
-/// Which layers have gated delta nets, and how wide their values are.
+/// Layers with gated delta nets, and the width of their values.
 fn delta_nets(keys: &Keys<'_>) -> Result<Value> {
     let (inner, heads) = (keys.size("ssm.inner_size")?, keys.size("ssm.time_step_rank")?);
     if !inner.is_multiple_of(heads) {
@@ -317,7 +320,7 @@ fn short_convs(keys: &Keys<'_>) -> Result<Value> {
     Ok(json!({"rms_norm_eps": null, "num_key_value_heads": most, "layer_types": kinds, "conv_bias": biased}))
 }
 
-/// The lists of longrope are tensors.
+/// Reads the lists of longrope, which are tensors.
 fn longrope(keys: &Keys<'_>) -> Result<Value> {
     let list = |name: &str| keys.file.source(name)?.map(|source| source.values(name)).transpose();
     let (short, long) = (list("rope_factors_short.weight")?, list("rope_factors_long.weight")?);
@@ -330,7 +333,7 @@ fn longrope(keys: &Keys<'_>) -> Result<Value> {
     Ok(json!({"original_max_position_embeddings": original, "rope_scaling": scaling}))
 }
 
-/// The object of an architecture's own keys.
+/// The JSON object of a value, or an empty one.
 pub(super) fn object(value: Value) -> Map<String, Value> {
     if let Value::Object(map) = value { map } else { Map::new() }
 }

@@ -1,4 +1,4 @@
-//! Model metadata as the config that a Hugging Face folder of the model would have.
+//! Converts model metadata to the config of an equivalent Hugging Face folder.
 
 use indexmap::IndexMap;
 use serde_json::{Map, Value, json};
@@ -17,7 +17,7 @@ use crate::{
     spec::{Config, Feed, Joined, Mixer},
 };
 
-/// Divisors of rotary frequencies, where a file has them.
+/// Optional tensor with divisors of rotary frequencies.
 const ROPE_DIVISORS: &str = "rope_freqs.weight";
 
 const KEYS: KeyNames = &[
@@ -33,22 +33,23 @@ const KEYS: KeyNames = &[
     ("final_logit_softcapping", "final_logit_softcapping"),
 ];
 
-/// Keys that say nothing about the numbers, or nothing that is not said elsewhere.
+/// Keys without effect on the results, or repeated elsewhere.
 const OTHERS: [&str; 7] = [
     "rope.scaling.original_context_length",
     "rope.scaling.finetuned",
     "tensor_data_layout",
     "nextn_predict_layers",
     "vocab_size",
-    // Positions of images come in sections, which are one for text, and what layers add of images is nothing for it.
+    // Position sections and deepstack layers concern images only.
     "rope.dimension_sections",
     "n_deepstack_layers",
 ];
 
-/// The config that the metadata states.
+/// Reads the config from the metadata.
 ///
 /// # Errors
-/// [`Error::Family`] for another architecture, [`Error::Key`] for a key that is missing, does not fit or is not known.
+/// [`Error::Family`] for an unsupported architecture, [`Error::Key`] for a missing, invalid or
+/// unknown key.
 pub(crate) fn config(file: &Gguf) -> Result<Config> {
     let architecture = architecture(file)?;
     let keys = Keys::new(file, architecture.name);
@@ -61,7 +62,7 @@ pub(crate) fn config(file: &Gguf) -> Result<Config> {
         && let Some((_, a)) = config.attentions().next()
         && a.rope.as_ref().is_some_and(|rope| rope.dims != a.head_dim)
     {
-        // Rows are reordered over whole heads, which only whole heads can undo.
+        // Rows are reordered over whole heads, so only whole heads can be restored.
         return Err(keys.error("rope.dimension_count", format!("the {} elements of a head", a.head_dim)));
     }
     divide_frequencies(file, &mut config)?;
@@ -69,7 +70,8 @@ pub(crate) fn config(file: &Gguf) -> Result<Config> {
     Ok(config)
 }
 
-/// The keys of a config for those of the file: what the architecture implies, then what the file says.
+/// Translates the file's keys to config keys: first the defaults of the architecture, then the
+/// file's values.
 fn translated(keys: &Keys<'_>, architecture: &Architecture) -> Result<Map<String, Value>> {
     let mut map = object((architecture.implied)());
     map.insert("model_type".into(), architecture.model_type.into());
@@ -112,7 +114,7 @@ fn number(value: &MetadataValue) -> Option<Value> {
     }
 }
 
-/// Sizes of a head and of the part of it that is rotated.
+/// Sizes of a head and of its rotated part.
 fn head_sizes(keys: &Keys<'_>) -> Result<Value> {
     let Some(head_dim) = keys.head_dim()? else { return Ok(Value::Null) };
     if keys.size_opt("attention.value_length")?.is_some_and(|v| v != head_dim) {
@@ -122,7 +124,7 @@ fn head_sizes(keys: &Keys<'_>) -> Result<Value> {
     Ok(json!({"head_dim": head_dim, "partial_rotary_factor": rotated as f64 / head_dim as f64}))
 }
 
-/// Stated, or the number of tokens, or that of the embedding's rows.
+/// Vocabulary size: the embedding's rows, the stated size or the number of tokens.
 fn vocab_size(keys: &Keys<'_>) -> Result<usize> {
     let rows = keys.file.tensors.get("token_embd.weight").and_then(|t| t.shape.first().copied());
     match (rows, keys.size_opt("vocab_size")?) {
@@ -141,7 +143,7 @@ fn scaling(keys: &Keys<'_>, architecture: &Architecture) -> Result<Option<Value>
         }
         "linear" => Ok(Some(json!({"rope_type": "linear", "factor": factor()?}))),
         "yarn" => yarn(keys, architecture, factor()?).map(Some),
-        // Its lists say the rest.
+        // The lists state the rest.
         "longrope" if architecture.name == "phi3" => Ok(None),
         _ => Err(keys.error("rope.scaling.type", "none, linear or yarn")),
     }
@@ -153,7 +155,7 @@ fn yarn(keys: &Keys<'_>, architecture: &Architecture, factor: f64) -> Result<Val
         "rope_type": "yarn", "factor": factor, "beta_fast": number("yarn_beta_fast")?, "beta_slow": number("yarn_beta_slow")?,
         "original_max_position_embeddings": keys.size_opt("rope.scaling.original_context_length")?,
     });
-    // The amplitude that follows from the factor may be stated.
+    // The file may state the amplitude that follows from the factor.
     let amplitude = crate::rope::yarn_amplitude(factor, 1.0);
     for (name, implied) in [("yarn_ext_factor", 1.0), ("yarn_attn_factor", amplitude)] {
         if number(name)?.is_some_and(|found| found != 1.0 && (found - implied).abs() > 1e-6) {
@@ -162,7 +164,8 @@ fn yarn(keys: &Keys<'_>, architecture: &Architecture, factor: f64) -> Result<Val
     }
     let own = number("attn_factor")?;
     match number("yarn_log_multiplier")? {
-        // A tenth of the magnitude, which counts for the scores alone; of Mistral the magnitude.
+        // A tenth of the magnitude, which affects only the scores. For Mistral, it is the magnitude
+        // itself.
         Some(multiplier) => {
             let magnitude = if architecture.name == "mistral3" { multiplier } else { 10.0 * multiplier };
             scaling["mscale"] = magnitude.into();
@@ -179,7 +182,8 @@ fn yarn(keys: &Keys<'_>, architecture: &Architecture, factor: f64) -> Result<Val
     Ok(scaling)
 }
 
-/// The rotary embeddings with the divisors of the file, if it has any; those of Gemma 4 are for full layers alone.
+/// Adds the file's frequency divisors to the rotary embeddings, if there are any. For Gemma 4, they
+/// apply only to full layers.
 fn divide_frequencies(file: &Gguf, config: &mut Config) -> Result<()> {
     let Some(source) = file.source(ROPE_DIVISORS)? else { return Ok(()) };
     let values = source.values(ROPE_DIVISORS)?;
@@ -195,7 +199,8 @@ fn divide_frequencies(file: &Gguf, config: &mut Config) -> Result<()> {
     Ok(())
 }
 
-/// Biases where the file has any, which no key tells, and heads in its order.
+/// Adapts the config to the stored tensors: existing biases, which no key states, and the order of
+/// heads.
 fn as_stored(file: &Gguf, config: &mut Config) {
     for (i, layer) in config.layers.iter_mut().enumerate() {
         let has = |name: &str| file.tensors.contains_key(&format!("blk.{i}.{name}.bias"));
@@ -206,13 +211,13 @@ fn as_stored(file: &Gguf, config: &mut Config) {
         match &mut layer.mixer {
             Mixer::Attention(a) | Mixer::AttentionAndMamba(a, _) => {
                 (a.qkv_bias, a.output_bias) = ((has("attn_q") || has("attn_qkv")).into(), has("attn_output"));
-                // Converters put what is joined head by head into blocks.
+                // Converters reorder projections joined head by head into blocks.
                 if a.joined == Joined::Heads {
                     a.joined = Joined::Blocks;
                 }
             }
             Mixer::Latent(l) => l.bias = has("attn_kv_a_mqa"),
-            // Files of Qwen 3.5 have the value heads of one key head far apart.
+            // In files of Qwen 3.5, the value heads of one key head are not adjacent.
             Mixer::DeltaNet(d) => d.tiled = config.family != "qwen3_next",
             Mixer::ShortConv(_) | Mixer::Mamba(_) | Mixer::KeyDecay(_) | Mixer::None => {}
         }
@@ -232,7 +237,7 @@ fn as_stored(file: &Gguf, config: &mut Config) {
     }
 }
 
-/// A complaint about a key, by the file's name for it.
+/// Converts an error about a key to the file's name of the key.
 fn named_as_stored(error: Error, keys: &Keys<'_>, architecture: &Architecture) -> Error {
     match error {
         Error::Key { key, expected, found } => {
@@ -244,10 +249,11 @@ fn named_as_stored(error: Error, keys: &Keys<'_>, architecture: &Architecture) -
     }
 }
 
-/// Tensors by the names of Hugging Face checkpoints, and the file's names by those.
+/// Tensors by their names in Hugging Face checkpoints, and the file's names by these names.
 type Named = (IndexMap<String, CheckpointTensor>, IndexMap<String, String>);
 
-/// The tensors of the file that a program may read, by the names of Hugging Face checkpoints; and the file's name for each.
+/// The tensors of the file that a program may read, by the names of Hugging Face checkpoints; and
+/// the file's name for each.
 pub(crate) fn tensors(file: &Gguf, config: &Config) -> Result<Named> {
     names::sources(file, config, architecture(file)?)
 }

@@ -11,11 +11,12 @@ use crate::{
 
 const ALIGNMENT: &str = "general.alignment";
 const DEFAULT_ALIGNMENT: u64 = 32;
-/// In a split file: the number of a part from 0 on, that of all parts, and that of the tensors of all parts.
+/// Keys of a split file: the index of a part, the number of parts, and the number of tensors in all
+/// parts.
 const SPLIT_AT: &str = "split.no";
 const SPLIT_OF: &str = "split.count";
 const SPLIT_TENSORS: &str = "split.tensors.count";
-/// Fewest bytes of a metadata entry and of a tensor's description.
+/// Least size of a metadata entry and of a tensor's description, in bytes.
 const LEAST_ENTRY: usize = 13;
 const LEAST_TENSOR: usize = 24;
 
@@ -30,20 +31,21 @@ pub struct Gguf {
 /// A tensor of a GGUF file.
 #[derive(Clone, Debug)]
 pub struct TensorInfo {
-    /// Outermost first, as PyTorch writes it.
+    /// Sizes, outermost first as in PyTorch.
     pub shape: Vec<usize>,
     pub kind: TensorType,
     /// Byte offset in the file.
     pub offset: usize,
-    /// The stored bytes; for types of unknown size everything up to the end of the file.
+    /// The stored bytes. For types of unknown size, all bytes up to the end of the file.
     pub bytes: Bytes,
 }
 
 impl Gguf {
-    /// Reads the header and checks that every tensor lies in the file.
+    /// Reads the header and checks that every tensor is inside the file.
     ///
     /// # Errors
-    /// [`Error::Gguf`] with the offset where the file breaks its format, [`Error::Limit`] for a count that is out of proportion.
+    /// [`Error::Gguf`] with the offset of the format violation, [`Error::Limit`] for an excessive
+    /// count.
     pub fn parse(bytes: Bytes) -> Result<Gguf> {
         let mut r = Reader::new(bytes.clone());
         let version = read_version(&mut r)?;
@@ -72,10 +74,11 @@ impl Gguf {
         Ok(Gguf { version, metadata, tensors })
     }
 
-    /// The file whose parts these are, in order. One part is the file, unless it says that there are more.
+    /// Joins the parts of a split file, in order. A single part is the whole file unless it states
+    /// more parts.
     ///
     /// # Errors
-    /// [`Error::Part`] for parts that do not belong together.
+    /// [`Error::Part`] for parts of different files.
     pub fn join(parts: Vec<Gguf>) -> Result<Gguf> {
         let (n, mut all) = (parts.len(), None::<Gguf>);
         for (i, part) in parts.into_iter().enumerate() {
@@ -104,7 +107,8 @@ impl Gguf {
         }
     }
 
-    /// The names of all parts of a split file, of which one is called `name`, as `model-00001-of-00003.gguf` is; `None` for other names.
+    /// The names of all parts of a split file, from the name of one part such as
+    /// `model-00001-of-00003.gguf`. `None` for other names.
     pub fn part_names(name: &str) -> Option<Vec<String>> {
         let (start, of) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
         let (stem, at) = start.rsplit_once('-')?;
@@ -114,7 +118,7 @@ impl Gguf {
         is_known.then(|| (1..=n).map(|part| format!("{stem}-{part:0width$}-of-{of}.gguf")).collect())
     }
 
-    /// The tensor of that name, if the file has it.
+    /// The tensor with this name, if the file has it.
     ///
     /// # Errors
     /// [`Error::Tensor`] for a type without an affine form.
@@ -131,7 +135,7 @@ impl Gguf {
         }
     }
 
-    /// Whether any decoder layer has a tensor of that name.
+    /// Whether any decoder layer has a tensor with this name.
     pub(crate) fn has_in_blocks(&self, name: &str) -> bool {
         self.tensors
             .keys()
@@ -146,7 +150,7 @@ impl Gguf {
     /// The integer under a key, if there is one.
     ///
     /// # Errors
-    /// [`Error::Key`] for a value of another kind. The same holds for the other readers.
+    /// [`Error::Key`] for a value of another kind. The other readers return the same error.
     pub fn int(&self, key: &str) -> Result<Option<i64>> {
         self.typed(key, "an integer", |v| if let MetadataValue::Int(v) = v { Some(*v) } else { None })
     }
@@ -179,7 +183,7 @@ impl Gguf {
         }
     }
 
-    /// The texts under a key; none if the key is missing.
+    /// The strings under a key. Empty if the key is missing.
     pub fn texts(&self, key: &str) -> Result<&[String]> {
         match self.metadata.get(key) {
             None => Ok(&[]),
@@ -189,7 +193,7 @@ impl Gguf {
         }
     }
 
-    /// The numbers under a key, each converted by `get`; none if the key is missing.
+    /// The numbers under a key, converted by `get`. Empty if the key is missing.
     pub fn numbers<T>(&self, key: &str, get: impl Fn(MetadataValue) -> Option<T>) -> Result<Vec<T>> {
         match self.metadata.get(key) {
             None => Ok(Vec::new()),
@@ -227,7 +231,7 @@ fn alignment(metadata: &IndexMap<String, MetadataValue>) -> Result<u64> {
 
 /// A tensor as the header describes it.
 struct Described {
-    /// Where the header does.
+    /// Offset of the description in the header.
     at: usize,
     name: String,
     shape: Vec<usize>,

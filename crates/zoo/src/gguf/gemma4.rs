@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::keys::Keys;
 use crate::Result;
 
-/// The keys of the config that no list of names gives.
+/// Config keys that need more than renaming.
 pub(super) fn stated(keys: &Keys<'_>) -> Result<Value> {
     let sliding = keys.bools("attention.sliding_window_pattern")?;
     let sliding = sliding.ok_or_else(|| keys.error("attention.sliding_window_pattern", "an array of booleans"))?;
@@ -46,7 +46,8 @@ pub(super) fn stated(keys: &Keys<'_>) -> Result<Value> {
     }))
 }
 
-/// The width of the gated layers, and whether the layers from `own` on, which share caches, have twice that.
+/// The width of the gated layers, and whether layers from `own` on have twice this width. These
+/// layers share caches.
 fn widths(keys: &Keys<'_>, own: usize) -> Result<(usize, bool)> {
     const NAME: &str = "feed_forward_length";
     let widths = keys.counts(NAME)?;

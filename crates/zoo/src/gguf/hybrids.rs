@@ -1,4 +1,4 @@
-//! Architectures with state spaces, alone or beside attention.
+//! Architectures with state space models, with or without attention.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ const STATE: KeyNames = &[
     ("ssm.state_size", "state_size"),
     ("attention.layer_norm_rms_epsilon", "layer_norm_epsilon"),
 ];
-/// A Mamba 2 under the keys of hybrid models.
+/// Keys of Mamba 2 in hybrid models.
 const SHARED_STATE: KeyNames = &[
     ("ssm.conv_kernel", "mamba_d_conv"),
     ("ssm.state_size", "mamba_d_state"),
@@ -27,7 +27,7 @@ pub(super) const HYBRIDS: [Architecture; 6] = [
         name: "falcon-h1",
         model_type: "falcon_h1",
         keys: &[SHARED_STATE],
-        // Files hold weights with their factors.
+        // Factors are already multiplied into the stored weights.
         stated: |keys| {
             let normed = keys.file.has_in_blocks("ssm_norm.weight");
             Ok(json!({"mamba_rms_norm": normed, "mamba_norm_before_gate": false}))
@@ -119,7 +119,8 @@ const NEMOTRON_EXPERTS: KeyNames = &[
     ("moe_latent_size", "moe_latent_size"),
 ];
 
-/// A layer with keys is attention, one with a width is `feed`, and others are state spaces.
+/// Kinds of layers: a layer with key heads is attention, a layer with a width is `feed`, and others
+/// are state space models.
 fn nemotron(keys: &Keys<'_>, feed: &str) -> Result<Value> {
     let (heads, widths) = (keys.counts("attention.head_count_kv")?, keys.counts("feed_forward_length")?);
     let kinds = heads.iter().zip(&widths).map(|(&heads, &width)| match (heads, width) {
@@ -143,7 +144,7 @@ fn nemotron(keys: &Keys<'_>, feed: &str) -> Result<Value> {
     }))
 }
 
-/// Hides the keys of attention and layers, which models of state spaces alone lack.
+/// Hides the keys of attention and feed-forward layers, which pure state space models lack.
 fn alone(keys: &Keys<'_>) -> Value {
     for name in ["feed_forward_length", "attention.head_count", "attention.head_count_kv"] {
         keys.get(name);
@@ -151,7 +152,7 @@ fn alone(keys: &Keys<'_>) -> Value {
     json!({"num_attention_heads": null, "num_key_value_heads": null, "rms_norm_eps": null})
 }
 
-/// Layers without keys have a state space.
+/// Kinds of layers: layers without key heads are state space models.
 fn granite(keys: &Keys<'_>) -> Result<Value> {
     let heads = keys.counts("attention.head_count_kv")?;
     let kind = |&heads: &usize| if heads == 0 { "mamba" } else { "attention" };

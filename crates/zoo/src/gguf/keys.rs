@@ -1,4 +1,4 @@
-//! Metadata under an architecture's prefix, and which of it was read.
+//! Reads metadata under an architecture's prefix, and tracks the read keys.
 
 use std::{cell::RefCell, collections::BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::{
 pub(super) struct Keys<'a> {
     pub(super) file: &'a Gguf,
     prefix: &'a str,
-    /// Names that somebody asked for.
+    /// Names read so far.
     asked: RefCell<BTreeSet<String>>,
 }
 
@@ -20,7 +20,7 @@ impl<'a> Keys<'a> {
         Keys { file, prefix, asked: RefCell::default() }
     }
 
-    /// A name as the file has it.
+    /// Full key of a name.
     pub(super) fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.prefix)
     }
@@ -30,7 +30,7 @@ impl<'a> Keys<'a> {
         self.file.metadata.get(&self.key(name))
     }
 
-    /// Refuses names that nobody asked for.
+    /// Refuses keys that were not read.
     pub(super) fn finish(&self) -> Result<()> {
         let prefix = format!("{}.", self.prefix);
         let asked = self.asked.borrow();
@@ -55,7 +55,7 @@ impl<'a> Keys<'a> {
         self.file.text(&self.key(name))
     }
 
-    /// A size above 0; writers state 0 for what there is none of.
+    /// A size above 0. Writers store 0 for absent parts.
     pub(super) fn size_opt(&self, name: &str) -> Result<Option<usize>> {
         let Some(value) = self.int(name)?.filter(|&value| value != 0) else { return Ok(None) };
         let size = usize::try_from(value).ok().filter(|v| *v <= MAX_SIZE);
@@ -91,7 +91,7 @@ impl<'a> Keys<'a> {
         self.of_all_layers(name, self.file.numbers(&self.key(name), bool)?).map(Some)
     }
 
-    /// A count for each layer, stated for each or for all.
+    /// A count for each layer, stated per layer or once for all.
     pub(super) fn counts(&self, name: &str) -> Result<Vec<usize>> {
         let count = |v: i64| usize::try_from(v).ok().filter(|v| *v <= MAX_SIZE);
         if let Some(MetadataValue::Int(one)) = self.get(name) {
@@ -111,7 +111,7 @@ impl<'a> Keys<'a> {
         Ok(list)
     }
 
-    /// Decoder layers, without those that only foresee further tokens.
+    /// Number of decoder layers, without layers that predict further tokens.
     pub(super) fn layers(&self) -> Result<usize> {
         let all = self.size_opt("block_count")?.ok_or_else(|| self.error("block_count", "the number of layers, from 1 on"))?;
         let foreseeing = self.size_opt("nextn_predict_layers")?.unwrap_or(0);
@@ -121,13 +121,13 @@ impl<'a> Keys<'a> {
         })
     }
 
-    /// Elements of a head: stated, or its share of the whole width.
+    /// Elements of a head: stated, or its share of the hidden width.
     pub(super) fn head_dim(&self) -> Result<Option<usize>> {
         let stated = self.size_opt("attention.key_length")?;
         Ok(stated.or(self.even_head_dim()?))
     }
 
-    /// A head's share of the whole width.
+    /// A head's share of the hidden width.
     pub(super) fn even_head_dim(&self) -> Result<Option<usize>> {
         let (heads, hidden) = (self.size_opt("attention.head_count")?, self.size_opt("embedding_length")?);
         Ok(heads.zip(hidden).filter(|(heads, hidden)| hidden.is_multiple_of(*heads)).map(|(heads, hidden)| hidden / heads))

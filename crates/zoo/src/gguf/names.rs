@@ -1,4 +1,4 @@
-//! Tensors under the names that programs use.
+//! Maps stored tensors to the names that programs use.
 
 use indexmap::IndexMap;
 
@@ -16,7 +16,7 @@ const OUTER: [(&str, &str); 5] = [
     ("per_layer_proj_norm", "per_layer_projection_norm"),
 ];
 
-/// Tensors of a layer outside its two halves.
+/// Tensors of a layer outside of its two halves.
 const BESIDE: [(&str, &str); 7] = [
     ("inp_gate.weight", "per_layer_input_gate.weight"),
     ("proj.weight", "per_layer_projection.weight"),
@@ -83,17 +83,17 @@ impl Names {
     fn of(layer: &Layer) -> Names {
         let mut names = Names::default();
         let norms = layer.norms;
-        // Blocks with one norm ahead of each half may call the second one after the first half.
+        // Blocks with one norm before each half may name the second norm after the first half.
         let between = if norms.mixer_out.is_some() { norms.mixer_out } else { norms.feed_in };
         let norms = [("attn_norm", norms.mixer_in), ("post_attention_norm", between), ("ffn_norm", norms.feed_in)];
         for (stored, name) in norms.into_iter().chain([("post_ffw_norm", layer.norms.feed_out)]) {
             name.into_iter().for_each(|name| names.module(stored, name));
         }
-        // A layer that is one half has its norm under one name.
+        // A layer with only one half has its norm under a fixed name.
         if let (Mixer::None, Some(name)) = (&layer.mixer, layer.norms.feed_in) {
             names.module("attn_norm", name);
         }
-        // Files of Falcon-H1 leave the part out.
+        // Files of Falcon-H1 use this name.
         if let (Mixer::AttentionAndMamba(..), Some(name)) = (&layer.mixer, layer.norms.feed_in) {
             names.add("ffn_norm", format!("{name}.weight"));
         }
@@ -112,7 +112,7 @@ impl Names {
                 names.attention(a);
                 names.mamba(m);
             }
-            // No architecture of a GGUF file that is read has these.
+            // No supported GGUF architecture has these.
             Mixer::KeyDecay(_) | Mixer::None => {}
             Mixer::ShortConv(_) => {
                 ["in_proj", "out_proj", "conv"]
@@ -166,7 +166,7 @@ impl Names {
 
     fn mlp(&mut self, mlp: &Mlp) {
         let own = |name: &str| format!("{}.{name}", mlp.module);
-        // A joined matrix goes by the name of one part.
+        // A joined matrix has the name of one part.
         let up = if mlp.joined { "gate_up_proj" } else { mlp.names.up };
         for (stored, name) in [("ffn_gate", mlp.names.gate), ("ffn_up", up), ("ffn_down", mlp.names.down)] {
             self.module(stored, &own(name));
@@ -198,8 +198,8 @@ impl Names {
     }
 }
 
-/// The tensors of the file that a program may read, by the names of Hugging Face checkpoints, with how they are stored; and the file's name
-/// for each of those names.
+/// Tensors that a program may read, by their names in Hugging Face checkpoints, and the file's name
+/// for each of these names.
 pub(super) fn sources(
     file: &Gguf,
     config: &Config,
@@ -228,7 +228,7 @@ pub(super) fn sources(
     Ok((out, names))
 }
 
-/// A tensor with what its file changed.
+/// Undoes the changes that the file format made to a tensor.
 fn as_published(source: CheckpointTensor, stored: &str, layer: Option<&Layer>, a: &Architecture) -> Result<CheckpointTensor> {
     let part = stored.splitn(3, '.').nth(2).unwrap_or(stored);
     let head_dim = layer.and_then(|layer| if let Mixer::Attention(a) = &layer.mixer { Some(a.head_dim) } else { None });
@@ -236,7 +236,8 @@ fn as_published(source: CheckpointTensor, stored: &str, layer: Option<&Layer>, a
         ("attn_q.weight" | "attn_q.bias" | "attn_k.weight" | "attn_k.bias", Some(head)) if a.interleaved => {
             source.interleaved(stored, head)
         }
-        // Convolutions lack the axis of their one input channel, a single gate may lack that of its one output.
+        // Convolutions lack the axis of their single input channel. A single gate may lack the axis
+        // of its single output.
         ("ssm_conv1d.weight" | "shortconv.conv.weight", _) => reshaped(source, stored, |shape| vec![shape[0], 1, shape[1]]),
         ("ffn_gate_inp_shexp.weight", _) if source.shape().len() == 1 => reshaped(source, stored, |shape| vec![1, shape[0]]),
         ("ssm_a", _) => Ok(with_length(source, layer).negated_exponential()),
@@ -249,7 +250,7 @@ fn as_published(source: CheckpointTensor, stored: &str, layer: Option<&Layer>, a
     }
 }
 
-/// Rates of heads, which some files have as a column.
+/// Reshapes the rates of heads, which some files store as a column.
 fn with_length(source: CheckpointTensor, layer: Option<&Layer>) -> CheckpointTensor {
     match (layer.map(|layer| &layer.mixer), source.shape()) {
         (Some(Mixer::Mamba(m) | Mixer::AttentionAndMamba(_, m)), &[heads, 1]) if heads == m.heads && m.state > 1 => {
@@ -259,7 +260,7 @@ fn with_length(source: CheckpointTensor, layer: Option<&Layer>) -> CheckpointTen
     }
 }
 
-/// The same elements in another shape, which `shape` makes of a vector's or a matrix's.
+/// Reshapes a vector or matrix to the shape that `shape` returns.
 fn reshaped(source: CheckpointTensor, stored: &str, shape: impl Fn(&[usize]) -> Vec<usize>) -> Result<CheckpointTensor> {
     match source.shape() {
         [_] | [_, _] => {

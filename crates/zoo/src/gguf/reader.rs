@@ -51,7 +51,7 @@ impl Reader {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    /// A number of things, each of which takes at least `least` more bytes.
+    /// Reads a count of items, each with at least `least` bytes.
     pub(super) fn count(&mut self, what: &'static str, limit: u64, least: usize) -> Result<usize> {
         let n = self.u64(what)?;
         if n > limit {
@@ -64,7 +64,7 @@ impl Reader {
         Ok(n)
     }
 
-    /// A text in which bytes that are no UTF-8 become U+FFFD.
+    /// Reads a string, and replaces invalid UTF-8 by U+FFFD.
     pub(super) fn lossy_text(&mut self, what: &'static str, limit: u64) -> Result<String> {
         let n = self.count(what, limit, 1)?;
         Ok(String::from_utf8_lossy(&self.take(n, what)?).into_owned())

@@ -9,13 +9,13 @@ use crate::rows::Mxfp4Blocks;
 pub enum TensorType {
     Plain(DType),
     Blocks(Block),
-    /// Small floats with a scale of one byte for 32 of them.
+    /// Small floats with one scale byte per 32 elements.
     Mxfp4,
-    /// A type whose name may be known, but which no affine form represents.
+    /// A type without an affine form. Its name may be known.
     Other(u32),
 }
 
-/// (number, type). The numbers that are missing are [`NAMES`] or unknown.
+/// (number, type). Missing numbers are in [`NAMES`] or unknown.
 const KINDS: [(u32, TensorType); 21] = [
     (0, TensorType::Plain(DType::F32)),
     (1, TensorType::Plain(DType::F16)),
@@ -66,12 +66,12 @@ const NAMES: [(u32, &str); 22] = [
 ];
 
 impl TensorType {
-    /// The type with that number.
+    /// The type with this number.
     pub fn from_number(number: u32) -> TensorType {
         KINDS.iter().find(|row| row.0 == number).map_or(TensorType::Other(number), |row| row.1)
     }
 
-    /// Its name in messages and listings.
+    /// Name in messages and listings.
     pub fn name(self) -> String {
         match self {
             TensorType::Plain(dtype) => dtype.name().to_uppercase(),
@@ -83,7 +83,7 @@ impl TensorType {
         }
     }
 
-    /// Elements and bytes of a block; one element for plain types.
+    /// Elements and bytes of a block. Plain types have one element.
     pub fn block(self) -> Option<(usize, usize)> {
         match self {
             TensorType::Plain(dtype) => Some((1, dtype.size())),

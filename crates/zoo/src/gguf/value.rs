@@ -11,7 +11,7 @@ use crate::{
 /// A metadata value. Integers of every width are one variant, as are floats.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MetadataValue {
-    /// All integers but `u64` above `i64::MAX`, which saturate.
+    /// Integers of all types. `u64` above `i64::MAX` saturates.
     Int(i64),
     Float(f64),
     Bool(bool),
@@ -22,9 +22,9 @@ pub enum MetadataValue {
 /// An array value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Array {
-    /// Tokens of some files are parts of characters, whose bytes that are no UTF-8 become U+FFFD.
+    /// Strings. Tokens of some files are parts of characters, so invalid UTF-8 becomes U+FFFD.
     Texts(Vec<String>),
-    /// Numbers or booleans, as they are stored.
+    /// Numbers or booleans, as stored.
     Numbers(Numbers),
 }
 
@@ -38,7 +38,7 @@ pub struct Numbers {
 const TEXT: u32 = 8;
 const ARRAY: u32 = 9;
 
-/// Bytes of a number type, `None` for text, arrays and unknown types.
+/// Bytes of a number type. `None` for strings, arrays and unknown types.
 fn width(kind: u32) -> Option<usize> {
     match kind {
         0 | 1 | 7 => Some(1),

@@ -1,4 +1,4 @@
-//! Architectures of families that say little beyond the keys that all have: norms, windows, halves of a layer and experts.
+//! Architectures with few keys beyond the shared ones: norms, windows, parallel halves and experts.
 
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ pub(super) const VARIANTS: [Architecture; 28] = [
             ("expert_weights_scale", "route_scale"),
             ("leading_dense_block_count", "num_dense_layers"),
         ]],
-        // No file says that the embedding is scaled.
+        // Files do not state that the embedding is scaled.
         implied: || json!({"mup_enabled": true}),
         stated: |keys| {
             sigmoid(keys, true)?;
@@ -126,7 +126,7 @@ pub(super) const VARIANTS: [Architecture; 28] = [
             ("expert_used_count", "num_experts_per_tok"),
             ("interleave_moe_layer_step", "interleave_moe_layer_step"),
         ]],
-        // The model of 128 experts is the one without norms of queries and keys.
+        // Only the model with 128 experts has no norms of queries and keys.
         stated: |keys| {
             Ok(json!({
                 "use_qk_norm": keys.size_opt("expert_count")? != Some(128),
@@ -199,7 +199,7 @@ pub(super) const VARIANTS: [Architecture; 28] = [
         keys: &[LAYER_NORM],
         implied: || json!({"hidden_act": "gelu_new"}),
         stated: |keys| {
-            // Files say four times the width, whatever the matrices are.
+            // Files always state four times the width, even if the matrices differ.
             keys.get("feed_forward_length");
             let rows = keys.file.tensors.get("blk.0.ffn_up.weight").and_then(|tensor| tensor.shape.first().copied());
             Ok(json!({"intermediate_size": rows}))
@@ -235,7 +235,7 @@ pub(super) const VARIANTS: [Architecture; 28] = [
     },
 ];
 
-/// Which layers have a window, where a file says so of each.
+/// Kinds of layers, if a file states the window per layer.
 fn kinds(keys: &Keys<'_>) -> Result<Value> {
     let listed = keys.bools("attention.sliding_window_pattern")?;
     let kind = |&local: &bool| if local { "sliding_attention" } else { "full_attention" };

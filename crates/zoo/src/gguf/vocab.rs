@@ -1,4 +1,4 @@
-//! The tokenizer in a GGUF file.
+//! Reads the tokenizer in a GGUF file.
 
 use flambeau_text::GgufVocab;
 

@@ -1,13 +1,13 @@
-//! Mistral's names of tensors.
+//! Mistral's tensor names.
 
-/// Which of a model's stacks of layers a tensor belongs to.
+/// Stack of layers that a tensor belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Text,
     Encoder,
 }
 
-/// Where the parts that listen stand: in Voxtral, and in Voxtral Realtime.
+/// Prefixes of the audio parts in Voxtral and in Voxtral Realtime.
 const LISTENING: [&str; 2] = ["mm_whisper_embeddings.", "mm_streams_embeddings.embedding_module."];
 const ENCODER: &str = "whisper_encoder.";
 
@@ -33,7 +33,7 @@ const LAYER: [(&str, &str); 9] = [
 ];
 const TEXT_NORMS: [(&str, &str); 2] = [("attention_norm", "input_layernorm"), ("ffn_norm", "post_attention_layernorm")];
 const ENCODER_NORMS: [(&str, &str); 2] = [("attention_norm", "self_attn_layer_norm"), ("ffn_norm", "final_layer_norm")];
-/// Modules of Whisper's layers that are called otherwise than [`LAYER`] says.
+/// Modules of Whisper's layers with names that differ from [`LAYER`].
 const WHISPER_LAYER: [(&str, &str); 3] =
     [("attention.wo", "self_attn.out_proj"), ("feed_forward.w1", "fc1"), ("feed_forward.w2", "fc2")];
 /// Modules outside of the layers of Whisper's encoder, and of Voxtral Realtime's.
@@ -41,7 +41,8 @@ const WHISPER: [(&str, &str); 3] = [("conv_layers.0", "conv1"), ("conv_layers.1"
 const REALTIME: [(&str, &str); 3] =
     [("conv_layers.0.conv", "embedder.conv1"), ("conv_layers.1.conv", "embedder.conv2"), ("transformer.norm", "norm")];
 
-/// The name of a tensor in a Hugging Face checkpoint; `None` for what is no part of the models that are built here.
+/// The name of a tensor in a Hugging Face checkpoint. `None` for tensors that no supported model
+/// uses.
 pub(super) fn published(name: &str, is_realtime: bool) -> Option<(Part, String)> {
     let name = LISTENING.iter().find_map(|root| name.strip_prefix(root)).unwrap_or(name);
     let (module, leaf) = name.rsplit_once('.')?;
@@ -63,7 +64,7 @@ pub(super) fn published(name: &str, is_realtime: bool) -> Option<(Part, String)>
     Some((Part::Encoder, format!("audio_tower.{rest}.{leaf}")))
 }
 
-/// Whether rows of the tensor are turned by the position.
+/// Whether the tensor's outputs are rotated by position.
 pub(super) fn is_rotary(published: &str) -> bool {
     [".q_proj.", ".k_proj."].iter().any(|module| published.contains(module))
 }

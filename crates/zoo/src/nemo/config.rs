@@ -1,4 +1,4 @@
-//! NeMo's config of a Parakeet. It also tells how the model was trained, which is passed over.
+//! Reads NeMo's config of a Parakeet model. Its training settings are ignored.
 
 use indexmap::IndexMap;
 
@@ -15,7 +15,7 @@ use crate::{
 const EMBEDDING: &str = "decoder.embedding.weight";
 const CTC_HEAD: &str = "ctc_head.weight";
 
-/// A model of CTC, or a transducer; models that have both heads decode as transducers.
+/// A CTC model or a transducer. Models with both heads decode as transducers.
 pub(super) fn parakeet(f: &Fields<'_>, tensors: &IndexMap<String, CheckpointTensor>) -> Result<Config> {
     let encoder = encoder(&f.object("encoder")?)?;
     features(&f.object("preprocessor")?, encoder.mels)?;
@@ -101,7 +101,7 @@ fn transducer(f: &Fields<'_>, joint: &Fields<'_>) -> Result<Transducer> {
     Ok(Transducer { width, layers, durations, most_symbols })
 }
 
-/// Holds the parameters of features against those that `flambeau-audio` computes with.
+/// Checks the feature parameters against `flambeau-audio`.
 fn features(f: &Fields<'_>, mels: usize) -> Result<()> {
     for (key, expected) in [("sample_rate", 16_000), ("n_fft", 512), ("features", mels), ("frame_splicing", 1)] {
         f.expect_size(key, expected)?;

@@ -1,6 +1,6 @@
-//! NeMo's names of weights.
+//! NeMo's weight names.
 
-/// Beginnings of names, and what Hugging Face checkpoints have in their place.
+/// Prefixes of names, with the prefixes in Hugging Face checkpoints.
 const MODULES: [(&str, &str); 8] = [
     ("encoder.pre_encode.conv.", "encoder.subsampling.layers."),
     ("encoder.pre_encode.out.", "encoder.subsampling.linear."),
@@ -24,7 +24,8 @@ const LAYERS: [(&str, &str); 8] = [
     (".conv.batch_norm.", ".conv.norm."),
 ];
 
-/// The name of a weight in a Hugging Face checkpoint; `None` for what is no part of the model that is built here.
+/// The name of a weight in a Hugging Face checkpoint. `None` for weights that the model does not
+/// use.
 pub(super) fn published(name: &str) -> Option<String> {
     if let Some((from, to)) = MODULES.iter().find(|(from, _)| name.starts_with(from)) {
         return Some(name.replacen(from, to, 1));

@@ -1,4 +1,4 @@
-//! YAML as the values of JSON, which configs are read from.
+//! Reads YAML configs as JSON values.
 
 use serde_json::{Map, Number, Value};
 use yaml_rust2::{
@@ -12,17 +12,18 @@ use crate::{
     limits::{MAX_JSON_BYTES, MAX_YAML_DEPTH},
 };
 
-/// A list or a map in the making.
+/// A list or map under construction.
 enum Open {
     List(Vec<Value>),
-    /// With the key whose value comes next.
+    /// A map, with the key of the next value.
     Map(Map<String, Value>, Option<String>),
 }
 
-/// The map that a file's first document is. Values that stand for others are refused: they can grow without bounds.
+/// Reads the map in a file's first document. Aliases are refused, because they can grow without
+/// bounds.
 ///
 /// # Errors
-/// [`Error::File`] for what is no such map.
+/// [`Error::File`] if the file holds no such map.
 pub(super) fn read(file: &str, bytes: &[u8]) -> Result<Map<String, Value>> {
     let fault = |what: &dyn ToString| Error::file(file, what.to_string());
     if bytes.len() > MAX_JSON_BYTES {

@@ -6,7 +6,7 @@ fn blocks(block: Block, bytes: Bytes, [rows, cols]: [usize; 2], order: RowOrder)
     CodedMatrix { stored: Arc::new(Blocks { block, bytes, cols }), rows, cols, order }
 }
 
-/// All values by way of bit stream, scales and biases.
+/// All values, decoded from the bit stream, scales and biases.
 fn through_affine(m: &CodedMatrix, scales: DType) -> Vec<f32> {
     let (words, Codes { bits, group, .. }) = (m.words(), m.stored.codes());
     let part = |part| -> Vec<f32> {
@@ -64,7 +64,7 @@ fn blocks_must_fill_the_shape() {
 
 #[test]
 fn interleaved_rows_take_their_places() {
-    // Four rows of one block each; the first byte of a row's scale tells them apart.
+    // Four rows of one block each, identified by the first byte of the row's scale.
     let bytes: Vec<u8> = (0..4u8).flat_map(|row| [vec![row, 0x3c], vec![0; 32]].concat()).collect();
     let matrix = blocks(Block::Q8_0, bytes.into(), [4, 32], RowOrder::Interleaved(4));
     let scales = matrix.numbers(Part::Scale, DType::F16).unwrap();

@@ -18,7 +18,7 @@ fn stored_bytes_need_not_be_aligned() {
     }
 }
 
-/// Rows of `f32` numbers, ten times the row's number plus the column's.
+/// Rows of `f32` numbers: ten times the row's index plus the column's index.
 fn matrix(rows: usize, cols: usize) -> CheckpointTensor {
     let numbers = (0..rows).flat_map(|r| (0..cols).map(move |c| (10 * r + c) as f32));
     let bytes: Vec<u8> = numbers.flat_map(f32::to_le_bytes).collect();

@@ -1,4 +1,4 @@
-//! The weights that programs make of a checkpoint's tensors.
+//! Converts a checkpoint's tensors to weights of programs.
 
 use std::sync::Arc;
 
@@ -12,11 +12,12 @@ use crate::{
 };
 
 impl CheckpointTensor {
-    /// The weights of a program whose activations are `dtype`, under storage ids that start with `id`. Plain elements become
-    /// `dtype`; packed ones keep their codes, with scales of type `scales_type` (`None`: the exact one).
+    /// The weights of a program with activations of type `dtype`, under storage ids that start with
+    /// `id`. Plain elements are cast to `dtype`. Packed elements keep their codes, with scales of
+    /// type `scales_type` (`None` means the exact type).
     ///
     /// # Errors
-    /// [`Error::Tensor`] for elements that are no floats.
+    /// [`Error::Tensor`] for elements that are not floats.
     pub(crate) fn read(&self, id: &str, dtype: DType, scales_type: Option<DType>) -> Result<Read> {
         match &self.data {
             Data::Plain { dtype: from, .. } if !from.is_float() || from.size() == 1 => {
@@ -95,7 +96,7 @@ impl CheckpointTensor {
     }
 }
 
-/// `rows` rows of `stride` bytes out of `bytes`, in the program's order.
+/// Extracts `rows` rows of `stride` bytes from `bytes`, in the program's order.
 fn reordered(bytes: &Bytes, rows: usize, stride: usize, order: &RowOrder) -> Bytes {
     if *order == RowOrder::Plain || stride == 0 {
         return bytes.clone();
@@ -108,7 +109,7 @@ fn reordered(bytes: &Bytes, rows: usize, stride: usize, order: &RowOrder) -> Byt
     out.into_bytes()
 }
 
-/// A weight with its last two axes exchanged, over the same bytes.
+/// Exchanges the last two axes of a weight, over the same bytes.
 pub(crate) fn swapped(weight: Weight) -> Weight {
     match weight {
         Weight::Strided(mut view) if view.shape.len() >= 2 => {
@@ -126,7 +127,7 @@ fn with_last(shape: &[usize], last: usize) -> Vec<usize> {
     lead.iter().copied().chain(std::iter::once(last)).collect()
 }
 
-/// Weights of one type, one after the other as one of `shape`.
+/// Concatenates weights of one type to a weight of `shape`.
 fn joined(id: &str, shape: &[usize], weights: Vec<Weight>) -> Weight {
     let dtype = weights.first().and_then(|weight| weight.dtype().dtype()).unwrap_or(DType::F32);
     let len = shape.iter().product::<usize>() * dtype.size();

@@ -1,4 +1,4 @@
-//! FastConformer: the encoder of Parakeet and of NeMo's other models, over recordings of any length.
+//! FastConformer: the encoder of Parakeet and other NeMo models, for recordings of any length.
 
 use flambeau_tensor::{DType, Tensor};
 
@@ -11,16 +11,16 @@ use crate::{
     writer::Writer,
 };
 
-/// How far the norm of a convolution keeps from dividing by zero.
+/// Epsilon of the batch norm in a convolution.
 const BATCH_NORM_EPS: f64 = 1e-5;
-/// Base of the frequencies that tell positions.
+/// Base of the frequencies that encode positions.
 const POSITION_BASE: f32 = 10_000.0;
 const FREQUENCIES: &str = "position_frequencies";
-/// Halvings of the number of frames, and what each of their convolutions sees and pads.
+/// Number of halvings of the frames, and taps of each halving convolution.
 pub(crate) const HALVINGS: usize = 3;
 const TAPS: usize = 3;
 
-/// An encoder of any size.
+/// Hyperparameters of an encoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Encoder {
     /// Bins of the spectrogram.
@@ -28,23 +28,24 @@ pub(crate) struct Encoder {
     pub(crate) width: usize,
     pub(crate) layers: usize,
     pub(crate) heads: usize,
-    /// Width between the two layers of a feed-forward half.
+    /// Inner width of a feed-forward half.
     pub(crate) feed: usize,
     /// Taps of a layer's convolution, an odd number.
     pub(crate) taps: usize,
     /// Channels of the convolutions that halve the number of frames.
     pub(crate) channels: usize,
-    /// Whether linear layers have biases, and whether convolutions have.
+    /// Whether linear layers have biases, and whether convolutions have biases.
     pub(crate) bias: bool,
     pub(crate) conv_bias: bool,
     /// Whether the layers' input is scaled by the square root of the width.
     pub(crate) scaled: bool,
-    /// Most positions of the output.
+    /// Largest number of output positions.
     pub(crate) positions: usize,
 }
 
 impl Encoder {
-    /// The same, if its sizes fit together; `keys` say where bins, width, layers, taps and positions were read.
+    /// Checks that the sizes are consistent. The names are the keys of bins, width, layers, taps
+    /// and positions.
     ///
     /// # Errors
     /// [`Error::Key`].
@@ -63,7 +64,7 @@ impl Encoder {
         }
     }
 
-    /// Most frames of a spectrogram.
+    /// Largest number of frames of a spectrogram.
     pub(crate) fn frames(&self) -> usize {
         self.positions << HALVINGS
     }
@@ -74,7 +75,8 @@ impl Encoder {
         Heads { count: self.heads, width: self.width, projections }
     }
 
-    /// `input_features` [1, frames, mels] of module `encoder` → last hidden state [1, positions, width].
+    /// `input_features` [1, frames, mels] of module `encoder` → last hidden state [1, positions,
+    /// width].
     pub(crate) fn write(&self, w: &mut Writer<'_>, features: &Val) -> Result<Val> {
         let mut x = self.subsampled(w, features)?;
         if self.scaled {
@@ -88,8 +90,9 @@ impl Encoder {
         Ok(x)
     }
 
-    /// An eighth of the frames: three convolutions that halve both axes, the latter two over each channel alone and with a mixture of
-    /// the channels behind them; then one projection of all that a position has.
+    /// Reduces the frames to an eighth by three convolutions that halve both axes. The last two are
+    /// depthwise, followed by a pointwise convolution. Then one projection joins all features of a
+    /// position.
     fn subsampled(&self, w: &mut Writer<'_>, features: &Val) -> Result<Val> {
         let path = |layer: usize| format!("encoder.subsampling.layers.{layer}");
         let x = w.b.unsqueeze(features, 1);
@@ -114,13 +117,14 @@ impl Encoder {
         Ok(w.b.conv([x, &weight], Some(&bias), walk))
     }
 
-    /// What stands for the distances `n` to `-n` of `n` tokens [1, 2n + 1, width]: sines and cosines side by side.
+    /// Encodings of the distances `n` to `-n` of `n` tokens [1, 2n + 1, width], with interleaved
+    /// sines and cosines.
     fn distances(&self, w: &mut Writer<'_>, tokens: &Int, dtype: DType) -> Result<Val> {
         w.b.enter("encoder.encode_positions");
         let (least, end) = (w.b.sub_int(&0.into(), tokens), w.b.add_int(tokens, &1.into()));
         let places = w.b.places(&least, &end);
         let places = w.b.unsqueeze(&places, 1);
-        // Places go up where distances go down.
+        // Places increase while distances decrease.
         let frequency = |i: usize| -1.0 / POSITION_BASE.powf((2 * i) as f32 / self.width as f32);
         let frequencies: Vec<f32> = (0..self.width / 2).map(frequency).collect();
         let frequencies = Tensor::from_slice(&frequencies, &[frequencies.len()]);
@@ -146,7 +150,7 @@ impl Encoder {
         w.layer_norm(&x, &format!("{path}.norm_out"), NORM_EPS)
     }
 
-    /// One of a layer's two feed-forward parts, of which half is added to `x`.
+    /// One of a layer's two feed-forward parts. Half of its result is added to `x`.
     fn half_feed_forward(&self, w: &mut Writer<'_>, x: &Val, path: &str, number: usize) -> Result<Val> {
         let normed = w.layer_norm(x, &format!("{path}.norm_feed_forward{number}"), NORM_EPS)?;
         let wide = w.linear(&normed, &format!("{path}.feed_forward{number}.linear1"), self.feed, self.bias)?;
@@ -156,7 +160,8 @@ impl Encoder {
         Ok(w.b.add(x, &half))
     }
 
-    /// Attention that scores what keys hold and how far away they are (Dai et al. 2019, "Transformer-XL", section 3.3).
+    /// Attention with scores by contents and by relative position (Dai et al. 2019,
+    /// "Transformer-XL", section 3.3).
     fn attended(&self, w: &mut Writer<'_>, x: &Val, (tokens, distances): (&Int, &Val), path: &str) -> Result<Val> {
         let heads = self.attention();
         let q = heads.queries(w, x, tokens, path)?;
@@ -175,9 +180,10 @@ impl Encoder {
         heads.output(w, &attended, tokens, path)
     }
 
-    /// Scaled products [1, heads, n, n] of each query with the distance to each key, given projections [1, heads, 2n + 1, dim] of the
-    /// distances n to -n. Query i has its product with key j at distance i - j, in column n - i + j: that is place n + 2n·i + j of
-    /// the rows one after the other.
+    /// Scaled products [1, heads, n, n] of each query with the distance to each key. `far` holds
+    /// projections [1, heads, 2n + 1, dim] of the distances n to -n. The product of query i and key
+    /// j, at distance i - j, is in column n - i + j. This is element n + 2n·i + j of the
+    /// concatenated rows.
     fn distance_scores(&self, w: &mut Writer<'_>, (queries, far): (&Val, &Val), tokens: &Int) -> Val {
         let heads = self.attention();
         let far = w.b.transpose(far, 2, 3);
@@ -191,7 +197,8 @@ impl Encoder {
         w.b.scale(&scores, heads.scale())
     }
 
-    /// The convolution module: a gate, each channel over time, a norm, and a mixture of the channels.
+    /// The convolution module: a gate, a depthwise convolution over time, a norm, and a pointwise
+    /// convolution.
     fn mixed_in_time(&self, w: &mut Writer<'_>, x: &Val, path: &str) -> Result<Val> {
         let both = w.pointwise(x, &format!("{path}.pointwise_conv1"), 2 * self.width, self.conv_bias)?;
         let [value, gate] = w.b.split(&both, [self.width; 2]);

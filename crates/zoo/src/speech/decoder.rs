@@ -1,4 +1,4 @@
-//! Decoders that attend to what an encoder heard: Whisper's and Moonshine's.
+//! Decoders with cross-attention to an audio encoder: Whisper's and Moonshine's.
 
 use flambeau_tensor::DType;
 
@@ -13,7 +13,7 @@ use crate::{
 pub(crate) const EMBEDDING: &str = "model.decoder.embed_tokens.weight";
 const HEAD: &str = "proj_out.weight";
 
-/// Refuses caches in another form than floats.
+/// Refuses caches that are not floats.
 pub(crate) fn float_caches(options: &Options, why: &str) -> Result<()> {
     if options.kv_cache == KvCache::Float {
         return Ok(());
@@ -21,7 +21,7 @@ pub(crate) fn float_caches(options: &Options, why: &str) -> Result<()> {
     Err(Error::Option { option: "kv_cache", expected: format!("float: {why}"), found: "int8".into() })
 }
 
-/// How all methods of a checkpoint compute.
+/// Settings shared by all methods of a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Form {
     precision: Precision,
@@ -30,7 +30,7 @@ pub(super) struct Form {
 }
 
 impl Form {
-    /// The form that the options ask for of a decoder that was trained for so many tokens.
+    /// Settings by the options, for a decoder trained on `trained` tokens.
     pub(super) fn new(checkpoint: &Checkpoint, options: &Options, family: &str, trained: usize) -> Result<Form> {
         let precision = Precision::new(checkpoint, options)?;
         float_caches(options, &format!("{family}'s caches have no other form"))?;
@@ -67,12 +67,14 @@ pub(super) struct Parts<'a, C> {
 }
 
 impl<C> Parts<'_, C> {
-    /// Keys and values of cross-attention in a layer [1, heads, positions, dim]: state that methods share.
+    /// Keys and values of cross-attention in a layer [1, heads, positions, dim], which methods
+    /// share as state.
     pub(super) fn cross(&mut self, layer: usize, heads: Heads, positions: usize) -> Result<[Val; 2]> {
         self.layer_buffers(["cross_key", "cross_value"], layer, heads, positions)
     }
 
-    /// Keys and values [1, heads, rows, dim] of a layer in a cache, with new ones [1, heads, s, dim] from row `pos` on.
+    /// Writes new keys and values [1, heads, s, dim] of a layer into a cache from row `pos` on.
+    /// Returns all [1, heads, rows, dim].
     pub(super) fn cached(&mut self, cache: Cache, layer: usize, heads: Heads, made: [&Val; 2], pos: &Int) -> Result<[Val; 2]> {
         let caches = self.layer_buffers(cache.names, layer, heads, cache.rows)?;
         for (cache, new) in caches.iter().zip(made) {
@@ -81,7 +83,7 @@ impl<C> Parts<'_, C> {
         Ok(caches)
     }
 
-    /// The decoder's own cache of one text.
+    /// The decoder's self-attention cache of one text.
     pub(super) fn own_cache(&self) -> Cache {
         Cache { names: ["key_cache", "value_cache"], rows: self.positions }
     }
@@ -99,7 +101,8 @@ impl<C> Parts<'_, C> {
         Ok(self.w.b.embedding(&table, ids))
     }
 
-    /// Logits [1, s, vocab] of hidden states [1, s, width], by the embedding's weights if they are tied or there are no others.
+    /// Logits [1, s, vocab] of hidden states [1, s, width], by the embedding's weights if they are
+    /// tied or the checkpoint has no head.
     pub(super) fn logits(&mut self, x: &Val, vocab: usize, width: usize, tied: bool) -> Result<Val> {
         self.w.b.enter("proj_out");
         let name = if tied || !self.w.has(HEAD) { EMBEDDING } else { HEAD };

@@ -1,4 +1,4 @@
-//! Whisper's encoder, which other families have as well.
+//! Whisper's encoder, which other families share.
 
 use super::{Heads, NORM_EPS, Projections, feed_forward};
 use crate::{
@@ -12,31 +12,33 @@ use crate::{
 pub(crate) struct Stack {
     pub(crate) layers: usize,
     pub(crate) heads: usize,
-    /// Width between the two layers of the feed-forward half.
+    /// Inner width of the feed-forward half.
     pub(crate) feed: usize,
 }
 
 impl Stack {
-    /// Attention in layers of that width.
+    /// Attention in layers of this width.
     pub(super) fn attention(self, width: usize) -> Heads {
         let projections = Projections { queries: true, keys: false, values: true, output: true, output_name: "out_proj" };
         Heads { count: self.heads, width, projections }
     }
 }
 
-/// Two convolutions, positions from a table, layers that see the whole window, a norm.
+/// An encoder with two convolutions, a position table, layers with attention over the whole window,
+/// and a norm.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Encoder {
-    /// The module above all others.
+    /// The root module.
     pub(super) root: &'static str,
     pub(super) width: usize,
-    /// Positions of its output, each of two frames.
+    /// Number of output positions, each of two frames.
     pub(super) positions: usize,
     pub(super) stack: Stack,
 }
 
 impl Encoder {
-    /// A window's spectrogram [1, mels, 2 · positions] → the last hidden state [1, positions, width].
+    /// A window's spectrogram [1, mels, 2 · positions] → the last hidden state [1, positions,
+    /// width].
     pub(super) fn write(self, w: &mut Writer<'_>, features: &Val) -> Result<Val> {
         let Encoder { root, width, positions, stack } = self;
         let x = convolved(w, features, &format!("{root}.conv1"), width, 1)?;
@@ -64,7 +66,7 @@ impl Encoder {
     }
 }
 
-/// A convolution of three taps, zeros on both sides, then GELU.
+/// A convolution of three taps with zero padding, then GELU.
 fn convolved(w: &mut Writer<'_>, x: &Val, path: &str, width: usize, stride: usize) -> Result<Val> {
     w.b.enter(path);
     let weight = w.plain(&format!("{path}.weight"), &[width, x.dim(1), 3])?;

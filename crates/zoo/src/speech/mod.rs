@@ -1,4 +1,4 @@
-//! Writes the programs of models that listen.
+//! Writes the programs of speech models.
 
 pub(crate) mod conformer;
 pub(crate) mod decoder;
@@ -15,7 +15,8 @@ use crate::{
     writer::Writer,
 };
 
-/// Samples a second, samples of a Fourier transform and from frame to frame, with which Whisper and its relatives were trained.
+/// Sample rate in Hz, window size and hop length in samples, as in the training of Whisper and
+/// related models.
 const SAMPLE_RATE: i64 = 16_000;
 const WINDOW_SIZE: i64 = 400;
 const HOP_LENGTH: i64 = 160;
@@ -27,10 +28,10 @@ fn spectrogram_facts(mels: usize) -> [(String, MethodConstant); 4] {
     facts.map(|(name, value)| (name.to_owned(), MethodConstant::Int(value)))
 }
 
-/// How far a layer norm keeps from dividing by zero, in all of these models.
+/// Epsilon of layer norms in all of these models.
 const NORM_EPS: f64 = 1e-5;
 
-/// Which projections of an attention have biases, and how the last one is called.
+/// Biases of an attention's projections, and the name of the last one.
 #[derive(Clone, Copy, Debug)]
 struct Projections {
     queries: bool,
@@ -40,7 +41,7 @@ struct Projections {
     output_name: &'static str,
 }
 
-/// Attention whose heads all have their own keys and values.
+/// Attention with separate keys and values for each head.
 #[derive(Clone, Copy, Debug)]
 struct Heads {
     count: usize,
@@ -83,7 +84,7 @@ impl Heads {
         Ok([k, v].map(|x| self.apart(w, &x, tokens)))
     }
 
-    /// What attention gave, through the output projection of module `path`.
+    /// Output projection of module `path` over the attention's result.
     fn output(self, w: &mut Writer<'_>, attended: &Val, tokens: &Int, path: &str) -> Result<Val> {
         let joined = self.joined(w, attended, tokens);
         let Projections { output, output_name, .. } = self.projections;
@@ -91,7 +92,8 @@ impl Heads {
     }
 }
 
-/// The half of a layer that works on each position: norm, wide layer, GELU, narrow layer, added to `x`.
+/// The feed-forward half of a layer: norm, wide layer, GELU, narrow layer. Its result is added to
+/// `x`.
 fn feed_forward(w: &mut Writer<'_>, x: &Val, width: usize, feed: usize, path: &str) -> Result<Val> {
     let normed = w.layer_norm(x, &format!("{path}.final_layer_norm"), NORM_EPS)?;
     let wide = w.linear(&normed, &format!("{path}.fc1"), feed, true)?;

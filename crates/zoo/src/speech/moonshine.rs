@@ -1,5 +1,5 @@
-//! Moonshine as methods that share state: `encoder` takes the waveform and fills the keys and values of cross-attention, `decoder` reads
-//! them.
+//! Moonshine as methods with shared state. `encoder` takes the waveform and fills the keys and
+//! values of cross-attention. `decoder` reads them.
 
 use flambeau_pt2::Exported;
 use flambeau_tensor::{DType, Expr};
@@ -15,23 +15,23 @@ use crate::{
 };
 
 const SAMPLE_RATE: usize = 16_000;
-/// Most samples of a window: twice what the models were trained with.
+/// Largest number of samples of a window: twice the trained length.
 const MOST_SAMPLES: usize = 64 * SAMPLE_RATE;
-/// Taps and strides of the convolutions that make positions of samples.
+/// Taps and strides of the convolutions from samples to positions.
 const CONVOLUTIONS: [(usize, usize); 3] = [(127, 64), (7, 3), (3, 2)];
 
-/// A Moonshine of any size.
+/// Hyperparameters of a Moonshine model.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Config {
     pub(crate) width: usize,
-    /// Width between the two layers of a feed-forward half.
+    /// Inner width of a feed-forward half.
     pub(crate) feed: usize,
     pub(crate) heads: usize,
     pub(crate) encoder_layers: usize,
     pub(crate) decoder_layers: usize,
     /// Whether queries, keys and values have biases.
     pub(crate) bias: bool,
-    /// Base of the rotary frequencies, and elements of a head that they turn.
+    /// Base of the rotary frequencies, and number of rotated elements of a head.
     pub(crate) theta: f64,
     pub(crate) rotary: usize,
     /// Tokens that the decoder was trained for.
@@ -39,14 +39,14 @@ pub(crate) struct Config {
     pub(crate) vocab: usize,
     /// Whether the head reads the embedding's weights.
     pub(crate) tied: bool,
-    /// The token that a text begins with, and those that end it.
+    /// First token of a text, and tokens that end it.
     pub(crate) start: i64,
     pub(crate) ends: Vec<i64>,
-    /// Element type of the checkpoint, where it says so.
+    /// Element type of the checkpoint, if stated.
     pub(crate) dtype: Option<DType>,
 }
 
-/// The methods of a checkpoint, and what a runner must know.
+/// The methods of a checkpoint, and the metadata for runners.
 pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> Result<Model> {
     let form = Form::new(checkpoint, options, "Moonshine", c.positions)?;
     let parts = || form.parts(checkpoint, c);
@@ -54,12 +54,12 @@ pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> R
     Ok(Model { methods, floats: Vec::new(), metadata: metadata(c, form), tokenizer: checkpoint.tokenizer().clone() })
 }
 
-/// Fewest samples that make a position.
+/// Least number of samples for one position.
 fn least_samples() -> usize {
     CONVOLUTIONS.iter().rev().fold(1, |places, (taps, stride)| (places - 1) * stride + taps)
 }
 
-/// Positions that so many samples make.
+/// Number of positions for a number of samples.
 fn audio_positions(samples: usize) -> usize {
     CONVOLUTIONS.iter().fold(samples, |places, (taps, stride)| (places - taps) / stride + 1)
 }
@@ -109,7 +109,7 @@ impl Parts<'_, Config> {
         self.w.b.finish(&[&x])
     }
 
-    /// The convolution of that number.
+    /// The convolution with this number.
     fn convolved(&mut self, x: &Val, number: usize, width: usize, bias: bool) -> Result<Val> {
         let (path, (taps, stride)) = (format!("model.encoder.conv{number}"), CONVOLUTIONS[number - 1]);
         self.w.b.enter(&path);
@@ -135,8 +135,8 @@ impl Parts<'_, Config> {
         Ok(w.b.add(&x, &narrow))
     }
 
-    /// `input_ids` i64 [1, s], `cache_position` i64 [s] (consecutive), `audio_length` i64 [1], the positions that the encoder made →
-    /// logits [1, 1, vocab] of the last token.
+    /// `input_ids` i64 [1, s], `cache_position` i64 [s] (consecutive), `audio_length` i64 [1], the
+    /// number of encoder positions → logits [1, 1, vocab] of the last token.
     fn decoder(mut self) -> Result<Exported> {
         let c = self.c;
         let s = self.w.b.symbol("s0", 1, self.positions);
@@ -185,7 +185,7 @@ impl Parts<'_, Config> {
         Ok(self.w.b.add(x, &mixed))
     }
 
-    /// The decoder's feed-forward half, whose wide layer has its gate behind its values.
+    /// The decoder's feed-forward half. In its wide layer, the gate follows the values.
     fn gated(&mut self, x: &Val, layer: usize) -> Result<Val> {
         let (feed, path) = (self.c.feed, format!("model.decoder.layers.{layer}"));
         let normed = self.w.scaled_layer_norm(x, &format!("{path}.final_layernorm"), NORM_EPS)?;
@@ -198,7 +198,7 @@ impl Parts<'_, Config> {
     }
 }
 
-/// The constant methods that our runner asks for.
+/// Constant methods read by the runner.
 fn metadata(c: &Config, form: Form) -> Vec<(String, MethodConstant)> {
     let size = |v: usize| MethodConstant::Int(v as i64);
     let out = [

@@ -10,49 +10,49 @@ use super::{
 };
 use crate::{Checkpoint, Error, MethodConstant, Model, Options, Result, builder::Val, model::Precision, writer::Writer};
 
-/// What models of every kind here were trained with: samples a second, of a frame and from frame to frame.
+/// Sample rate in Hz, window size and hop length in samples, as in the training of all models.
 pub(crate) const SAMPLE_RATE: usize = 16_000;
 pub(crate) const WINDOW_SIZE: usize = 400;
 pub(crate) const HOP_LENGTH: usize = 160;
 
-/// A weight that every Parakeet has.
+/// A weight in every Parakeet checkpoint.
 pub(crate) const SUBSAMPLING: &str = "encoder.subsampling.linear.weight";
 const EMBEDDING: &str = "decoder.embedding.weight";
 
-/// A Parakeet of any size.
+/// Hyperparameters of a Parakeet model.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Config {
     pub(crate) encoder: Encoder,
-    /// Tokens, the blank among them.
+    /// Number of tokens, including the blank.
     pub(crate) vocab: usize,
     pub(crate) blank: usize,
     pub(crate) head: Head,
-    /// Element type of the checkpoint, where it says so.
+    /// Element type of the checkpoint, if stated.
     pub(crate) dtype: Option<DType>,
 }
 
-/// How positions become tokens.
+/// Decoding of positions to tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Head {
-    /// Each on its own; what is said once may fill several (Graves et al. 2006).
+    /// Each position separately. One token may fill several positions (Graves et al. 2006).
     Ctc,
-    /// With what was said before in mind (Graves 2012; with durations: Xu et al. 2023).
+    /// Conditioned on the previous tokens (Graves 2012; with durations: Xu et al. 2023).
     Transducer(Transducer),
 }
 
-/// The network that hears what was said before, and the one that joins it with a position of the audio.
+/// The prediction network over previous tokens, and the joint network with audio positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Transducer {
     /// Width of both.
     pub(crate) width: usize,
     pub(crate) layers: usize,
-    /// Positions that a token may take; none where each token leaves its position to the next one.
+    /// Numbers of positions that a token may take. Empty for a transducer without durations.
     pub(crate) durations: Vec<i64>,
-    /// Most tokens of one position.
+    /// Largest number of tokens per position.
     pub(crate) most_symbols: usize,
 }
 
-/// The methods of a checkpoint, and what a runner must know.
+/// The methods of a checkpoint, and the metadata for runners.
 pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> Result<Model> {
     let Precision { dtype, scales } = Precision::new(checkpoint, options)?;
     float_caches(options, "Parakeet caches no keys and values")?;
@@ -73,8 +73,9 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// `input_features` f32 [1, frames, mels] → last hidden state [1, positions, width], and what is made of it for each position:
-    /// logits [1, positions, vocab], or what a transducer joins [1, positions, width].
+    /// `input_features` f32 [1, frames, mels] → last hidden state [1, positions, width], and an
+    /// output per position: logits [1, positions, vocab], or the joint input of a transducer [1,
+    /// positions, width].
     fn encoder(mut self) -> Result<Exported> {
         let c = self.c;
         let frames = self.w.b.symbol("s0", 1, c.encoder.frames());
@@ -89,8 +90,8 @@ impl Parts<'_> {
         self.w.b.finish(&[&hidden, &made])
     }
 
-    /// `token` i64 [1, 1] and the states `h` and `c` [layers, 1, width] → what the joint network hears of it [1, 1, width], and the
-    /// next states. A sequence begins with the blank and zeros.
+    /// `token` i64 [1, 1] and the states `h` and `c` [layers, 1, width] → the input of the joint
+    /// network [1, 1, width], and the next states. A sequence begins with the blank and zeros.
     fn decoder_step(mut self, t: &Transducer) -> Result<Exported> {
         let token = self.w.b.input("token", DType::I64, vec![Expr::Int(1), Expr::Int(1)]);
         let state = |size: usize| Expr::Int(size as i64);
@@ -137,8 +138,8 @@ impl Parts<'_> {
         Ok([b.mul(&o, &squashed), c])
     }
 
-    /// Positions `f` [1, n, width] of the encoder's second output and `g` [1, 1, width] of `decoder_step` → logits of the tokens, and
-    /// behind them those of the durations [1, n, vocab + durations].
+    /// Positions `f` [1, n, width] of the encoder's second output and `g` [1, 1, width] of
+    /// `decoder_step` → logits [1, n, vocab + durations] of tokens, then durations.
     fn joint(mut self, t: &Transducer) -> Result<Exported> {
         let width = Expr::Int(t.width as i64);
         let positions = self.w.b.symbol("s0", 1, self.c.encoder.positions);
@@ -152,7 +153,8 @@ impl Parts<'_> {
     }
 }
 
-/// The constant methods that our runner asks for; those of ExecuTorch's Parakeet have its names.
+/// Constant methods read by the runner. They use the names of ExecuTorch's Parakeet where it has
+/// them.
 fn metadata(c: &Config, dtype: DType) -> Vec<(String, MethodConstant)> {
     let size = |v: usize| MethodConstant::Int(v as i64);
     let mut out = vec![

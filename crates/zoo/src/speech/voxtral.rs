@@ -1,4 +1,4 @@
-//! Voxtral: Whisper's encoder, whose output stands in the place of tokens of a language model.
+//! Voxtral: Whisper's encoder, whose output replaces tokens of a language model.
 
 use flambeau_pt2::Exported;
 use flambeau_tensor::{DType, Expr};
@@ -10,22 +10,22 @@ use super::{
 };
 use crate::{Checkpoint, MethodConstant, Model, Options, Result, block, builder::Val, model, spec, writer::Writer};
 
-/// A Voxtral of any size.
+/// Hyperparameters of a Voxtral model.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Config {
     /// Bins of the spectrogram.
     pub(crate) mels: usize,
     /// Width of the encoder.
     pub(crate) width: usize,
-    /// Positions of the encoder's output, each of two frames.
+    /// Number of output positions of the encoder, each of two frames.
     pub(crate) positions: usize,
     pub(crate) encoder: Stack,
-    /// Positions that become one of the language model's.
+    /// Number of encoder positions per position of the language model.
     pub(crate) joined: usize,
     pub(crate) text: spec::Config,
 }
 
-/// The methods of a checkpoint, and what a runner must know.
+/// The methods of a checkpoint, and the metadata for runners.
 pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> Result<Model> {
     let settings = model::settings(checkpoint, &c.text, options)?;
     let w = Writer::new(checkpoint, settings.dtype, settings.scales);
@@ -60,7 +60,7 @@ impl Config {
 
 pub(super) const PROJECTOR: &str = "multi_modal_projector";
 
-/// Projects an encoder's results to rows of the language model's embedding.
+/// Projects an encoder's output to the language model's embedding space.
 pub(super) fn projected(w: &mut Writer<'_>, x: &Val, hidden: usize) -> Result<Val> {
     let x = w.linear(x, &format!("{PROJECTOR}.linear_1"), hidden, false)?;
     let x = w.b.gelu(&x, false);

@@ -1,4 +1,5 @@
-//! Voxtral Realtime: an encoder that listens bit by bit, whose output is added to the embeddings of a language model's tokens.
+//! Voxtral Realtime: a streaming encoder, whose output is added to the embeddings of a language
+//! model's tokens.
 
 use flambeau_pt2::Exported;
 use flambeau_tensor::{DType, Expr};
@@ -19,32 +20,33 @@ use crate::{
 
 /// Taps of both convolutions.
 const TAPS: usize = 3;
-/// Frames of the spectrogram that become a position of the encoder.
+/// Number of spectrogram frames per position of the encoder.
 const FRAMES: usize = 2;
-/// Most embeddings that the encoder gives in a call: 5 seconds.
+/// Largest number of embeddings per encoder call: 5 seconds.
 const MOST_EMBEDDINGS: usize = 64;
-/// Default limit on the tokens of a call: what goes before a recording fits, and caches behind windows stay short.
+/// Default largest number of tokens of a call. It fits the tokens before a recording, and keeps
+/// caches with windows short.
 const DEFAULT_CHUNK: usize = 64;
 
-/// A Voxtral Realtime of any size.
+/// Hyperparameters of a Voxtral Realtime model.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Config {
     /// Bins of the spectrogram.
     pub(crate) mels: usize,
     /// The encoder's layers. It has neither an embedding nor a head.
     pub(crate) encoder: spec::Config,
-    /// Positions that become one of the language model's.
+    /// Number of encoder positions per position of the language model.
     pub(crate) joined: usize,
     pub(crate) text: spec::Config,
-    /// Embeddings by which text follows what is said.
+    /// Delay of the text after the audio, in embeddings.
     pub(crate) delay: usize,
-    /// Embeddings of silence ahead of a recording.
+    /// Number of silence embeddings before a recording.
     pub(crate) left_pad: usize,
 }
 
-/// The methods of a checkpoint, and what a runner must know.
+/// The methods of a checkpoint, and the metadata for runners.
 pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> Result<Model> {
-    // Caches are as long as windows, so that positions cost nothing.
+    // Caches have the length of windows, so positions cost nothing.
     let positions = options.max_seq_len.unwrap_or(MAX_POSITIONS);
     let chunk = options.prefill_chunk.unwrap_or(DEFAULT_CHUNK.min(positions));
     let options = Options { max_seq_len: Some(positions), prefill_chunk: Some(chunk), ..*options };
@@ -70,7 +72,8 @@ pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> R
 }
 
 impl Config {
-    /// `mel_chunk` f32 [1, mels, 2 · joined · t], `enc_input_pos` i64 [joined · t] → [1, t, hidden].
+    /// `mel_chunk` f32 [1, mels, 2 · joined · t], `enc_input_pos` i64 [joined · t] → [1, t,
+    /// hidden].
     fn encode_audio_chunk(&self, checkpoint: &Checkpoint, settings: Settings) -> Result<Exported> {
         let mut w = Writer::new(checkpoint, settings.dtype, settings.scales);
         let t = w.b.symbol("s0", 1, MOST_EMBEDDINGS);
@@ -91,7 +94,8 @@ impl Config {
         decoder.w.b.finish(&[&x])
     }
 
-    /// Convolution `stride`, whose stride it is, over what it has kept and `x` [1, C, n], then GELU, as [1, width, n / stride].
+    /// Convolution number `stride`, with the same stride, over its kept inputs and `x` [1, C, n],
+    /// then GELU. Returns [1, width, n / stride].
     fn convolved(&self, decoder: &mut Decoder<'_>, x: &Val, stride: usize) -> Result<Val> {
         let (width, kept) = (self.encoder.hidden, TAPS - stride);
         let path = format!("audio_tower.embedder.conv{stride}");

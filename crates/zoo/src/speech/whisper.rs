@@ -1,4 +1,5 @@
-//! Whisper as methods that share state: `encoder` fills the keys and values of cross-attention, `decoder` reads them.
+//! Whisper as methods with shared state. `encoder` fills the keys and values of cross-attention,
+//! and `decoder` reads them.
 
 use flambeau_pt2::Exported;
 use flambeau_tensor::{DType, Expr};
@@ -15,14 +16,14 @@ use crate::{
     builder::{Int, Val},
 };
 
-/// A Whisper of any size.
+/// Hyperparameters of a Whisper model.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Config {
     /// Bins of the spectrogram.
     pub(crate) mels: usize,
     /// Width of the residual streams.
     pub(crate) width: usize,
-    /// Positions of the encoder's output, each of two frames.
+    /// Number of output positions of the encoder, each of two frames.
     pub(crate) audio_positions: usize,
     /// Tokens that the decoder was trained for.
     pub(crate) text_positions: usize,
@@ -31,14 +32,14 @@ pub(crate) struct Config {
     pub(crate) vocab: usize,
     /// Whether the head reads the embedding's weights.
     pub(crate) tied: bool,
-    /// Element type of the checkpoint, where it says so.
+    /// Element type of the checkpoint, if stated.
     pub(crate) dtype: Option<DType>,
-    /// Layer and head of the cross-attention that tells when words were said.
+    /// Layers and heads of cross-attention that align words with the audio.
     pub(crate) alignment_heads: Vec<[usize; 2]>,
     pub(crate) tokens: Tokens,
 }
 
-/// Ids that steer the decoder, and lists of those that it must not choose.
+/// Ids of control tokens, and lists of suppressed ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tokens {
     pub(crate) end: i64,
@@ -50,13 +51,13 @@ pub(crate) struct Tokens {
     pub(crate) transcribe: Option<i64>,
     pub(crate) languages: Vec<(String, i64)>,
     pub(crate) suppressed: Vec<i64>,
-    /// Ids that no text begins with.
+    /// Ids suppressed at the start of a text.
     pub(crate) suppressed_at_begin: Vec<i64>,
-    /// The last timestamp that a text may begin with, in steps.
+    /// Last timestamp that may start a text, in steps.
     pub(crate) last_initial_timestamp: usize,
 }
 
-/// The methods of a checkpoint, and what a runner must know.
+/// The methods of a checkpoint, and the metadata for runners.
 pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> Result<Model> {
     let form = Form::new(checkpoint, options, "Whisper", c.text_positions)?;
     let parts = || form.parts(checkpoint, c);
@@ -68,16 +69,16 @@ pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> R
     Ok(Model { methods, floats: Vec::new(), metadata: metadata(c, form), tokenizer: checkpoint.tokenizer().clone() })
 }
 
-/// Texts that a cache of branches has room for at least, each as long as a window's text may be.
+/// Least number of texts in a cache of branches, each with the largest length of a window's text.
 const MOST_BRANCHES: usize = 8;
 
-/// Where the tokens of a run are.
+/// Positions of the tokens of a run.
 struct Place {
     tokens: Int,
-    /// The row of the cache that the first of them gets.
+    /// Cache row of the first token.
     pos: Int,
     cache: Cache,
-    /// The rows [s, rows] that each of them sees; without it, its own and all before.
+    /// Mask [s, rows] of visible rows. Without it, each token sees its own row and all rows before.
     seen: Option<Val>,
 }
 
@@ -86,7 +87,7 @@ struct Place {
 enum Wanted {
     /// Logits of the last token [1, 1, vocab].
     Logits,
-    /// Shares of the audio's positions in the alignment heads, f32 [1, heads, s, positions].
+    /// Attention weights of the alignment heads over audio positions, f32 [1, heads, s, positions].
     Alignment,
 }
 
@@ -95,7 +96,8 @@ impl Parts<'_, Config> {
         stack.attention(self.c.width)
     }
 
-    /// `input_features` f32 [1, mels, 2 · positions] → the encoder's last hidden state [1, positions, width].
+    /// `input_features` f32 [1, mels, 2 · positions] → the encoder's last hidden state [1,
+    /// positions, width].
     fn encoder(mut self) -> Result<Exported> {
         let c = self.c;
         let frames = Expr::Int(2 * c.audio_positions as i64);
@@ -115,7 +117,7 @@ impl Parts<'_, Config> {
         self.w.b.finish(&[&x])
     }
 
-    /// `input_ids` i64 [1, s], `cache_position` i64 [s] (consecutive) → what is wanted.
+    /// `input_ids` i64 [1, s], `cache_position` i64 [s] (consecutive) → the wanted output.
     fn decoder(mut self, wanted: Wanted) -> Result<Exported> {
         let c = self.c;
         let s = self.w.b.symbol("s0", 1, self.positions);
@@ -141,9 +143,9 @@ impl Parts<'_, Config> {
         self.w.b.finish(&[&logits])
     }
 
-    /// Texts that branch, in one cache: `input_ids` i64 [1, s], each token's place in its text `text_position` i64 [s], the rows of the cache
-    /// that the tokens get, `cache_position` i64 [s] (consecutive), and which rows each of them sees, `seen` bool [s, rows] → logits
-    /// [1, s, vocab].
+    /// Decodes branching texts in one cache. `input_ids` i64 [1, s], `text_position` i64 [s] (each
+    /// token's position in its text), `cache_position` i64 [s] (consecutive cache rows), `seen`
+    /// bool [s, rows] (visible rows) → logits [1, s, vocab].
     fn branches(mut self) -> Result<Exported> {
         let rows = self.positions + MOST_BRANCHES * (self.positions / 2);
         let [s, seen_rows] = [("s0", self.positions), ("s1", rows)].map(|(name, most)| self.w.b.symbol(name, 1, most));
@@ -164,7 +166,7 @@ impl Parts<'_, Config> {
         self.w.b.finish(&[&logits])
     }
 
-    /// What the first layer reads [1, s, width] of tokens [1, s] at these places [s] of a text.
+    /// Input of the first layer [1, s, width] for tokens [1, s] at positions [s] of a text.
     fn begun(&mut self, ids: &Val, places: &Val) -> Result<Val> {
         let c = self.c;
         self.w.b.enter("model.decoder");
@@ -174,7 +176,7 @@ impl Parts<'_, Config> {
         Ok(self.w.b.add(&x, &positions))
     }
 
-    /// Logits [1, s, vocab] of what the last layer wrote [1, s, width].
+    /// Logits [1, s, vocab] of the last layer's output [1, s, width].
     fn ended(&mut self, x: &Val) -> Result<Val> {
         let c = self.c;
         let x = self.w.layer_norm(x, "model.decoder.layer_norm", NORM_EPS)?;
@@ -222,7 +224,7 @@ impl Parts<'_, Config> {
         Ok(self.w.b.add(x, &mixed))
     }
 
-    /// Which share of a head's attention each position of the audio gets, f32 [1, 1, s, positions].
+    /// A head's attention weights over audio positions, f32 [1, 1, s, positions].
     fn shares(&mut self, q: &Val, k: &Val, head: usize) -> Val {
         let scale = self.heads(self.c.decoder).scale();
         let b = &mut self.w.b;
@@ -235,7 +237,7 @@ impl Parts<'_, Config> {
     }
 }
 
-/// The constant methods that our runner asks for.
+/// Constant methods read by the runner.
 fn metadata(c: &Config, form: Form) -> Vec<(String, MethodConstant)> {
     let t = &c.tokens;
     let (int, size) = (MethodConstant::Int, |v: usize| MethodConstant::Int(v as i64));
