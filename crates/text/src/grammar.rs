@@ -1,6 +1,8 @@
 //! Constrained generation: the tokens allowed next, so that the text becomes JSON of a schema or a
 //! sentence of a grammar.
 
+mod limits;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -11,6 +13,9 @@ use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 
 use crate::error::{Error, Result};
 use crate::tokenizer::Tokenizer;
+
+/// Maximum number of lexer states of one constraint, of 1 to 2 kB each.
+const MAX_LEXER_STATES: usize = 50_000;
 
 /// Turns schemas and grammars into [`Constraint`]s on a tokenizer's tokens.
 pub struct GrammarCompiler {
@@ -60,6 +65,8 @@ impl GrammarCompiler {
         });
         factory.map(|mut factory| {
             factory.quiet();
+            factory.limits_mut().max_lexer_states = MAX_LEXER_STATES;
+            factory.limits_mut().verbose_errors = false;
             GrammarCompiler { factory }
         })
     }
@@ -69,6 +76,7 @@ impl GrammarCompiler {
     /// # Errors
     /// The schema is invalid, uses unsupported features, or is too large.
     pub fn json_schema(&self, schema: Json) -> Result<Constraint> {
+        limits::check_schema(&schema)?;
         self.compile(|| TopLevelGrammar::from_json_schema(spaced(schema)))
     }
 
@@ -77,6 +85,7 @@ impl GrammarCompiler {
     /// # Errors
     /// The grammar is none, or is too large.
     pub fn lark(&self, grammar: String) -> Result<Constraint> {
+        limits::check_grammar(&grammar)?;
         self.compile(|| TopLevelGrammar::from_lark(grammar))
     }
 

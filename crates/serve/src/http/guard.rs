@@ -10,7 +10,7 @@ use crate::{
 };
 use axum::{
     body::Body,
-    http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header},
+    http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Version, header},
 };
 
 /// Checks on a request: key, host name and origin.
@@ -47,6 +47,7 @@ impl Guard {
     /// It may not come in.
     pub(crate) fn check(&self, request: &Request<Body>) -> Result<Entry> {
         let headers = request.headers();
+        check_target(request)?;
         self.check_host(headers)?;
         // These tell nothing, and carry nothing out.
         let path = request.uri().path();
@@ -122,6 +123,23 @@ impl Guard {
     }
 }
 
+/// Checks that a request names one host, as RFC 9112 §3.2 asks. Proxies and caches may choose another one of several.
+///
+/// # Errors
+/// Status 400: no `Host`, several, or one that differs from the host in the request line.
+fn check_target(request: &Request<Body>) -> Result<()> {
+    let malformed = |message: &str| Err(ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", None, message));
+    let hosts: Vec<_> = request.headers().get_all(header::HOST).iter().collect();
+    match (&hosts[..], request.uri().authority()) {
+        ([], _) if request.version() >= Version::HTTP_11 => malformed("the request has no Host header"),
+        ([_, _, ..], _) => malformed("the request has several Host headers"),
+        ([host], Some(target)) if !host.as_bytes().eq_ignore_ascii_case(target.as_str().as_bytes()) => {
+            malformed("the host in the request line differs from the Host header")
+        }
+        _ => Ok(()),
+    }
+}
+
 /// A host without its port.
 fn host_name(host: &str) -> &str {
     match host.rsplit_once(':') {
@@ -165,6 +183,18 @@ mod tests {
         assert_eq!(get(&guard("127.0.0.1:8080", |c| c.hosts = vec!["box.lan".into()]), "box.lan:8080"), 200);
         assert_eq!(get(&guard("0.0.0.0:8080", |_| ()), "box.lan:8080"), 200);
         assert_eq!(get(&guard("0.0.0.0:8080", |c| c.hosts = vec!["box.lan".into()]), "other.lan"), 403);
+    }
+
+    #[test]
+    fn requests_name_one_host() {
+        let guard = guard("0.0.0.0:8080", |_| ());
+        let get = |target: &str, headers: &[(&str, &str)]| ask(&guard, Method::GET, target, headers);
+        let local = ("host", "localhost:8080");
+        assert_eq!(get("/health", &[local]), 200);
+        assert_eq!(get("http://localhost:8080/health", &[local]), 200);
+        assert_eq!(get("http://evil.example/health", &[local]), 400);
+        assert_eq!(get("/health", &[local, ("host", "evil.example")]), 400);
+        assert_eq!(get("/health", &[]), 400);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use flambeau::{
     runners::llm::Limits,
 };
 use flambeau_serve::{Config, Keys};
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use crate::{
     client::{Client, get, post},
@@ -131,6 +131,22 @@ pub(crate) fn heads_and_bodies_have_bounds() {
     let kind = head.replace("application/json", "text/plain");
     assert_eq!(say(&format!("{kind}content-length: 2\r\n\r\n{{}}")).0, 415);
     assert_eq!(get(server.address, "/health").status, 200);
+}
+
+pub(crate) fn schemas_beyond_the_limits_are_refused() {
+    let server = Running::new(vec![endless(&["a ", "b "], &cpu())], config());
+    let ask = |schema: Json| {
+        let format = json!({ "type": "json_schema", "json_schema": { "name": "a", "schema": schema } });
+        let messages = json!([{ "role": "user", "content": "go" }]);
+        let reply = post(server.address, CHAT, &json!({ "messages": messages, "response_format": format }));
+        (reply.status, reply.json()["error"]["message"].as_str().unwrap_or_default().to_owned())
+    };
+    let many: Vec<String> = (0..100_000).map(|i| format!("value {i}")).collect();
+    let (status, message) = ask(json!({ "enum": many }));
+    assert!(status == 400 && message.contains("more than 5000 enum values"), "{status} {message}");
+    let cycle = json!({ "$ref": "#/$defs/a", "$defs": { "a": { "$ref": "#/$defs/a" } } });
+    let (status, message) = ask(cycle);
+    assert!(status == 400 && message.contains("leads back to itself"), "{status} {message}");
 }
 
 pub(crate) fn connections_beyond_the_bound_wait() {

@@ -51,6 +51,7 @@ fn main() -> ExitCode {
         hardening::more_than_can_wait_is_told_to_come_back,
         hardening::what_may_be_too_long_is_refused_ahead,
         hardening::heads_and_bodies_have_bounds,
+        hardening::schemas_beyond_the_limits_are_refused,
         hardening::connections_beyond_the_bound_wait,
         hardening::keys_hosts_and_origins_are_asked_for,
         hardening::a_server_that_stops_lets_answers_end,
