@@ -63,9 +63,18 @@ def image(size, channels=3, name="x"):
 
 
 def shake(model):
-    """Adds noise to parameters that start as constants, so that no branch of the model stays at zero."""
+    """Makes results depend on the inputs: no branch of the model stays at zero, and no layer shrinks its input to noise.
+
+    Parameters that start as constants get noise. Weights [out, ...] whose elements are small for their fan-in, as in
+    configurations with narrow layers, are scaled to a standard deviation of 1 / sqrt(fan-in).
+    """
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.is_floating_point() and parameter.numel() > 1 and parameter.max() == parameter.min():
+            if not parameter.is_floating_point() or parameter.numel() < 2:
+                continue
+            if parameter.max() == parameter.min():
                 parameter.add_(torch.randn_like(parameter) * 0.02)
+            wanted = parameter[0].numel() ** -0.5
+            if parameter.dim() > 1 and parameter.std() < wanted / 2:
+                parameter.mul_(wanted / parameter.std())
     return model
