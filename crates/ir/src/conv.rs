@@ -8,13 +8,14 @@ use crate::{
     node::{Conv1D, Conv2D, Conv3D, ConvTranspose1D, ConvTranspose2D, ConvTranspose3D, Node},
 };
 
-/// A convolution over one to three axes, channels last; weights are `[Co, K.., Ci / groups]`, also for transposed ones.
+/// A convolution over one to three axes, channels last. Weights are `[Co, K.., Ci / groups]`, also
+/// for transposed convolutions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Convolution {
     pub x: In,
     pub w: In,
     pub out: Out,
-    /// From the outermost spatial axis on.
+    /// Spatial axes, outermost first.
     pub axes: SmallVec<[WindowAxis; 3]>,
     pub groups: i32,
     pub transposed: bool,
@@ -39,7 +40,8 @@ macro_rules! convolutions {
         )*
 
         impl Convolution {
-            /// The node for this many axes, if there is one and its fields can hold the numbers.
+            /// The node for this number of axes, if there is one and its fields can hold the
+            /// numbers.
             pub fn node(&self) -> Option<Node> {
                 let (x, w, out, groups) = (self.x, self.w, self.out, self.groups);
                 match (self.transposed, &self.axes[..]) {

@@ -1,4 +1,5 @@
-//! Effects and costs in the node table: the bytes that a node moves and the operations that it computes.
+//! Effects and costs in the node table. Costs are the bytes moved and the operations computed by a
+//! node.
 
 use flambeau_tensor::numel;
 
@@ -11,13 +12,14 @@ use crate::{
 /// Side effects and hidden inputs of a node, besides its named slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing: equal operands give equal results, so the node may run at compile time, once for several, or not at all.
+    /// None. Equal operands give equal results, so a node may run at compile time, be merged with
+    /// equal nodes, or be removed.
     Pure,
     /// A random number generator: the session's, unless the value slot holds a seed.
     Random(Option<InVid>),
-    /// State of the session that lies in no slot.
+    /// State of the session outside of slots.
     Stateful,
-    /// Whatever the chains that it runs depend on and change.
+    /// Effects of the chains that the node runs.
     RunsChains,
 }
 
@@ -26,21 +28,23 @@ pub enum Effect {
 pub enum Cost {
     /// Integers and sizes on the host.
     Free,
-    /// Nothing is moved: the results are elements of the operand, in its storage, under another shape or other strides.
+    /// No data is moved. The results are elements in the operand's storage, with another shape or
+    /// other strides.
     View(In),
-    /// The elements of the operand in row-major storage: a view if they lie so already, else a copy.
+    /// The elements of the operand in row-major storage: a view if they are already row-major, else
+    /// a copy.
     Relayout(In),
-    /// Every operand is read and every result written once.
+    /// Every operand is read once, and every result is written once.
     Stream,
-    /// Indices choose which elements of an operand are read; as many as are written.
+    /// Indices select the elements of an operand. As many elements are read as written.
     Gather,
     /// This operand replaces part of a tensor.
     Update(In),
     /// `x @ w`.
     Product(In, In, Out),
-    /// `x @ w`, where an element of `w` takes this number of bits in 32-bit words.
+    /// `x @ w`, with elements of `w` packed in this number of bits in 32-bit words.
     PackedProduct(In, In, i32, Out),
-    /// `x @ w` by matrices of `w` that indices choose.
+    /// `x @ w`, with matrices of `w` selected by indices.
     GatheredProduct(In, Out),
     /// `softmax(q @ k^T) @ v`, with the operands `q` and `k`.
     Attention(In, In, Out),
@@ -51,12 +55,13 @@ pub enum Cost {
 }
 
 impl Cost {
-    /// The tensor that the results are views of.
+    /// The viewed tensor, if the results are views.
     pub fn viewed(self) -> Option<Tid> {
         if let Cost::View(x) = self { Some(x.0) } else { None }
     }
 
-    /// Floating-point operations of a product, given what the slots hold after the run; 0 for other nodes.
+    /// Floating-point operations of a product, given the slot contents after the run. 0 for other
+    /// nodes.
     pub fn flops(self, contents: &impl Contents) -> u64 {
         let numel = |tid| elements(contents, tid);
         let axis = |x: In, axis: usize| contents.tensor(x.0).and_then(|(_, shape)| shape.get(axis).copied()).unwrap_or(0);
@@ -72,7 +77,8 @@ impl Cost {
         2u64.saturating_mul(multiplications as u64)
     }
 
-    /// Floating-point operations of a product with one row on the left, of which only the weights need be known; 0 for other nodes.
+    /// Floating-point operations of a product with one row on the left. Only the weights must be
+    /// known. 0 for other nodes.
     pub fn flops_of_one_row(self, contents: &impl Contents) -> u64 {
         let weights = match self {
             Cost::Product(_, w, _) => elements(contents, w.0),
@@ -84,8 +90,8 @@ impl Cost {
 }
 
 impl Node {
-    /// Bytes that a run reads and writes, given what the slots hold after it; 0 where nothing is moved, and where more than sizes
-    /// decides.
+    /// Bytes that a run reads and writes, given the slot contents after it. 0 if no data is moved,
+    /// or if the count depends on more than sizes.
     pub fn bytes(&self, contents: &impl Contents) -> u64 {
         match self.cost() {
             Cost::Free | Cost::View(_) | Cost::GatheredProduct(..) | Cost::Unknown => 0,
@@ -100,7 +106,7 @@ impl Node {
         }
     }
 
-    /// The tensors that the node names in some role, each once.
+    /// The distinct tensors of a node in the wanted roles.
     pub fn tensors(&self, wanted: impl Fn(Role) -> bool) -> Vec<Tid> {
         let mut found = Vec::new();
         self.walk(&mut |role, slot| match slot {
@@ -111,7 +117,7 @@ impl Node {
     }
 }
 
-/// Bytes in tensor slots; an empty one counts nothing.
+/// Total bytes in tensor slots. Unset slots count as 0.
 pub fn bytes_of(contents: &impl Contents, tids: &[Tid]) -> u64 {
     let bytes = |&tid: &Tid| contents.tensor(tid).and_then(|(dtype, shape)| numel(shape)?.checked_mul(dtype.size()));
     tids.iter().filter_map(bytes).map(|n| n as u64).sum()

@@ -1,9 +1,11 @@
-//! The seam between programs and engines.
+//! The interface between programs and engines.
 //!
-//! Four object-safe traits cross it: an [`Engine`] loads a checked graph and its [`Constants`] into a [`Session`], and [may
-//! run](Engine::run_last_of_each) several sessions as one; a session that samples tokens on its device also offers
-//! [`PipelinedDecoding`]. Their interface is plain data: values, options, shared state, measurements. What engines do alike
-//! stands here once: [binding inputs](bind_inputs), [errors of nodes](OpError), [shared buffers](SharedBuffers), [profiles](Profile).
+//! It has four object-safe traits. An [`Engine`] loads a checked graph and its [`Constants`] into a
+//! [`Session`], and [may run](Engine::run_last_of_each) several sessions as one. A session that
+//! samples tokens on its device also offers [`PipelinedDecoding`]. They exchange plain data:
+//! values, options, shared state, measurements. The module also holds shared parts of engines:
+//! [binding inputs](bind_inputs), [errors of nodes](OpError), [shared buffers](SharedBuffers) and
+//! [profiles](Profile).
 
 mod binding;
 mod buffers;
@@ -42,7 +44,7 @@ pub enum Value {
     Int(i32),
 }
 
-/// Where a program's constants come from.
+/// Source of a program's constants.
 pub trait Constants {
     /// The bytes stored under a key, shared with their source.
     fn get(&self, key: &str) -> Option<Bytes>;
@@ -51,9 +53,10 @@ pub trait Constants {
 /// Options for loading a program.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
-    /// Cache of `UpdateAndAttend` nodes; absent if the program has none.
+    /// Cache of `UpdateAndAttend` nodes. Absent if the program has none.
     pub kv_cache: Option<KvCacheConfig>,
-    /// State in common with whatever else is loaded with it; `None`: each session has buffers and a cache of its own.
+    /// State shared with all sessions loaded with it. `None` means that each session has separate
+    /// buffers and a separate cache.
     pub shared: Option<SharedState>,
 }
 
@@ -68,25 +71,27 @@ pub trait Engine: Send + Sync {
     /// [`EngineError::Unsupported`] names every node that the engine lacks, before anything runs.
     fn load(&self, graph: Arc<Checked>, constants: &dyn Constants, options: &LoadOptions) -> Result<Box<dyn Session>, EngineError>;
 
-    /// [`Session::run_last`] of each of these sessions, which this engine loaded; outcomes are in their order. One that fails or panics
-    /// leaves the others alone. An engine may compute sessions of one graph together, so that it reads each weight once for all of
-    /// them; by default they run one after the other.
+    /// Calls [`Session::run_last`] for each run and returns outcomes in the same order. This engine
+    /// must have loaded the sessions. A run that fails or panics does not affect the others. An
+    /// engine may compute sessions of one graph together, and read each weight once. By default,
+    /// they run one after another.
     fn run_last_of_each(&self, runs: &mut [Run<'_>]) -> Vec<Outcome> {
         runs.iter_mut().map(Run::alone).collect()
     }
 }
 
-/// A loaded graph with its mutable buffers: its own, or those that its [`LoadOptions::shared`] holds.
+/// A loaded graph with its mutable buffers, or with buffers in its [`LoadOptions::shared`].
 pub trait Session: Any + Send {
-    /// Runs the main chain. `inputs` and the result are in the order of the graph's input and output maps; results have the
-    /// element types of the graph's metadata.
+    /// Runs the main chain. `inputs` and the result are in the order of the graph's input and
+    /// output maps. Results have the element types of the graph's metadata.
     ///
     /// # Errors
     /// After an error, buffers may be partly updated.
     fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>, EngineError>;
 
-    /// As [`run`](Self::run), for a caller that reads only the last entry of each result along its second-to-last axis, as one
-    /// does who wants the logits of the next token. An engine may leave the others out; that axis then has size 1.
+    /// As [`run`](Self::run), for callers that read only the last entry of each result along its
+    /// second-to-last axis, such as the logits of the next token. An engine may omit the other
+    /// entries. The axis then has size 1.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -94,39 +99,40 @@ pub trait Session: Any + Send {
         self.run(inputs)
     }
 
-    /// Pipelined decoding, if the engine samples on its device and can take back steps of the graph.
+    /// Pipelined decoding, if the engine samples on its device and can cancel steps of the graph.
     fn pipelined(&mut self) -> Option<&mut dyn PipelinedDecoding> {
         None
     }
 
-    /// Sets every mutable buffer and cache back to what loading left.
+    /// Resets every mutable buffer and cache to its contents after loading.
     fn reset(&mut self);
 
-    /// Copies of parts of the mutable buffers, in their order; `None` if the engine keeps them to itself.
+    /// Copies parts of the mutable buffers, in order. `None` if the engine does not support it.
     fn read_state(&mut self, _parts: &[StatePart]) -> Option<Result<Vec<Tensor>, EngineError>> {
         None
     }
 
-    /// Puts copies that [`read_state`](Self::read_state) gave into the place of the parts.
+    /// Writes copies from [`read_state`](Self::read_state) back into the parts.
     ///
     /// # Errors
-    /// A copy has another type or shape than its part, or the engine keeps its buffers to itself.
+    /// A copy has another type or shape than its part, or the engine does not support it.
     fn write_state(&mut self, _parts: &[(StatePart, &Tensor)]) -> Result<(), EngineError> {
         Err(EngineError::Arguments("this engine takes no copies of state".into()))
     }
 
-    /// How the steps of all runs were prepared, if the engine prepares some ahead.
+    /// Counts of planned and unplanned steps of all runs, if the engine plans steps in advance.
     fn steps(&self) -> Option<Steps> {
         None
     }
 
-    /// Time per node since the last call, if the session was asked to measure: (node name, calls, nanoseconds).
+    /// Time per kind of node since the last call, if measuring is on: (node name, calls,
+    /// nanoseconds).
     fn take_profile(&mut self) -> Vec<(&'static str, u64, u64)> {
         Vec::new()
     }
 
-    /// Every step since the last call, if the session was asked to measure and measures steps. A session may give up the
-    /// latest ones when there are very many.
+    /// Measured steps since the last call, if measuring is on and the session measures steps. A
+    /// session may drop the latest steps if there are very many.
     fn take_spans(&mut self) -> Vec<Span> {
         Vec::new()
     }
@@ -136,7 +142,7 @@ pub trait Session: Any + Send {
 mod tests {
     use super::*;
 
-    /// A session of an engine that does only what it must.
+    /// A session with only the required methods.
     struct Plain;
 
     impl Session for Plain {
@@ -160,7 +166,7 @@ mod tests {
         }
     }
 
-    /// A session that bears no inputs.
+    /// A session that panics if it gets inputs.
     struct Fragile;
 
     impl Session for Fragile {

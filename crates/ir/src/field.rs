@@ -1,4 +1,4 @@
-//! Field types of the node table. A type states what a field means (its role) and how it is written.
+//! Field types of the node table. A type determines a field's role and its encoding.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ role_types! {
     In(Tid);
     /// A tensor slot that the node writes.
     Out(Tid);
-    /// A tensor slot that a chain run by the node writes, and that the node reads or replaces.
+    /// A tensor slot that the node's chain writes and the node reads or replaces.
     InOut(Tid);
     /// A value slot that the node reads.
     InVid(Vid);
@@ -79,7 +79,7 @@ pub enum QuantMode {
 }
 
 impl QuantMode {
-    /// Every mode with its name on the wire.
+    /// All modes with their names on the wire.
     pub const ALL: [(QuantMode, &'static str); 4] =
         [(QuantMode::Affine, "affine"), (QuantMode::Nvfp4, "nvfp4"), (QuantMode::Mxfp4, "mxfp4"), (QuantMode::Mxfp8, "mxfp8")];
 
@@ -88,7 +88,7 @@ impl QuantMode {
         QuantMode::ALL[self as usize].1
     }
 
-    /// The mode of that name.
+    /// The mode with this name.
     pub fn from_name(name: &str) -> Option<QuantMode> {
         QuantMode::ALL.iter().find(|m| m.1 == name).map(|m| m.0)
     }
@@ -118,7 +118,7 @@ impl fmt::Display for Slot {
     }
 }
 
-/// A slot met on a walk over a node's fields.
+/// A mutable reference to a slot in a node's fields.
 #[derive(Debug, PartialEq, Eq)]
 pub enum SlotRef<'a> {
     Tensor(&'a mut Tid),
@@ -126,7 +126,7 @@ pub enum SlotRef<'a> {
 }
 
 impl SlotRef<'_> {
-    /// The slot that is referred to.
+    /// The referenced slot.
     pub fn get(&self) -> Slot {
         match self {
             SlotRef::Tensor(tid) => Slot::Tensor(**tid),
@@ -145,7 +145,8 @@ pub trait Field: Clone {
         self.clone().walk_mut(&mut |role, slot| f(role, slot.get()));
     }
 
-    /// Calls `f` on every slot in the field, in order. Slots may be renumbered through the reference.
+    /// Calls `f` on every slot in the field, in order. Slots may be renumbered through the
+    /// reference.
     fn walk_mut(&mut self, f: &mut dyn FnMut(Role, SlotRef<'_>)) {
         let _ = f;
     }
@@ -160,7 +161,8 @@ pub trait Field: Clone {
         1
     }
 
-    /// JSON form. Slots are the strings `t3` and `v1`; floats that JSON lacks are `inf`, `-inf`, `nan`.
+    /// JSON form. Slots are strings such as `t3` and `v1`. Floats that JSON lacks are `inf`,
+    /// `-inf`, `nan`.
     fn to_json(&self) -> Value;
 
     /// The inverse of [`Field::to_json`].
@@ -372,7 +374,7 @@ integer_fields!(i8, i32, u32, u64);
 
 impl Field for f32 {
     const TYPE: &'static str = "f32";
-    /// The shortest decimal that reads back as the same number.
+    /// The shortest decimal that parses to the same number.
     fn to_json(&self) -> Value {
         let short = self.to_string().parse().ok().filter(|&v: &f64| v as f32 == *self);
         float_to_json(short.unwrap_or(f64::from(*self)))

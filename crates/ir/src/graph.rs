@@ -11,13 +11,13 @@ use crate::{
 /// Role of a tensor slot. The classes occupy consecutive ranges of slot numbers in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SlotClass {
-    /// Bound to named data when the program is loaded; only the init chain may replace it.
+    /// Bound to named data when the program is loaded. Only the init chain may replace it.
     Constant,
     Input,
     Output,
     /// Zero at load, kept from run to run.
     Buffer,
-    /// Means nothing outside of one run; numbers are reused freely.
+    /// Valid only during one run. Numbers are reused freely.
     Temp,
 }
 
@@ -32,12 +32,12 @@ pub struct SlotCounts {
 }
 
 impl SlotCounts {
-    /// Number of tensor slots; the sum cannot overflow 64 bits.
+    /// Number of tensor slots. The sum cannot overflow 64 bits.
     pub fn total(&self) -> u64 {
         self.non_temp() + u64::from(self.temps)
     }
 
-    /// Number of slots that have metadata: all but the temporary ones.
+    /// Number of slots with metadata: all except temporary slots.
     pub fn non_temp(&self) -> u64 {
         [self.constants, self.inputs, self.outputs, self.buffers].iter().map(|&n| u64::from(n)).sum()
     }
@@ -66,7 +66,7 @@ impl SlotCounts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MetaDim {
     Static(u32),
-    /// Known at run time; `max` absent means unbounded.
+    /// Known at run time. An absent `max` means unbounded.
     Dynamic {
         min: u32,
         max: Option<u32>,
@@ -78,7 +78,8 @@ pub enum MetaDim {
 pub struct TensorMeta {
     pub shape: Vec<MetaDim>,
     pub dtype: DType,
-    /// Outermost to innermost; `None` for row-major tensors of rank 0 (and where a writer leaves it out).
+    /// Axes from outermost to innermost. `None` for row-major tensors of rank 0, or if the writer
+    /// omits it.
     pub dim_order: Option<Vec<u8>>,
 }
 
@@ -109,7 +110,7 @@ impl TensorMeta {
 /// A sequence of nodes.
 pub type Chain = Vec<Node>;
 
-/// A delegate program. Nothing about it has been verified: see [`check`](fn@crate::check).
+/// An unverified delegate program. See [`check`](fn@crate::check).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Graph {
     pub slots: SlotCounts,
@@ -118,7 +119,7 @@ pub struct Graph {
     pub chains: Vec<Chain>,
     /// Index of the chain that a run executes.
     pub main: u32,
-    /// Index of the chain that loading executes; it alone may write constants.
+    /// Index of the chain that loading executes. Only this chain may write constants.
     pub init: Option<u32>,
     /// Slots that receive the delegate call's first arguments, in order.
     pub inputs: Vec<Slot>,
@@ -128,7 +129,7 @@ pub struct Graph {
     pub buffers: Vec<Tid>,
     /// Names of slots. A constant's name is the key of its data.
     pub names: Vec<(String, Slot)>,
-    /// Metadata by tensor slot number, for all but the temporary ones.
+    /// Metadata by tensor slot number, for all except temporary slots.
     pub meta: Vec<TensorMeta>,
 }
 
@@ -145,23 +146,25 @@ impl Graph {
         Tid(before[..=class as usize].iter().fold(i, |n, &count| n.saturating_add(count)))
     }
 
-    /// The name last given to a slot.
+    /// The last name of a slot.
     pub fn name_of(&self, slot: Slot) -> Option<&str> {
         self.names.iter().rev().find(|(_, s)| *s == slot).map(|(n, _)| n.as_str())
     }
 
-    /// Whether a run can be taken back by running again from an earlier position: all that lasts is written to places which the
-    /// caller names, so that the next run overwrites it. A state that every run carries on, and a draw without a seed, cannot.
+    /// Whether running again from an earlier position undoes a run. All persistent writes must be
+    /// at positions given by the caller, so the next run overwrites them. Recurrent state and
+    /// random numbers without a seed prevent this.
     pub fn is_rewindable(&self) -> bool {
         !self.draws_without_seed() && self.carried_buffers().is_empty()
     }
 
-    /// Whether a run depends on random numbers that nobody names.
+    /// Whether a run depends on random numbers without a seed.
     pub fn draws_without_seed(&self) -> bool {
         self.run_nodes().any(|node| node.effect() == Effect::Random(None))
     }
 
-    /// The buffers that runs carry on: written elsewhere than at places which the caller names. In ascending order.
+    /// Buffers with recurrent state: written at positions that the caller does not determine. In
+    /// ascending order.
     pub fn carried_buffers(&self) -> Vec<Tid> {
         let constant = |tid: Tid| self.slots.class(tid) == Some(SlotClass::Constant);
         let mut carried = Vec::new();
@@ -183,12 +186,13 @@ impl Graph {
         carried
     }
 
-    /// Nodes of all chains but the one that runs once.
+    /// Nodes of all chains except the init chain.
     fn run_nodes(&self) -> impl Iterator<Item = &Node> {
         self.chains.iter().enumerate().filter(|&(i, _)| self.init != Some(i as u32)).flat_map(|(_, nodes)| nodes)
     }
 
-    /// The buffers that a chain, or one that it runs, writes; each once, in the order of their first writes.
+    /// The distinct buffers that a chain writes, directly or through other chains, in the order of
+    /// first writes.
     pub fn buffers_written_by(&self, chain: ChainId) -> Vec<Tid> {
         let (mut todo, mut seen) = (vec![chain], vec![false; self.chains.len()]);
         let (mut written, mut is_written) = (Vec::new(), vec![false; self.slots.buffers as usize]);
@@ -214,7 +218,7 @@ impl Graph {
         written
     }
 
-    /// Every value slot number is below this.
+    /// Whether the value slot exists.
     pub fn has_value(&self, vid: Vid) -> bool {
         vid.0 < self.values
     }

@@ -1,11 +1,11 @@
-//! The JSON form of a graph, for tools that want to look at one.
+//! The JSON form of a graph, for inspection tools.
 
 use serde_json::{Map, Value, json};
 
 use crate::{Graph, MetaDim, Node, Slot, TensorMeta, Tid};
 
-/// The graph as one JSON object. Slots are the strings `t3` and `v1`; each node is an object whose `op` is its name; fields that
-/// have their default are left out.
+/// The graph as one JSON object. Slots are strings such as `t3` and `v1`. Each node is an object
+/// with its name as `op`. Fields with default values are omitted.
 pub fn to_json(graph: &Graph) -> Value {
     let slots = &graph.slots;
     json!({

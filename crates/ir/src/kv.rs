@@ -1,13 +1,14 @@
-//! The cache behind `UpdateAndAttend` nodes: which slots of its storage a step writes and reads. Engines hold the storage.
+//! The cache of `UpdateAndAttend` nodes: computes the slots that a step writes and reads. Engines
+//! hold the storage.
 
 use flambeau_tensor::DType;
 
 use crate::InferError;
 
-/// Positions for which a layer without a window holds storage at first; it doubles as needed.
+/// Initial number of positions in the storage of a layer without a window. It doubles as needed.
 const INITIAL_CAPACITY: usize = 512;
 
-/// Configuration of the cache behind `UpdateAndAttend` nodes.
+/// Configuration of the cache of `UpdateAndAttend` nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvCacheConfig {
     /// Positions that the cache can hold.
@@ -16,21 +17,22 @@ pub struct KvCacheConfig {
     pub layers: Vec<KvLayer>,
     /// Storage type of keys and values.
     pub dtype: DType,
-    /// Most positions written by one step; bounds the storage of windowed layers. `None`: the window.
+    /// Largest number of positions written by one step. It bounds the storage of windowed layers.
+    /// `None` means the window.
     pub max_write: Option<usize>,
 }
 
 /// One layer of a [`KvCacheConfig`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvLayer {
-    /// Positions that stay visible; `None` keeps all.
+    /// Number of positions that stay visible. `None` keeps all.
     pub window: Option<usize>,
     pub n_kv_heads: usize,
     pub head_dim: usize,
 }
 
 impl KvCacheConfig {
-    /// Bytes of a cache that is full.
+    /// Bytes of a full cache.
     pub fn bytes(&self) -> usize {
         let slots = |layer: &KvLayer| layer.window.and_then(|window| ring_slots(window, self.max_write)).unwrap_or(self.capacity);
         let of = |layer: &KvLayer| slots(layer).saturating_mul(layer.n_kv_heads).saturating_mul(layer.head_dim);
@@ -39,7 +41,7 @@ impl KvCacheConfig {
     }
 }
 
-/// Physical runs of slots, oldest position first: start and length, the second possibly empty.
+/// Physical runs of slots as (start, length), oldest position first. The second may be empty.
 pub type Runs = [(usize, usize); 2];
 
 /// Effect of one step on a layer.
@@ -47,9 +49,9 @@ pub type Runs = [(usize, usize); 2];
 pub struct KvStep {
     /// Slots of the step's own positions.
     pub writes: Runs,
-    /// Slots of the keys that the step's queries see, all together.
+    /// Slots of all keys that the step's queries see.
     pub reads: Runs,
-    /// The layer's window, if keys that are read lie outside of it for some of the step's queries.
+    /// The layer's window, if some read keys are outside of it for some queries of the step.
     pub window: Option<usize>,
 }
 
@@ -57,7 +59,8 @@ fn refuse<T>(what: impl Into<String>) -> Result<T, InferError> {
     Err(InferError::Shape(what.into()))
 }
 
-/// Slots of a windowed layer: every key that some query of a step still sees, and the step's own.
+/// Number of slots of a windowed layer: all keys that a query of a step sees, and the step's own
+/// keys.
 fn ring_slots(window: usize, max_write: Option<usize>) -> Option<usize> {
     window.checked_add(max_write.unwrap_or(window))?.checked_sub(1)
 }
@@ -69,7 +72,7 @@ fn runs(start: usize, count: usize, slots: usize) -> Runs {
     [(at, first), (0, count - first)]
 }
 
-/// Accepts a configuration.
+/// Checks a configuration.
 fn check(config: &KvCacheConfig) -> Result<(), InferError> {
     if config.capacity == 0 || config.max_write == Some(0) || !config.dtype.is_float() {
         return refuse("the cache needs a capacity, a step size above zero and a float type");
@@ -100,11 +103,11 @@ struct Layer<P> {
 }
 
 impl<P> KvCache<P> {
-    /// An empty cache, whose pools `zeros` makes.
+    /// Creates an empty cache with pools from `zeros`.
     ///
     /// # Errors
-    /// For a capacity, window, head count or head size of zero, a type that is not floating, or a window beyond the address space;
-    /// and if `zeros` fails.
+    /// If a capacity, window, head count or head size is zero, the type is not floating, or a
+    /// window exceeds the address space. Errors of `zeros` are returned.
     pub fn new<E: From<InferError>>(config: &KvCacheConfig, zeros: impl Fn([usize; 4]) -> Result<P, E>) -> Result<KvCache<P>, E> {
         check(config)?;
         let layer = |layer: &KvLayer| {
@@ -139,11 +142,12 @@ impl<P> KvCache<P> {
         Ok(&self.layers[self.index(id)?].pools)
     }
 
-    /// Where keys and values of these shapes, `[1, heads, T, head_dim]`, go if they are written from `position` on, and the pools to
-    /// write them to. If the layer has too few slots, `grow` first gives each pool the second number of slots instead of the first.
+    /// Plans a write of keys and values of these shapes, `[1, heads, T, head_dim]`, from `position`
+    /// on. Returns the effect and the pools. If the layer has too few slots, `grow` first enlarges
+    /// each pool from the first to the second number of slots.
     ///
     /// # Errors
-    /// If they do not fit the layer, the step reaches beyond the capacity, or `grow` fails.
+    /// If the shapes do not match the layer, the step exceeds the capacity, or `grow` fails.
     pub fn step<E: From<InferError>>(
         &mut self,
         id: i32,
@@ -200,12 +204,12 @@ impl<P> KvCache<P> {
 mod tests {
     use super::*;
 
-    /// A layer of 2 heads of 3 numbers.
+    /// A configuration with one layer of 2 heads with 3 elements.
     fn config(capacity: usize, window: Option<usize>, max_write: Option<usize>) -> KvCacheConfig {
         KvCacheConfig { capacity, layers: vec![KvLayer { window, n_kv_heads: 2, head_dim: 3 }], dtype: DType::F32, max_write }
     }
 
-    /// A cache whose pools are their shapes.
+    /// A cache with shapes in place of pools.
     fn cache(config: &KvCacheConfig) -> Result<KvCache<[usize; 4]>, InferError> {
         KvCache::new(config, Ok)
     }
@@ -241,7 +245,8 @@ mod tests {
 
     #[test]
     fn a_window_is_a_ring_of_every_key_that_a_step_sees() {
-        // Four positions stay visible and four may be written at once, the first of which sees three of those before it.
+        // Four positions stay visible, and four may be written at once. The first written position
+        // sees three earlier ones.
         let mut cache = cache(&config(100, Some(4), None)).unwrap();
         assert_eq!(cache.layer(0).unwrap(), &[[1, 2, 7, 3]; 2]);
         let none = (0, 0);

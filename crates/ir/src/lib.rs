@@ -1,17 +1,21 @@
-//! The MLX graph: what a delegate program is, when it is valid, and who may run it.
+//! The MLX graph: delegate programs, the checker, and the interface of engines.
 //!
-//! A [`Graph`] is chains of [`Node`]s over numbered slots. Tensor slots fall into five classes ([`SlotClass`]); value slots hold
-//! 32-bit integers. Every node is functional: it reads all operands, then binds new tensors to its result slots; `out` may be an
-//! operand, and temporary slots are reused for tensors of other shapes. Mutable buffers keep what the last run bound to them.
+//! A [`Graph`] consists of chains of [`Node`]s over numbered slots. Tensor slots have five classes
+//! ([`SlotClass`]), and value slots hold 32-bit integers. Every node is functional: it reads all
+//! operands, then binds new tensors to its result slots. `out` may be an operand, and temporary
+//! slots are reused for tensors of other shapes. Mutable buffers keep their contents from the last
+//! run.
 //!
-//! Only [`check`](fn@check) makes a [`Checked`] graph, and only a checked graph is executed or written. The checker proves every index of
-//! the file; shapes that depend on the call are proved by the same rules ([`infer`]) when the call's sizes are known.
+//! Only [`check`](fn@check) creates a [`Checked`] graph, and only a checked graph is executed or
+//! written. The checker proves every index of the file. Shapes that depend on the call are proved
+//! by the same rules ([`infer`]) once its sizes are known.
 //!
-//! Everything that is said of a node follows from its row in the table ([`for_each_node`]) and its rule ([`Infer`]): slot walks,
-//! the text form ([`text`]), JSON ([`json`]) and the codec of the wire crate expand from the row; the compiler, the checker and
-//! engines share the rule. Fused nodes have decompositions into primitive ones ([`decompose`]).
+//! A node is defined by its row in the table ([`for_each_node`]) and its rule ([`Infer`]). Slot
+//! walks, the text form ([`text`]), JSON ([`json`]) and the codec of the wire crate are generated
+//! from the row. The compiler, the checker and engines share the rule. Fused nodes have
+//! decompositions into primitive nodes ([`decompose`]).
 //!
-//! This crate sees no bytes and executes nothing.
+//! This crate neither reads files nor executes graphs.
 //!
 //! ```
 //! let graph: flambeau_ir::Graph = "\

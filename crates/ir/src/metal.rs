@@ -1,18 +1,22 @@
-//! Which kernel a `MetalKernel` node is: ExecuTorch's exporter emits a handful, told apart by name, operands and template arguments.
+//! Identifies the kernels of `MetalKernel` nodes. ExecuTorch's exporter emits a few, identified by
+//! name, operands and template arguments.
 
 use crate::MetalKernel;
 
-/// A kernel that engines know how to compute without its text.
+/// A kernel that engines can compute without its source text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KnownKernel {
-    /// The gated delta rule of linear attention: q, k `[B, T, Hk, Dk]`, v `[B, T, Hv, Dv]`, g, beta `[B, T, Hv]`, state
-    /// `[B, Hv, Dv, Dk]`, T; per step `S = g·S`, `S += (v − S·k)·beta ⊗ k`, `y = S·q`, all in f32. Results: y, and the last state.
+    /// The gated delta rule of linear attention: q, k `[B, T, Hk, Dk]`, v `[B, T, Hv, Dv]`, g, beta
+    /// `[B, T, Hv]`, state `[B, Hv, Dv, Dk]`, T. Each step computes `S = g·S`, `S += (v − S·k)·beta
+    /// ⊗ k`, `y = S·q` in f32. Results: y, and the last state.
     GatedDeltaStep,
     /// Euclidean length of each row of `D`: x `[.., D]`, result `[.., 1]`.
     RowNorm,
-    /// Two codes a byte, the even element's in the high half: a value's code is the number of the 15 boundaries below it.
+    /// Two codes per byte, with the even element in the high half. A value's code is the number of
+    /// the 15 boundaries below it.
     CodebookCompress,
-    /// Entries of a codebook of 16 times the row's norm: packed `[.., D/2]`, norms `[.., 1]`, result `[.., D]`.
+    /// Entries of a codebook of 16 times the row's norm: packed `[.., D/2]`, norms `[.., 1]`,
+    /// result `[.., D]`.
     CodebookExpand,
     /// `x @ weightᵀ + bias` with rows in GGUF blocks: x `[.., K]`, weight `[N, ..]`, bias `[N]`.
     GgufLinear(GgufBlock),
@@ -33,7 +37,8 @@ pub enum GgufBlock {
     Q6K,
 }
 
-/// A row of the table: a kernel's name, operands (those after the first `required` may be absent), results, template arguments.
+/// A row of the table: a kernel's name, operands, results and template arguments. Operands after
+/// the first `required` ones are optional.
 struct Row {
     kernel: KnownKernel,
     name: &'static str,
@@ -79,7 +84,7 @@ const ROWS: &[Row] = &[
     embedding(GgufBlock::Q6K, "gguf_q6k_embedding", &["OutT", "K"]),
 ];
 
-/// A name so plain says little, so the text, without its spaces, must be this.
+/// This name is too common to identify a kernel, so the source without spaces must match as well.
 const SUM: Row = row(KnownKernel::Sum, "vadd", &["a", "b"], &[]);
 const SUM_TEXT: &str = "uintidx=thread_position_in_grid.x;if(idx<a_shape[0]){out[idx]=a[idx]+b[idx];}";
 
@@ -94,14 +99,14 @@ impl Row {
 }
 
 impl MetalKernel {
-    /// The kernel that the node is, if it is a known one.
+    /// The known kernel of the node, if any.
     pub fn known(&self) -> Option<KnownKernel> {
         let is_sum = || SUM.fits(self) && self.source.split_whitespace().collect::<String>() == SUM_TEXT;
         let row = ROWS.iter().find(|row| row.fits(self)).or_else(|| is_sum().then_some(&SUM));
         row.map(|row| row.kernel)
     }
 
-    /// A template argument that is a size.
+    /// A template argument with a positive size.
     pub fn template_size(&self, name: &str) -> Option<usize> {
         let at = self.template_arg_names.iter().position(|n| n == name)?;
         self.template_arg_values.get(at).and_then(|&v| usize::try_from(v).ok()).filter(|&v| v > 0)

@@ -1,4 +1,4 @@
-//! Node structs and the [`Node`] enum, expanded from the table.
+//! Node structs and the [`Node`] enum, generated from the table.
 
 use flambeau_tensor::DType;
 use serde_json::Value;
@@ -14,9 +14,9 @@ use crate::{
 pub struct FieldInfo {
     /// Field name.
     pub name: &'static str,
-    /// Type as the table writes it.
+    /// Type, as written in the table.
     pub ty: &'static str,
-    /// Default as the table writes it; `None` if the field has none.
+    /// Default, as written in the table. `None` if the field has none.
     pub default: Option<&'static str>,
 }
 
@@ -32,7 +32,7 @@ pub struct NodeInfo {
     pub doc: &'static str,
     /// Fields in wire order.
     pub fields: &'static [FieldInfo],
-    /// [`Effect`] as the table writes it.
+    /// [`Effect`], as written in the table.
     pub effect: &'static str,
 }
 
@@ -45,9 +45,9 @@ macro_rules! default_text {
     };
 }
 
-/// A field that JSON omits: absent options, and values equal to the table's default.
+/// Whether JSON omits a field: absent options, and values equal to the table's default.
 fn is_implied(value: &Value, default: Option<&Value>) -> bool {
-    // Zeros of both signs are equal, and only one of them is the default.
+    // Zeros of both signs compare equal, but only one of them is the default.
     let negative = |v: &Value| v.as_f64().is_some_and(f64::is_sign_negative);
     value.is_null() || default.is_some_and(|d| d == value && negative(d) == negative(value))
 }
@@ -82,7 +82,7 @@ macro_rules! define_nodes {
             }
         )*
 
-        /// Which row of the table a node belongs to. The discriminant is the union tag on the wire.
+        /// Kind of a node, one per row of the table. The discriminant is the union tag on the wire.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum NodeKind { $(#[doc = $doc] $name = $tag),* }
@@ -127,12 +127,13 @@ macro_rules! define_nodes {
                 match self { $(Node::$name(_node) => Cost::$cost $(($(_node.$operand),*))?),* }
             }
 
-            /// Calls `f` on every slot that the node names, in field order.
+            /// Calls `f` on every slot of the node, in field order.
             pub fn walk(&self, f: &mut dyn FnMut(Role, Slot)) {
                 match self { $(Node::$name(_node) => { $(_node.$field.walk(f);)* }),* }
             }
 
-            /// Calls `f` on every slot, in field order. Slots may be renumbered through the references.
+            /// Calls `f` on every slot, in field order. Slots may be renumbered through the
+            /// references.
             pub fn walk_mut(&mut self, f: &mut dyn FnMut(Role, SlotRef<'_>)) {
                 match self { $(Node::$name(_node) => { $(_node.$field.walk_mut(f);)* }),* }
             }
@@ -144,12 +145,13 @@ macro_rules! define_nodes {
                 _chains
             }
 
-            /// Number of values in all fields, lists entry by entry: what looking at the node costs.
+            /// Number of values in all fields, counting list entries. This is the cost of visiting
+            /// the node.
             pub fn entries(&self) -> usize {
                 match self { $(Node::$name(_node) => { 1 $(+ _node.$field.entries())* }),* }
             }
 
-            /// Fields with their JSON values, in wire order, without those that the table's defaults imply.
+            /// Fields with their JSON values, in wire order, without default values.
             pub fn fields(&self) -> Vec<(&'static str, Value)> {
                 let mut out = Vec::new();
                 match self { $(Node::$name(_node) => {
@@ -164,8 +166,8 @@ macro_rules! define_nodes {
                 out
             }
 
-            /// The node of that name with fields looked up by `field`; `None` if the name is unknown, a field is missing or
-            /// a value has the wrong form.
+            /// The node with this name and with fields from `field`. `None` if the name is unknown,
+            /// a field is missing or a value has the wrong form.
             pub fn from_fields(name: &str, field: &dyn Fn(&str) -> Option<Value>) -> Option<Node> {
                 match name {
                     $(stringify!($name) => Some(Node::$name($name { $($field: {

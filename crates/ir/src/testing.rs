@@ -1,4 +1,4 @@
-//! Random graphs for the tests of this crate: fields drawn by type, with nothing said about sense.
+//! Random graphs for the tests of this crate. Fields are drawn by type, so most graphs are invalid.
 
 use flambeau_tensor::DType;
 use proptest::{
@@ -12,7 +12,7 @@ use crate::{
     field::{ChainId, Float, In, InOut, InVid, Index, Int, Out, OutVid, VidOrTid},
 };
 
-/// A field type that can be drawn.
+/// A field type with random values.
 trait Gen: Sized + std::fmt::Debug + 'static {
     fn any() -> BoxedStrategy<Self>;
 }
@@ -71,7 +71,8 @@ impl<T: Gen + Clone> Gen for Vec<T> {
     }
 }
 
-/// One value of a strategy, without shrinking: tuples of strategies end at twelve, and nodes have up to eighteen fields.
+/// One value of a strategy, without shrinking. Tuples of strategies have at most twelve entries,
+/// but nodes have up to eighteen fields.
 fn draw<T: Gen>(runner: &mut TestRunner) -> T {
     match T::any().new_tree(runner) {
         Ok(tree) => tree.current(),
@@ -114,7 +115,7 @@ fn any_slot() -> impl Strategy<Value = Slot> {
     prop_oneof![tid().prop_map(Slot::Tensor), vid().prop_map(Slot::Value)]
 }
 
-/// Any graph, almost never one that the checker accepts.
+/// Any graph. The checker almost never accepts it.
 pub(crate) fn any_graph() -> impl Strategy<Value = Graph> {
     let chains = prop::collection::vec(prop::collection::vec(any_node(), 0..6), 0..4);
     let slots = || prop::collection::vec(any_slot(), 0..3);

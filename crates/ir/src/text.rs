@@ -1,4 +1,5 @@
-//! The text form of a graph: one line a fact, one line a node. Printing and parsing are inverses.
+//! The text form of a graph: one line per declaration and per node. Printing and parsing are
+//! inverses.
 //!
 //! ```text
 //! slots constants=1 inputs=1 outputs=1 buffers=0 temps=1 values=1
@@ -14,9 +15,9 @@
 //!   Addmm mat1=t1 mat2=t3 out=t2
 //! ```
 //!
-//! Slots are bare words (`t3`, `v1`), as are names of element types and modes; strings are quoted as JSON does. Fields that have
-//! their default are left out. A dynamic size is `min..max`, or `min..` without an upper bound. Lines end with a newline; blank
-//! lines and lines that start with `#` mean nothing.
+//! Slots (`t3`, `v1`) and names of element types and modes are bare words. Strings are quoted as in
+//! JSON. Fields with default values are omitted. A dynamic size is `min..max`, or `min..` without
+//! an upper bound. Lines end with a newline. Blank lines and lines that start with `#` are ignored.
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
@@ -28,11 +29,11 @@ use crate::{
     limits::{MAX_CHAINS, MAX_MAP_ENTRIES},
 };
 
-/// Why a text is no graph.
+/// Reason why a text is not a graph.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct TextError {
-    /// Counted from 1.
+    /// Line number, counted from 1.
     pub line: usize,
     pub what: String,
 }
@@ -85,7 +86,7 @@ impl fmt::Display for MetaDim {
     }
 }
 
-/// The dim order that goes without saying.
+/// The implied row-major dim order.
 fn row_major_order(rank: usize) -> Option<Vec<u8>> {
     (rank > 0).then(|| (0..rank).map(|i| i as u8).collect())
 }
@@ -256,7 +257,7 @@ impl FromStr for Node {
     }
 }
 
-/// A value and what follows it.
+/// Parses a value, and returns it with the rest of the text.
 fn parse_value(text: &str) -> Result<(Value, &str), String> {
     let Some(mut rest) = text.strip_prefix('[') else { return parse_scalar(text) };
     let mut items = Vec::new();
@@ -294,7 +295,7 @@ fn parse_scalar(text: &str) -> Result<(Value, &str), String> {
     Ok((value, rest))
 }
 
-/// Bytes of the quoted string that the text starts with, quotes included.
+/// Length in bytes of the quoted string at the start of the text, including quotes.
 fn quoted_len(text: &str) -> Option<usize> {
     let mut escaped = false;
     let close = text.bytes().skip(1).position(|b| {
@@ -305,7 +306,7 @@ fn quoted_len(text: &str) -> Option<usize> {
     Some(close + 2)
 }
 
-/// Exact for every number that Rust prints, which JSON parsers do not promise.
+/// Parses a number exactly if Rust printed it. JSON parsers do not guarantee this.
 fn parse_json_number(word: &str) -> Option<Number> {
     let integer = word.parse::<i64>().map(Number::from).or_else(|_| word.parse::<u64>().map(Number::from));
     integer.ok().or_else(|| Number::from_f64(word.parse().ok()?))

@@ -1,4 +1,4 @@
-//! Abstract interpretation: what slots hold while the chains run.
+//! Abstract interpretation: tracks the contents of slots while the chains run.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,10 +14,11 @@ use crate::{
     limits::MAX_DIM,
 };
 
-/// Told of each node, by chain and position, with what slots hold before it.
+/// Called for each node with its chain, its position and the slot contents before it.
 pub(crate) type Observer<'a> = dyn FnMut(usize, usize, &Node, &Env) + 'a;
 
-/// Runs the rules of the init chain and then the main chain; returns what the outputs hold.
+/// Runs the rules of the init chain and then of the main chain. Returns the contents of the
+/// outputs.
 pub(crate) fn check(graph: &Graph, observe: &mut Observer<'_>) -> Result<Vec<Content>> {
     let mut flow = Flow { graph, env: Env::new(), journals: Vec::new(), observe };
     for class in [SlotClass::Constant, SlotClass::Buffer] {
@@ -41,7 +42,8 @@ struct Flow<'g, 'o> {
     graph: &'g Graph,
     observe: &'g mut Observer<'o>,
     env: Env,
-    /// Writes since each open branch began, innermost last. They cost what the branch writes, however many slots there are.
+    /// Writes since the start of each open branch, innermost last. Their size depends on the
+    /// branch's writes, not on the number of slots.
     journals: Vec<Vec<Before>>,
 }
 
@@ -72,7 +74,7 @@ impl ShapeCx for Flow<'_, '_> {
 }
 
 impl Flow<'_, '_> {
-    /// Sets or unsets a slot, and returns what it held.
+    /// Sets or unsets a slot, and returns its old contents.
     fn swap(&mut self, slot: Slot, content: Option<Content>) -> Option<Content> {
         match (slot, content) {
             (Slot::Tensor(tid), Some(Content::Tensor(spec))) => self.env.replace(tid, Some(spec)).map(Content::Tensor),
@@ -96,7 +98,7 @@ impl Flow<'_, '_> {
         }
     }
 
-    /// Slots of a class as their metadata declare them.
+    /// Sets the slots of a class as their metadata declare.
     fn set_declared(&mut self, class: SlotClass) {
         let graph = self.graph;
         for (index, meta) in graph.meta.iter().enumerate() {
@@ -108,7 +110,7 @@ impl Flow<'_, '_> {
         }
     }
 
-    /// A tensor as its metadata declare it, dynamic sizes being fresh symbols.
+    /// The declared type and shape of a tensor. Dynamic sizes become fresh symbols.
     fn declared(&mut self, meta: &TensorMeta) -> Spec {
         let dim = |dim: &MetaDim| match *dim {
             MetaDim::Static(n) => Expr::Int(n.into()),
@@ -135,7 +137,7 @@ impl Flow<'_, '_> {
         }
     }
 
-    /// Ends the init chain: only constants and buffers outlive it.
+    /// Ends the init chain: only constants and buffers persist.
     fn forget_run(&mut self) {
         let mut env = std::mem::take(&mut self.env);
         env.retain_tensors(&|tid| matches!(self.graph.slots.class(tid), Some(SlotClass::Constant | SlotClass::Buffer)));
@@ -151,7 +153,7 @@ impl Flow<'_, '_> {
         }
     }
 
-    /// Refuses a chain that leaves a buffer as the next run could not find it.
+    /// Refuses a chain that leaves a buffer in a form that the next run cannot use.
     fn check_buffers(&mut self, chain: usize) -> Result<()> {
         let graph = self.graph;
         for slot in (0..graph.slots.buffers).map(|i| graph.slot(SlotClass::Buffer, i)) {
@@ -164,7 +166,7 @@ impl Flow<'_, '_> {
                 let (found, declared) = (found.to_string(), declared.to_string());
                 return refuse(Place::Chain(chain), Fault::Buffer { slot, found, declared });
             }
-            // The run proves that the sizes are those declared; the next one starts from that.
+            // The run proves the declared sizes, so the next run starts with them.
             self.set(slot, declared);
         }
         Ok(())
@@ -194,7 +196,7 @@ impl Flow<'_, '_> {
         Ok(())
     }
 
-    /// Runs a chain and takes back what it wrote; returns each written slot with what the chain left in it.
+    /// Runs a chain and undoes its writes. Returns each written slot with its final contents.
     fn trial(&mut self, chain: usize) -> Result<Vec<(Slot, Option<Content>)>> {
         self.journals.push(Vec::new());
         self.chain(chain)?;
@@ -227,7 +229,7 @@ impl Flow<'_, '_> {
         Ok(())
     }
 
-    /// Merged facts of a slot that holds one of two values.
+    /// Merges the facts of a slot that holds one of two contents.
     fn merge(&mut self, a: Option<Content>, b: Option<Content>) -> Option<Content> {
         match (a?, b?) {
             (a, b) if a == b => Some(a),
@@ -242,7 +244,7 @@ impl Flow<'_, '_> {
     }
 }
 
-/// The field that names the slot which a rule found unset.
+/// The field with the slot that a rule found unset.
 fn unset_field(node: &Node, fault: &InferError) -> Option<&'static str> {
     match *fault {
         InferError::Unset(tid) => field_of(node, Slot::Tensor(tid)),

@@ -1,34 +1,41 @@
-//! The checker: which graphs may be executed or written. Its module documentation is its checklist.
+//! The checker decides which graphs may be executed or written. This documentation is its
+//! checklist.
 //!
-//! **Counts.** Slots, values, chains, nodes of a chain, entries of maps, names, metadata and lists are within
-//! [`limits`](crate::limits). The main chain exists, and the init chain if one is named.
+//! **Counts.** Slots, values, chains, nodes of a chain, entries of maps, names, metadata and lists
+//! are within [`limits`](crate::limits). The main chain exists, and so does the init chain if one
+//! is named.
 //!
-//! **Maps.** Input maps name input slots and values, each once; output maps name output slots and values; the buffer map
-//! names every buffer slot once. Names refer to slots that exist. Every constant has a name that is not empty.
+//! **Maps.** Input maps name input slots and values, each once. Output maps name output slots and
+//! values. The buffer map names every buffer slot once. Names refer to existing slots. Every
+//! constant has a non-empty name.
 //!
-//! **Metadata.** There is one entry for every slot that is not temporary. Ranks are within the limit, element types are those of
-//! [`DType::is_node_dtype`](flambeau_tensor::DType::is_node_dtype), sizes fit 32 bits, dynamic bounds are in order, and a dim
-//! order is row-major. Constants and buffers have static shapes of bounded size.
+//! **Metadata.** There is one entry for every slot that is not temporary. Ranks are within the
+//! limit, sizes fit 32 bits, and dynamic bounds are in order. Element types satisfy
+//! [`DType::is_node_dtype`](flambeau_tensor::DType::is_node_dtype). A dim order is row-major.
+//! Constants and buffers have static shapes of bounded size.
 //!
-//! **Nodes.** Every slot of every node exists, in every chain, reached or not. Nodes never write inputs, and write constants only
-//! in chains that the init chain alone reaches.
+//! **Nodes.** Every slot of every node exists, also in chains that no run reaches. Nodes never
+//! write inputs. They write constants only in chains that only the init chain reaches.
 //!
-//! **Calls.** Chains that nodes run exist; no chain reaches itself; calls nest to a bounded depth; and the nodes of all chains,
-//! counted once for every place that runs them, are boundedly many.
+//! **Calls.** Chains that nodes run exist, and no chain reaches itself. The depth of calls is
+//! bounded. The total number of nodes is bounded, where a chain counts once per call site.
 //!
-//! **Flow.** The rules of [`infer`](crate::infer) accept the init chain and then the main chain, where a dynamic size is a symbol
-//! within its bounds:
-//! - no slot is read before it is written. At the start of the init chain constants and buffers are set; at the start of the
-//!   main chain inputs are too, and temporaries, outputs and values are not;
-//! - what the branches of an `If` leave is merged: sizes and values that differ become unknown, and a slot that one branch
-//!   leaves unset, or the two leave with different types or ranks, is unset;
-//! - the body of a `Scan` is accepted with its slices, and stacks what it leaves;
-//! - every output is set at the end of the main chain;
-//! - each chain leaves buffers with their declared element types and shapes, as far as sizes are known.
+//! **Flow.** The rules of [`infer`](crate::infer) accept the init chain and then the main chain. A
+//! dynamic size is a symbol within its bounds.
+//! - No slot is read before it is written. Constants and buffers are set at the start of the init
+//!   chain. Inputs are set at the start of the main chain, but temporaries, outputs and values are
+//!   not.
+//! - The contents after both branches of an `If` are merged. Different sizes and values become
+//!   unknown. A slot is unset if one branch leaves it unset, or if types or ranks differ.
+//! - The body of a `Scan` is accepted with its slices, and its outputs are stacked.
+//! - Every output is set at the end of the main chain.
+//! - Each chain leaves buffers with their declared element types and shapes, as far as sizes are
+//!   known.
 //!
-//! What remains for an engine to prove: that the data of a constant have the length of its metadata; sizes that depend on the
-//! call, by the same rules; that each step of a `Scan` leaves what the first one did, for the checker follows the body once; and
-//! that a run leaves buffers in their declared shapes.
+//! Engines must prove the rest. The data of a constant have the length of its metadata. Sizes that
+//! depend on the call satisfy the same rules. Each step of a `Scan` leaves the same types and
+//! shapes as the first, because the checker follows the body once. A run leaves buffers in their
+//! declared shapes.
 
 pub(crate) mod flow;
 mod structure;
@@ -41,7 +48,7 @@ use flambeau_tensor::Expr;
 
 use crate::{Graph, InferError, Node, Slot, SlotClass, Spec, Tid, infer::Env};
 
-/// A graph that [`check`] has accepted, with what it found out on the way.
+/// A graph that [`check`] has accepted, with the inferred results.
 #[derive(Clone, Debug)]
 pub struct Checked {
     graph: Graph,
@@ -49,18 +56,19 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// The graph, no longer marked as accepted.
+    /// Returns the graph without the proof of the check.
     pub fn into_inner(self) -> Graph {
         self.graph
     }
 
-    /// Contents of each entry of the output map after a run, in order. Sizes that depend on the call are symbolic. Element types
-    /// are those that nodes produce; a caller may ask for others (see [`Session::run`](crate::engine::Session::run)).
+    /// Contents of each entry of the output map after a run, in order. Sizes that depend on the
+    /// call are symbolic. Nodes determine the element types. Results of a run have the types of the
+    /// metadata instead (see [`Session::run`](crate::engine::Session::run)).
     pub fn results(&self) -> &[Content] {
         &self.results
     }
 
-    /// Calls `f` on every node that a run can reach, in order, with what slots hold before it.
+    /// Calls `f` on every node that a run can reach, in order, with the slot contents before it.
     pub fn visit(&self, f: &mut dyn FnMut(&Node, &Env)) {
         let seen = flow::check(&self.graph, &mut |_, _, node, env| f(node, env));
         debug_assert!(seen.is_ok(), "the graph was accepted before");
@@ -90,7 +98,7 @@ impl fmt::Display for Content {
     }
 }
 
-/// Why a graph is refused, and where.
+/// Reason why a graph is refused, with its place.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{place}: {fault}")]
 pub struct CheckError {
@@ -98,7 +106,7 @@ pub struct CheckError {
     pub fault: Box<Fault>,
 }
 
-/// The part of a graph that an error speaks of.
+/// The part of a graph that an error concerns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Place {
@@ -106,7 +114,7 @@ pub enum Place {
     Graph,
     /// A chain as a whole.
     Chain(usize),
-    /// A node. The field is the one that names the slot at fault, if the fault is about a slot.
+    /// A node. `field` holds the slot at fault, if the fault concerns a slot.
     Node { chain: usize, instruction: usize, node: &'static str, field: Option<&'static str> },
     /// An entry of a map or list of the graph.
     Entry { list: &'static str, index: usize },
@@ -168,10 +176,11 @@ fn refuse<T>(place: Place, fault: Fault) -> Result<T> {
     Err(CheckError { place, fault: Box::new(fault) })
 }
 
-/// Accepts or refuses a graph. Takes time and memory in proportion to the graph's nodes, whatever numbers stand in them.
+/// Accepts or refuses a graph. Time and memory are proportional to the number of nodes, independent
+/// of the numbers in them.
 ///
 /// # Errors
-/// [`CheckError`] says where and why.
+/// [`CheckError`] states the place and the reason.
 pub fn check(graph: Graph) -> Result<Checked> {
     structure::check(&graph)?;
     let results = flow::check(&graph, &mut |_, _, _, _| {})?;

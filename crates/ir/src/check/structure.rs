@@ -1,4 +1,4 @@
-//! Checks that need no contents of slots.
+//! Checks that do not depend on the contents of slots.
 
 use std::collections::HashSet;
 
@@ -68,7 +68,8 @@ fn check_counts(graph: &Graph) -> Result<()> {
     }
 }
 
-/// Refuses a map entry that names no slot, a tensor slot of another class, or, if entries must differ, one that came before.
+/// Refuses a map entry that names no slot or a tensor slot of another class. If entries must be
+/// distinct, repeated entries are refused as well.
 fn check_map(graph: &Graph, list: &'static str, slots: &[Slot], class: SlotClass, distinct: bool) -> Result<()> {
     let mut seen = HashSet::new();
     for (index, &slot) in slots.iter().enumerate() {
@@ -165,7 +166,8 @@ fn storage_fault(meta: &TensorMeta, max_bytes: i64) -> Option<String> {
     (bytes > max_bytes).then(|| format!("{bytes} bytes, at most {max_bytes} are allowed"))
 }
 
-/// Refuses slots that do not exist and writes to slots that are read-only. The error names the slot if it is about one.
+/// Refuses missing slots and writes to read-only slots. The error names the slot if it concerns
+/// one.
 fn check_slots(graph: &Graph, node: &Node, init_only: bool) -> Result<(), (Option<Slot>, Fault)> {
     if node.entries() > MAX_LIST {
         let (found, limit) = (node.entries() as u64, MAX_LIST as u64);
@@ -192,7 +194,7 @@ fn check_slots(graph: &Graph, node: &Node, init_only: bool) -> Result<(), (Optio
 
 /// Facts of every chain from the call graph.
 struct Calls {
-    /// Reached from the init chain and not from the main chain.
+    /// By chain, whether only the init chain reaches it.
     init_only: Vec<bool>,
 }
 
@@ -217,7 +219,7 @@ fn check_calls(graph: &Graph) -> Result<Calls> {
     Ok(Calls { init_only: from_init.iter().zip(&from_main).map(|(init, main)| *init && !main).collect() })
 }
 
-/// Chains in an order in which callees come first; a chain that reaches itself is refused.
+/// Chains in an order with callees first. A chain that reaches itself is refused.
 fn callees_first(callees: &[Vec<usize>]) -> Result<Vec<usize>> {
     let mut callers: Vec<Vec<usize>> = vec![Vec::new(); callees.len()];
     let mut waiting: Vec<usize> = callees.iter().map(Vec::len).collect();
@@ -241,7 +243,8 @@ fn callees_first(callees: &[Vec<usize>]) -> Result<Vec<usize>> {
     }
 }
 
-/// A chain that reaches itself, found from one that waits for it: whatever waits has a callee that waits.
+/// Finds a chain that reaches itself, starting at a waiting chain. Every waiting chain has a
+/// waiting callee.
 fn on_cycle(callees: &[Vec<usize>], waiting: &[usize], from: usize) -> usize {
     let mut seen = HashSet::new();
     let mut chain = from;
@@ -251,7 +254,7 @@ fn on_cycle(callees: &[Vec<usize>], waiting: &[usize], from: usize) -> usize {
     chain
 }
 
-/// Bounds how deep calls nest and how much a pass over the graph visits when it follows them.
+/// Bounds the depth of calls, and the number of visits of a pass that follows calls.
 fn check_nesting(graph: &Graph, callees: &[Vec<usize>]) -> Result<()> {
     let (mut depth, mut visited) = (vec![1u64; callees.len()], vec![0u64; callees.len()]);
     let mut entries = 0u64;
@@ -271,7 +274,7 @@ fn check_nesting(graph: &Graph, callees: &[Vec<usize>]) -> Result<()> {
     Ok(())
 }
 
-/// Which chains a chain reaches, itself included.
+/// By chain, whether `from` reaches it, including itself.
 fn reached(callees: &[Vec<usize>], from: usize) -> Vec<bool> {
     let mut seen = vec![false; callees.len()];
     let mut open = vec![from];

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Node, limits::MAX_CHAIN_DEPTH, testing::any_graph};
 
-/// A linear layer whose bias the init chain makes, then a cache update, a branch and a scan.
+/// A linear layer with a bias from the init chain, then a cache update, a branch and a scan.
 const GOOD: &str = "\
 slots constants=3 inputs=2 outputs=2 buffers=1 temps=5 values=3
 main 0
@@ -59,12 +59,13 @@ fn a_good_graph_is_accepted_with_what_it_returns() {
     let checked = check(graph(GOOD)).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(checked.to_string(), GOOD);
     let shown: Vec<String> = checked.results().iter().map(Content::to_string).collect();
-    // The last is a row of 8 for each of the first `?2 + ?0` positions of the cache, flat.
+    // The last result is flat, with a row of 8 for each of the first `?2 + ?0` positions of the
+    // cache.
     assert_eq!(shown, ["f32[?0,8]", "?2", "f32[8*?0+8*?2]"].map(String::from));
     assert_eq!(checked.into_inner(), graph(GOOD));
 }
 
-/// Replaces a part of the good graph; the error must be at `place` and say `part`.
+/// Replaces a part of the valid graph. The error must be at `place` and contain `part`.
 fn refuse(from: &str, to: &str, place: &str, part: &str) {
     assert!(GOOD.contains(from), "{from}");
     let error = check(graph(&GOOD.replace(from, to))).map(|_| ()).unwrap_err();
@@ -125,7 +126,7 @@ fn nodes_name_slots_and_write_where_they_may() {
     refuse("Exp x=t5 out=t9", "Exp x=t5 out=t2", "chain 2, instruction 0, Exp.out", "writes constant t2");
     // The chain is reached from both.
     refuse("else_chain_idx=3", "else_chain_idx=1", "chain 1, instruction 1, Multiply.out", "writes constant t2");
-    // Nothing reaches the chain, yet its slots exist.
+    // No run reaches the chain, but its slots must exist.
     refuse("chain 1\n", "chain 1\n  Noop\n  Exp x=t13 out=t9\n", "chain 1, instruction 1, Exp.x", "t13 does not exist");
 }
 
@@ -153,10 +154,11 @@ fn nothing_is_read_before_it_is_written() {
     refuse("SymSize a=t5 dim=0 out=v2", "Noop", "chain 0, instruction 4, AddInt.b", "v2 is read before");
     refuse("input v0\n", "", "chain 0, instruction 7, If.cond", "v0 is read before");
     refuse("input t4\n", "", "chain 0, instruction 2, ItemInt.x", "t4 is read before");
-    // Temporaries of the init chain do not reach the main chain, nor inputs the init chain.
+    // The main chain cannot read temporaries of the init chain, and the init chain cannot read
+    // inputs.
     refuse("Transpose x=t0 out=t8 perm=[1,0]", "Neg x=t8 out=t8", "chain 0, instruction 0, Neg.x", "t8 is read before");
     refuse("Multiply a=t1 b=t8", "Multiply a=t1 b=t3", "chain 1, instruction 1, Multiply.b", "t3 is read before");
-    // A body that leaves its output unset, and a result that nothing writes.
+    // A body leaves its output unset, and no node writes a result.
     refuse("Square x=t12 out=t11", "Square x=t12 out=t12", "chain 0, instruction 8, Scan.outputs", "t11 is read before");
     refuse("Reshape x=t11 out=t6 shape=[-1]", "Noop", "output 2", "t6 is not set");
 }
@@ -179,9 +181,9 @@ fn branches_merge() {
     after("Noop", read, "chain 0, instruction 9, Neg.x", "t9 is read before");
     after("AsType x=t5 out=t9 scalar_type=f16", read, "chain 0, instruction 9, Neg.x", "t9 is read before");
     after("Sum x=t5 out=t9 axes=[0]", read, "chain 0, instruction 9, Neg.x", "t9 is read before");
-    // Sizes that differ are unknown, those that agree are kept.
+    // Different sizes become unknown, and equal sizes are kept.
     after("Slice x=t5 out=t9 axis=0 start=0 stop=1", read, "", ",8]");
-    // What was there before the branch is kept where a branch leaves it alone.
+    // A branch without a write keeps the contents from before the branch.
     after("Exp x=t5 out=t5", "  Neg x=t5 out=t6", "", "[?0,8]");
 }
 
@@ -233,7 +235,7 @@ proptest! {
         let _ = check(graph);
     }
 
-    /// Random nodes behind a sound frame, so that the flow of many is followed.
+    /// Random nodes in a valid frame, so the checker follows the flow of many nodes.
     #[test]
     fn any_nodes_in_a_sound_frame_are_accepted_or_refused(nodes in prop::collection::vec(crate::testing::any_node(), 0..40)) {
         let mut framed = graph(GOOD);

@@ -20,7 +20,7 @@ pub(super) fn silu(b: &mut Build, n: &Silu) -> Result<In> {
     b.cast(y, dtype)
 }
 
-/// `0.5 * x * (1 + f(x))`, `f` being an error function or its approximation by a hyperbolic tangent.
+/// `0.5 * x * (1 + f(x))`. `f` is an error function, or its approximation by a hyperbolic tangent.
 pub(super) fn gelu(b: &mut Build, n: &Gelu) -> Result<In> {
     let dtype = to_float(b.spec(n.x)?.dtype);
     let x = b.f32(n.x)?;

@@ -92,7 +92,7 @@ fn join(b: &mut Build, tensors: Vec<In>) -> Result<In> {
     b.emit(|out| Concatenate { tensors, out, axis: -1 })
 }
 
-/// Elements of two tensors in turn along the last axis.
+/// Interleaves the elements of two tensors along the last axis.
 fn interleave(b: &mut Build, even: In, odd: In) -> Result<In> {
     let rank = b.spec(even)?.rank();
     let mut shape = (0..rank - 1).map(|i| b.size(even, i)).collect::<Result<Vec<_>>>()?;
@@ -102,7 +102,7 @@ fn interleave(b: &mut Build, even: In, odd: In) -> Result<In> {
     b.emit(|out| Reshape { x: pairs, out, shape })
 }
 
-/// Keys or values with each head repeated for every query head that shares it.
+/// Repeats each head of keys or values for every query head that shares it.
 fn spread_heads(b: &mut Build, x: In, q: In) -> Result<In> {
     let (hq, hkv) = (b.size(q, 1)?, b.size(x, 1)?);
     let fold = |a: i64, b: i64| a.checked_div(b);
@@ -110,7 +110,7 @@ fn spread_heads(b: &mut Build, x: In, q: In) -> Result<In> {
     if repeats == Int::Lit(1) { Ok(x) } else { b.emit(|out| Repeat { x, out, repeats, axis: 1 }) }
 }
 
-/// Which keys each query sees, bool `[Tq, Tk]`: the last query sees all.
+/// Causal mask, bool `[Tq, Tk]`. The last query sees all keys.
 fn causal(b: &mut Build, q: In, k: In) -> Result<In> {
     let (tq, tk) = (b.size(q, 2)?, b.size(k, 2)?);
     let ahead = b.integer(tk, tq, |a, b| a.checked_sub(b), |a, b, out| SubtractInt { a, b, out })?;
@@ -148,7 +148,7 @@ pub(super) fn sdpa(b: &mut Build, n: &Sdpa) -> Result<In> {
     let weights = softmax_f32(b, scores, -1)?;
     let mut y = b.emit(|out| Addmm { mat1: weights, mat2: v, out, bias: None, alpha: 1.0, beta: 1.0 })?;
     if kept.is_some() || n.mask.is_some() {
-        // A query that sees no key gets zeros, as in PyTorch.
+        // The result of a query without visible keys is zero, as in PyTorch.
         let highest = b.emit(|out| Max { x: scores, out, axes: vec![-1], keepdims: true })?;
         let condition = b.emit(|out| NotEqual { a: highest, b: hidden, out })?;
         let zero = b.scalar(0.0, DType::F32)?;

@@ -1,4 +1,4 @@
-//! Emits nodes and knows at each step what their results are.
+//! Emits nodes and infers their results.
 
 use flambeau_tensor::{DType, Expr};
 
@@ -10,7 +10,7 @@ use crate::{
     node::{Add, AsType, ExpandDims, Full, IdCopy, Multiply, Subtract, SymSize},
 };
 
-/// Nodes under construction. Every result has a slot of its own.
+/// Nodes under construction. Every result has a separate slot.
 pub(super) struct Build {
     env: Env,
     nodes: Vec<Node>,
@@ -21,12 +21,12 @@ pub(super) struct Build {
 }
 
 impl Build {
-    /// Starts from what the operands hold; fresh slots count from the given numbers.
+    /// Starts with the operands' contents. Fresh slots are numbered from the given numbers on.
     pub(super) fn new(env: Env, first_temp: u32, first_value: u32) -> Build {
         Build { env, nodes: Vec::new(), first_temp, temps: 0, first_value, values: 0 }
     }
 
-    /// The nodes, the last of which writes `result` to `out`, and the numbers of fresh slots.
+    /// Returns the nodes and the numbers of fresh slots. The last node writes `result` to `out`.
     pub(super) fn finish(mut self, result: In, out: Out) -> (Vec<Node>, u32, u32) {
         let mut renamed = false;
         if let Some(last) = self.nodes.last_mut() {
@@ -69,7 +69,7 @@ impl Build {
         Ok(Int::Vid(vid))
     }
 
-    /// The size of an axis: a literal where it is known, else read off at run time.
+    /// The size of an axis: a literal if known, else a value read at run time.
     pub(super) fn size(&mut self, x: In, axis: usize) -> Result<Int> {
         match self.spec(x)?.dims.get(axis) {
             Some(Expr::Int(n)) => Ok(Int::Lit(*n)),
@@ -77,7 +77,7 @@ impl Build {
         }
     }
 
-    /// Two integers through a node, or through `fold` where both are literals.
+    /// Combines two integers by a node, or by `fold` if both are literals.
     pub(super) fn integer<N: Into<Node>>(
         &mut self,
         a: Int,

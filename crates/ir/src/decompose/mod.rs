@@ -1,8 +1,9 @@
-//! Fused nodes as primitive ones: the fallback of engines that lack a node, and the oracle of its tests.
+//! Decomposes fused nodes into primitive nodes, as a fallback for engines without a node and as a
+//! reference in tests.
 //!
-//! A decomposition computes in f32 and rounds once at the end, so it is at least as exact as the node it stands for, and its
-//! result has the node's element type. It works on symbolic sizes. The fresh temporary and value slots it needs stand after
-//! those of the graph.
+//! A decomposition computes in f32 and rounds once at the end, so it is at least as exact as the
+//! fused node. Its result has the node's element type. Sizes may be symbolic. Fresh temporary and
+//! value slots follow the slots of the graph.
 
 mod activation;
 mod attention;
@@ -23,11 +24,11 @@ use crate::{
 
 type Result<T, E = InferError> = std::result::Result<T, E>;
 
-/// The graph with every fused node replaced for which `wanted` says so. Nodes without a decomposition stay, as do nodes that are
-/// run with operands of different types or ranks in different places.
+/// Replaces every fused node for which `wanted` is true. Nodes without a decomposition are kept.
+/// Nodes that run with different operand types or ranks in different places are kept as well.
 ///
 /// # Errors
-/// If the graph has not enough slot numbers left.
+/// If the graph has too few unused slot numbers.
 pub fn decompose(graph: &Checked, wanted: &dyn Fn(&Node) -> bool) -> Result<Checked, CheckError> {
     let mut found: HashMap<(usize, usize), Option<Replacement>> = HashMap::new();
     flow::check(graph, &mut |chain, instruction, node, env| {
@@ -67,8 +68,8 @@ struct Replacement {
     values: u32,
 }
 
-/// The primitive nodes for a fused one, given what its operands hold; `None` if it is primitive, or if a rule cannot be followed
-/// on these operands (a softmax over no elements, say).
+/// The primitive nodes of a fused node, given its operands' contents. `None` if the node is
+/// primitive, or if a rule does not apply to these operands, such as a softmax over no elements.
 fn replace(graph: &Graph, node: &Node, env: &Env) -> Option<Replacement> {
     let (first_temp, first_value) = (u32::try_from(graph.slots.total()).ok()?, graph.values);
     let mut build = Build::new(operands(node, env)?, first_temp, first_value);
@@ -84,7 +85,7 @@ macro_rules! fused_nodes {
             matches!(node, $(Node::$name(_))|*)
         }
 
-        /// Emits the primitive nodes for a fused one: their result, and the slot that it belongs in.
+        /// Emits the primitive nodes of a fused node. Returns their result and its target slot.
         fn spell_out(build: &mut Build, node: &Node) -> Option<(Result<In>, Out)> {
             match node {
                 $(Node::$name(n) => Some(($rule(build, n), n.out)),)*

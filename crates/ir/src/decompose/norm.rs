@@ -26,8 +26,9 @@ pub(super) fn softmax_f32(b: &mut Build, x: In, axis: i32) -> Result<In> {
     b.emit(|out| Divide { a: e, b: sum, out })
 }
 
-/// `max + ln(sum(e^(x - max)))`. An infinite maximum is not subtracted: infinity minus itself is not a number, while sums of
-/// infinities and of zeros give the right infinities by themselves.
+/// `max + ln(sum(e^(x - max)))`. An infinite maximum is not subtracted, because infinity minus
+/// infinity is NaN. Without the subtraction, sums of infinities and zeros give the correct
+/// infinities.
 pub(super) fn log_sum_exp(b: &mut Build, n: &LogSumExp) -> Result<In> {
     let dtype = to_float(b.spec(n.x)?.dtype);
     if n.axes.is_empty() {

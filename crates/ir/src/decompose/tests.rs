@@ -1,7 +1,8 @@
 use super::*;
 use crate::Content;
 
-/// A graph of one node: operands are inputs of the given metadata, the output is whatever it is.
+/// A graph with one node. Its operands are inputs with the given metadata, and its output has any
+/// type and shape.
 fn one_node(operands: &[&str], node: &str) -> Checked {
     let n = operands.len();
     let values = "input v0\n".repeat(usize::from(node.contains("v0")));
@@ -21,7 +22,8 @@ fn dims_of(content: &Content) -> (String, usize, Vec<Option<i64>>) {
     }
 }
 
-/// Decomposes the node and compares what is inferred for the result; the kinds of nodes that stand for it must be `want`.
+/// Decomposes the node and compares the inferred results. The kinds of the new nodes must be
+/// `want`.
 fn check_kinds(operands: &[&str], node: &str, want: &str) {
     let fused = one_node(operands, node);
     let plain = decompose(&fused, &|_| true).unwrap();

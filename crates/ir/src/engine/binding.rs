@@ -8,7 +8,7 @@ use crate::{
     field::{Tid, Vid},
 };
 
-/// Refuses a graph with nodes that an engine lacks, each named once.
+/// Refuses a graph with nodes that an engine lacks. The error names each kind once.
 ///
 /// # Errors
 /// [`EngineError::Unsupported`].
@@ -29,7 +29,7 @@ pub fn check_supported(engine: &'static str, graph: &Graph, has: impl Fn(&Node) 
 /// The constants by slot number.
 ///
 /// # Errors
-/// [`EngineError::Constant`] if one has no name, no data, or data of another length than its slot states.
+/// [`EngineError::Constant`] if a constant has no name, no data, or data of a wrong length.
 pub fn constants_of(graph: &Graph, constants: &dyn Constants) -> Result<Vec<Tensor>, EngineError> {
     let mut names: Vec<Option<&str>> = vec![None; graph.slots.constants as usize];
     for (name, slot) in &graph.names {
@@ -51,7 +51,7 @@ pub fn constants_of(graph: &Graph, constants: &dyn Constants) -> Result<Vec<Tens
     names.into_iter().zip((0..).map(Tid)).map(bind).collect()
 }
 
-/// An argument and the slot that takes it.
+/// An argument and its slot.
 #[derive(Clone, Copy, Debug)]
 pub enum BoundInput<'a> {
     Tensor(Tid, &'a Tensor),
@@ -61,8 +61,8 @@ pub enum BoundInput<'a> {
 /// The arguments of a run in the order of the graph's input map.
 ///
 /// # Errors
-/// [`EngineError::Arguments`] if their number is another than the graph's; each item, if it is of another kind or element type than
-/// its slot.
+/// [`EngineError::Arguments`] if the number of arguments is wrong. Each item, if its kind or
+/// element type differs from its slot.
 pub fn bind_inputs<'a>(
     graph: &'a Graph,
     inputs: &'a [Value],

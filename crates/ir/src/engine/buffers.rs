@@ -5,7 +5,7 @@ use std::{any::Any, sync::Arc};
 use super::{EngineError, SharedState, shared_name};
 use crate::{Graph, Slot, SlotClass, Tid, kv::KvCache};
 
-/// How an engine holds mutable state while a run uses it, and between runs.
+/// Storage of an engine's mutable state during and between runs.
 pub trait Keeper {
     /// Holder of buffers and the cache during a run.
     type Machine;
@@ -19,20 +19,20 @@ pub trait Keeper {
 
     fn release<T: Send + 'static>(kept: Self::Kept<T>) -> Option<T>;
 
-    /// The machine's place for a buffer.
+    /// The machine's storage of a buffer.
     fn buffer(machine: &mut Self::Machine, tid: Tid) -> Option<&mut Option<Self::Buffer>>;
 
-    /// The machine's place for the cache.
+    /// The machine's storage of the cache.
     fn cache(machine: &mut Self::Machine) -> &mut Option<KvCache<Self::Pool>>;
 
     /// Element type and shape of a buffer.
     fn describe(buffer: &Self::Buffer) -> String;
 
-    /// Where the engine holds state, as messages say it.
+    /// Location of the engine's state, for messages.
     fn location(&self) -> String;
 }
 
-/// The part of a session's state that lies in a [`SharedState`] between its runs.
+/// The part of a session's state that a [`SharedState`] holds between its runs.
 #[derive(Debug)]
 pub struct SharedBuffers<K> {
     state: SharedState,
@@ -42,10 +42,11 @@ pub struct SharedBuffers<K> {
 }
 
 impl<K: Keeper> SharedBuffers<K> {
-    /// Moves the graph's buffers, and the cache if there is one, into `state`. Existing values of the same names replace them.
+    /// Moves the graph's buffers and an existing cache into `state`. Existing values with the same
+    /// names replace them.
     ///
     /// # Errors
-    /// If something of another kind lies there.
+    /// If an existing value has another kind.
     pub fn join(graph: &Graph, machine: &mut K::Machine, state: SharedState, keeper: K) -> Result<SharedBuffers<K>, EngineError> {
         let location = keeper.location();
         let mut buffers = Vec::with_capacity(graph.slots.buffers as usize);
@@ -63,12 +64,12 @@ impl<K: Keeper> SharedBuffers<K> {
         Ok(SharedBuffers { state, keeper, buffers, cache: cache.transpose()? })
     }
 
-    /// Whether both lie in one state, which only one run at a time can hold.
+    /// Whether both use the same state. Only one run at a time can hold a state.
     pub fn is_one_with(&self, other: &SharedBuffers<K>) -> bool {
         Arc::ptr_eq(&self.state.engine, &other.state.engine)
     }
 
-    /// Runs `f` on `session` while its machine holds the shared state and nobody else does.
+    /// Runs `f` on `session` while its machine holds the shared state exclusively.
     pub fn with<S, T>(&self, session: &mut S, machine: fn(&mut S) -> &mut K::Machine, f: impl FnOnce(&mut S) -> T) -> T {
         let mut entries = self.state.engine.lock();
         let mut exchange = |machine: &mut K::Machine| {

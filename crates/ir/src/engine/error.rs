@@ -7,7 +7,7 @@ use flambeau_tensor::DType;
 use super::shared::StateMismatch;
 use crate::{Node, Tid};
 
-/// An engine's failure, as text for people; `unsupported` lists nodes that it lacks.
+/// Error of an engine, with readable text.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
@@ -17,13 +17,14 @@ pub enum EngineError {
     /// A constant is missing or has the wrong length.
     #[error("constant `{key}`: {what}")]
     Constant { key: String, what: String },
-    /// The device has no room for the program: what it needs, has and may hold.
+    /// The device has too little memory for the program. The text states the needed, available and
+    /// allowed memory.
     #[error("out of memory: {0}")]
     Memory(String),
-    /// The call's arguments do not fit the program.
+    /// The call's arguments do not match the program.
     #[error("{0}")]
     Arguments(String),
-    /// Sessions that share state do not agree on it.
+    /// Sessions that share state describe it differently.
     #[error(transparent)]
     Shared(#[from] StateMismatch),
     /// A node failed.
@@ -31,27 +32,28 @@ pub enum EngineError {
     Node { chain: u32, instruction: u32, node: &'static str, what: String },
 }
 
-/// Why a node did not run. Every step of an engine may return it, so long causes lie behind a pointer.
+/// Reason why a node failed. Every step of an engine may return it, so long causes are behind a
+/// pointer.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum OpError {
     /// The node's rule, a kernel or a library refuses the operands.
     Refused(Arc<dyn Error + Send + Sync>),
-    /// The node does not take this element type.
+    /// The node does not support this element type.
     DType(DType),
-    /// A tensor of this shape would be larger than the engine allows.
+    /// A tensor of this shape exceeds the engine's limit.
     TooLarge(Box<[usize]>),
-    /// The rule left open a size that must be known at run time.
+    /// The rule did not determine a size that must be known at run time.
     Open(Tid),
-    /// An index lies outside its axis.
+    /// An index is outside of its axis.
     Index { index: i64, size: usize },
-    /// The operands' values break the node's contract.
+    /// The operands' values violate the node's contract.
     Value(String),
     /// A node of a chain failed.
     At(Box<At>),
 }
 
-/// Where a node failed, and why.
+/// Place and cause of a node's failure.
 #[derive(Clone, Debug)]
 pub struct At {
     /// Index of the chain.
@@ -74,7 +76,8 @@ impl OpError {
         OpError::TooLarge(shape.into())
     }
 
-    /// The failure of a node with its place. The innermost place wins: a node that runs a chain passes on where that chain failed.
+    /// Adds the node's place to a failure. The innermost place is kept: a node that runs a chain
+    /// reports the place inside that chain.
     pub fn at(self, chain: u32, instruction: usize, node: &Node) -> OpError {
         match self {
             OpError::At(_) => self,

@@ -1,4 +1,4 @@
-//! Measured times of steps.
+//! Measured times of steps and nodes.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -9,25 +9,26 @@ use crate::Node;
 pub struct Span {
     /// The nodes that the step ran.
     pub name: Arc<str>,
-    /// Nanoseconds from the session's loading to the step's begin.
+    /// Nanoseconds from the session's loading to the start of the step.
     pub start: u64,
     /// Nanoseconds that the step took.
     pub time: u64,
     /// Bytes of operands and results, each counted once.
     pub bytes: u64,
-    /// Floating-point operations of products; 0 where a step is none.
+    /// Floating-point operations of products. 0 for other steps.
     pub flops: u64,
 }
 
-/// Steps that a session remembers: half a minute of a small model, some tens of megabytes.
+/// Largest number of steps that a session records: half a minute of a small model, some tens of
+/// megabytes.
 const MAX_SPANS: usize = 1 << 20;
 
-/// A clock that an engine is given to measure with.
+/// A clock for an engine's measurements.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> Duration + Send + Sync>);
 
 impl Clock {
-    /// A clock that reads the time since any fixed moment.
+    /// A clock that returns the time since a fixed moment.
     pub fn new(now: impl Fn() -> Duration + Send + Sync + 'static) -> Clock {
         Clock(Arc::new(now))
     }
@@ -54,19 +55,19 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Begins to measure now.
+    /// Starts measuring.
     pub fn new(clock: Clock) -> Profile {
         let begin = clock.now();
         Profile { clock, begin, nodes: [(0, 0); 256], spans: Vec::new() }
     }
 
-    /// When a step begins, for [`Profile::add`].
+    /// Start time of a step, for [`Profile::add`].
     pub fn now(&self) -> Duration {
         self.clock.now()
     }
 
-    /// Counts a step that began at `start` and ends now; `node` is the last of those that it ran. A node that runs chains is left
-    /// out, because their steps are counted.
+    /// Counts a step that started at `start` and ends now. `node` is the last node of the step. A
+    /// node that runs chains is not counted, because their steps are.
     pub fn add(&mut self, node: &Node, name: Arc<str>, start: Duration, [bytes, flops]: [u64; 2]) {
         if !node.chains().is_empty() {
             return;
@@ -80,7 +81,7 @@ impl Profile {
         }
     }
 
-    /// What [`Session::take_profile`](super::Session::take_profile) answers.
+    /// The result of [`Session::take_profile`](super::Session::take_profile).
     pub fn take_nodes(&mut self) -> Vec<(&'static str, u64, u64)> {
         let taken = std::mem::replace(&mut self.nodes, [(0, 0); 256]);
         Node::ALL
@@ -91,7 +92,7 @@ impl Profile {
             .collect()
     }
 
-    /// What [`Session::take_spans`](super::Session::take_spans) answers.
+    /// The result of [`Session::take_spans`](super::Session::take_spans).
     pub fn take_spans(&mut self) -> Vec<Span> {
         std::mem::take(&mut self.spans)
     }

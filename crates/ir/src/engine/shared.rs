@@ -6,25 +6,28 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// State by name. Sessions and methods loaded with clones of one value write to the same storage and take turns.
+/// State by name. Sessions and methods loaded with clones of one value write to the same storage,
+/// one at a time.
 ///
-/// Buffers to which a program's methods give one name are one buffer. Its initial contents come from the session that is loaded
-/// first.
+/// Buffers with equal names in a program's methods are one buffer. The first loaded session
+/// provides its initial contents.
 #[derive(Clone, Debug, Default)]
 pub struct SharedState {
-    /// Buffers and caches that engines keep.
+    /// Buffers and caches of engines.
     pub engine: Arc<StateMap>,
-    /// Values of the outer program, outside of delegates. A run locks this map first and releases it last.
+    /// Values of the outer program, outside of delegates. A run locks this map first and releases
+    /// it last.
     pub program: Arc<StateMap>,
 }
 
-/// A locked map from names to values whose types only their owners know. Entries are never removed, so indices stay valid.
+/// A locked map from names to values with types known only to their owners. Entries are never
+/// removed, so indices stay valid.
 #[derive(Default)]
 pub struct StateMap(Mutex<Vec<Entry>>);
 
 struct Entry {
     name: String,
-    /// Who owns it, and its element type and shape.
+    /// Its owner, element type and shape.
     kind: String,
     value: Box<dyn Any + Send>,
 }
@@ -35,22 +38,22 @@ impl fmt::Debug for StateMap {
     }
 }
 
-/// State of one name that two sessions or methods describe differently.
+/// Shared state that two sessions or methods describe differently.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("shared state `{}`: expected {expected}, found {found}", name.escape_debug())]
 pub struct StateMismatch {
     pub name: String,
-    /// The kind that was asked for.
+    /// The requested kind.
     pub expected: String,
-    /// The kind that others have put there.
+    /// The existing kind.
     pub found: String,
 }
 
 impl StateMap {
-    /// The index of the entry of that name; if there is none, `first` makes one.
+    /// The index of the entry with this name. If there is none, `first` creates it.
     ///
     /// # Errors
-    /// If the entry is of another kind.
+    /// If the entry has another kind.
     pub fn index_or_insert_with<T: Any + Send>(
         &self,
         name: &str,
@@ -68,7 +71,7 @@ impl StateMap {
         }
     }
 
-    /// Whether there is an entry of that name.
+    /// Whether there is an entry with this name.
     pub fn contains(&self, name: &str) -> bool {
         self.lock().0.iter().any(|entry| entry.name == name)
     }
@@ -89,8 +92,9 @@ impl fmt::Debug for StateMapGuard<'_> {
 }
 
 impl StateMapGuard<'_> {
-    /// Swaps the value of the entry at an index that [`StateMap::index_or_insert_with`] returned with `other`. Does nothing if there
-    /// is no such entry or its value is of another type.
+    /// Swaps `other` with the value of the entry at an index from
+    /// [`StateMap::index_or_insert_with`]. Does nothing if there is no such entry or its value has
+    /// another type.
     pub fn swap<T: Any>(&mut self, index: usize, other: &mut T) {
         if let Some(value) = self.0.get_mut(index).and_then(|entry| entry.value.downcast_mut::<T>()) {
             std::mem::swap(value, other);
@@ -98,7 +102,7 @@ impl StateMapGuard<'_> {
     }
 }
 
-/// The part of a graph's name for a buffer that other methods of the program share: what follows the writer's prefix.
+/// The part of a buffer's name that a program's methods share. It follows the writer's prefix.
 pub fn shared_name(name: &str) -> &str {
     name.split_once('/').map_or(name, |(_, name)| name)
 }

@@ -1,11 +1,11 @@
-//! Which parts of a session's state are copied.
+//! Parts of a session's state, for copies.
 
 use crate::Tid;
 
-/// A mutable buffer, or its beginning along an axis.
+/// A mutable buffer, or its first entries along an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatePart {
     pub buffer: Tid,
-    /// The axis, and how many of its entries from the first on; `None` is all of the buffer.
+    /// The axis, and the number of its first entries. `None` means the whole buffer.
     pub rows: Option<(usize, usize)>,
 }

@@ -1,15 +1,15 @@
-//! Counts of a session's nodes: planned ahead of runs, or prepared one by one.
+//! Counts of a session's nodes: planned before runs, or prepared one by one.
 
-/// How a session's runs went so far.
+/// Counts of planned and unplanned steps in a session's runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Steps {
-    /// Steps that were prepared ahead of their runs.
+    /// Steps prepared before their runs.
     pub planned: u64,
-    /// Nodes that were prepared when their turn came.
+    /// Nodes prepared during runs.
     pub node_by_node: Vec<NodeByNode>,
 }
 
-/// Nodes of a kind that were prepared when their turn came, for one reason.
+/// Nodes of one kind that were prepared during runs for one reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeByNode {
     pub node: &'static str,
@@ -18,7 +18,7 @@ pub struct NodeByNode {
 }
 
 impl Steps {
-    /// Counts another session's steps in.
+    /// Adds another session's counts.
     pub fn add(&mut self, other: &Steps) {
         self.planned += other.planned;
         for new in &other.node_by_node {

@@ -7,13 +7,13 @@ use std::{
 
 use super::{EngineError, Session, Value};
 
-/// A run among others: a session, and what [`Session::run_last`] takes.
+/// A run in a batch: a session, and the arguments of [`Session::run_last`].
 pub struct Run<'a> {
     pub session: &'a mut dyn Session,
     pub inputs: &'a [Value],
 }
 
-/// How a run among others ended: what it returned, or what it panicked with. A session that panicked is not to be run again.
+/// Outcome of a run in a batch: its result, or its panic. Do not run a session again after a panic.
 pub type Outcome<T = Vec<Value>, E = EngineError> = std::thread::Result<Result<T, E>>;
 
 impl fmt::Debug for Run<'_> {
@@ -23,7 +23,7 @@ impl fmt::Debug for Run<'_> {
 }
 
 impl Run<'_> {
-    /// Takes the run by itself.
+    /// Runs it separately.
     pub fn alone(&mut self) -> Outcome {
         catch_unwind(AssertUnwindSafe(|| self.session.run_last(self.inputs)))
     }

@@ -34,7 +34,7 @@ impl Infer for Rope {
     }
 }
 
-/// Offsets are one integer, or one for each entry of the batch.
+/// Checks that offsets are one integer, or one integer per batch entry.
 fn check_offset(offset: &Spec, batch: &Expr) -> Result<()> {
     need_index("offset", offset.dtype)?;
     if offset.dims.iter().all(|d| d.as_int().is_none_or(|n| n == 1)) {
@@ -44,7 +44,7 @@ fn check_offset(offset: &Spec, batch: &Expr) -> Result<()> {
     unify("offset", &offset.dims[0], batch).map(drop)
 }
 
-/// Refuses queries, keys and values whose heads do not go together.
+/// Refuses queries, keys and values with inconsistent heads.
 fn check_heads(q: &Spec, k: &Spec, v: &Spec) -> Result<()> {
     for (field, spec) in [("q", q), ("k", k), ("v", v)] {
         need_rank(field, spec, 4)?;

@@ -1,8 +1,8 @@
 //! Rules of nodes that run chains or foreign code.
 //!
-//! A rule sees one node, so `If` and `Scan` prove only what their own fields state. Their chains are the caller's affair: it runs
-//! the rules of both branches of an `If` and merges what they leave, and for a `Scan` calls [`enter_scan`], runs the body's rules
-//! once, then calls [`leave_scan`].
+//! A rule sees one node, so `If` and `Scan` prove only facts about their own fields. The caller
+//! handles their chains. For an `If`, it runs the rules of both branches and merges the contents.
+//! For a `Scan`, it calls [`enter_scan`], runs the body's rules once, then calls [`leave_scan`].
 
 use flambeau_tensor::{DType, Expr};
 
@@ -30,10 +30,11 @@ impl Infer for Scan {
     }
 }
 
-/// Number of times that a scan runs its body.
+/// Number of iterations of a scan.
 ///
 /// # Errors
-/// If the scan's lists do not go together, or its originals have no step or different numbers of them.
+/// If the scan's lists are empty or differ in length, or if its originals have no steps or
+/// different numbers of steps.
 pub fn scan_steps(scan: &Scan, cx: &dyn ShapeCx) -> Result<Expr> {
     if scan.originals.is_empty() {
         return bad_attribute("originals", "empty", "at least one tensor");
@@ -56,13 +57,13 @@ pub fn scan_steps(scan: &Scan, cx: &dyn ShapeCx) -> Result<Expr> {
     }
 }
 
-/// Records what a scan's body finds in its sliced slots: the originals without the scan axis.
+/// Records the contents of a scan's sliced slots for its body: the originals without the scan axis.
 ///
 /// # Errors
 /// As [`scan_steps`].
 pub fn enter_scan(scan: &Scan, cx: &mut dyn ShapeCx) -> Result<Expr> {
     let steps = scan_steps(scan, cx)?;
-    // All originals are read before the first slice is written: a slot may be both.
+    // All originals are read before the first slice is written, because a slot may be both.
     let originals = cx.read_all(&scan.originals)?;
     for (&slot, mut spec) in scan.sliced.iter().zip(originals) {
         spec.dims.remove(axis_of(scan.scan_axis, spec.rank())?);
@@ -71,10 +72,10 @@ pub fn enter_scan(scan: &Scan, cx: &mut dyn ShapeCx) -> Result<Expr> {
     Ok(steps)
 }
 
-/// Records what a scan leaves in its output slots: what the body left there, stacked along the scan axis.
+/// Records the contents of a scan's output slots: the body's results, stacked along the scan axis.
 ///
 /// # Errors
-/// If the body left one of them unset, or its rank has no such axis.
+/// If the body left an output unset, or the output's rank has no such axis.
 pub fn leave_scan(scan: &Scan, steps: &Expr, cx: &mut dyn ShapeCx) -> Result<()> {
     let outputs: Vec<In> = scan.outputs.iter().map(|o| In(o.0)).collect();
     for (slot, mut spec) in scan.outputs.iter().zip(cx.read_all(&outputs)?) {

@@ -1,4 +1,5 @@
-//! Rules of convolutions. Images are channels-last; weights are `[Co, K.., Ci / groups]`, also for transposed convolutions.
+//! Rules of convolutions. Images are channels-last. Weights are `[Co, K.., Ci / groups]`, also for
+//! transposed convolutions.
 
 use flambeau_tensor::{Expr, WindowAxis};
 

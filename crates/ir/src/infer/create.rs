@@ -1,13 +1,13 @@
-//! Rules of nodes that make tensors out of attributes.
+//! Rules of nodes that create tensors from attributes.
 //!
-//! Empty results are allowed everywhere, also where ExecuTorch's runtime refuses them.
+//! Empty results are always allowed, even if ExecuTorch's runtime refuses them.
 
 use flambeau_tensor::{DType, Expr};
 
 use super::{Infer, InferError, Result, ShapeCx, bad_attribute, need_node_dtype, need_rank_from};
 use crate::node::{ARange, Full, FullLike, RandomBits, Tri, Tril, Triu};
 
-/// Number of values from `start` up to `stop`; symbolic bounds count as in order.
+/// Number of values from `start` up to `stop`. Symbolic bounds are assumed to be in order.
 fn arange_len(cx: &mut dyn ShapeCx, start: &Expr, stop: &Expr, step: &Expr) -> Result<Expr> {
     let n = match step.as_int() {
         Some(0) => return bad_attribute("step", 0, "any other step"),

@@ -8,7 +8,7 @@ use crate::{
     node::{self, AsType, Clip, Where},
 };
 
-/// Types of results from types of operands.
+/// Result types by operand types.
 mod types {
     use super::*;
 

@@ -7,9 +7,10 @@ use flambeau_tensor::{Expr, Symbol};
 use super::{InferError, Result, ShapeCx, Spec};
 use crate::field::{Tid, Vid};
 
-/// Contents of every slot, with possibly symbolic sizes; unknown integers are fresh symbols `?0`, `?1`, ….
+/// Contents of every slot, with possibly symbolic sizes. Unknown integers are fresh symbols `?0`,
+/// `?1`, ….
 ///
-/// Memory follows the slots that are set, not their numbers.
+/// Memory depends on the number of set slots, not on their indices.
 #[derive(Clone, Debug, Default)]
 pub struct Env {
     specs: HashMap<Tid, Spec>,
@@ -19,17 +20,17 @@ pub struct Env {
 }
 
 impl Env {
-    /// An environment in which nothing is set.
+    /// An empty environment.
     pub fn new() -> Env {
         Env::default()
     }
 
-    /// An environment in which nothing is set, and whose fresh symbols are none of those made here so far.
+    /// An empty environment whose fresh symbols differ from the symbols made here so far.
     pub fn beside(&self) -> Env {
         Env { fresh: self.fresh, ..Env::default() }
     }
 
-    /// A fresh symbol with bounds, both included.
+    /// A fresh symbol with inclusive bounds.
     pub fn fresh(&mut self, min: i64, max: i64) -> Expr {
         let symbol = self.fresh_symbol();
         self.declare(symbol.clone(), min, max);
@@ -41,7 +42,8 @@ impl Env {
         Symbol::new(&format!("?{}", self.fresh - 1))
     }
 
-    /// States the bounds of a symbol, both included. A symbol without a statement is any 32-bit integer.
+    /// Declares the inclusive bounds of a symbol. A symbol without a declaration is any 32-bit
+    /// integer.
     pub fn declare(&mut self, symbol: Symbol, min: i64, max: i64) {
         self.ranges.insert(symbol, (min, max));
     }
@@ -61,7 +63,7 @@ impl Env {
         self.values.get(&vid)
     }
 
-    /// Sets or forgets what a tensor slot holds, and returns what it held.
+    /// Sets or clears the contents of a tensor slot, and returns the old contents.
     pub fn replace(&mut self, tid: Tid, spec: Option<Spec>) -> Option<Spec> {
         match spec {
             Some(spec) => self.specs.insert(tid, spec),
@@ -69,7 +71,7 @@ impl Env {
         }
     }
 
-    /// Sets or forgets what a value slot holds, and returns what it held.
+    /// Sets or clears the contents of a value slot, and returns the old contents.
     pub fn replace_value(&mut self, vid: Vid, value: Option<Expr>) -> Option<Expr> {
         match value {
             Some(value) => self.values.insert(vid, value),
@@ -77,12 +79,12 @@ impl Env {
         }
     }
 
-    /// Forgets what the other tensor slots hold.
+    /// Clears all tensor slots for which `keep` is false.
     pub fn retain_tensors(&mut self, keep: &dyn Fn(Tid) -> bool) {
         self.specs.retain(|&tid, _| keep(tid));
     }
 
-    /// Forgets what every value slot holds.
+    /// Clears all value slots.
     pub fn forget_values(&mut self) {
         self.values.clear();
     }

@@ -11,10 +11,10 @@ use crate::{
     node::{Gather, IndexCopy, ScatterAdd, Slice, SliceUpdate, Take, TakeAlongAxis},
 };
 
-/// Literals are clamped to 32 bits, so this one means "to the end" on any axis.
+/// Literals are clamped to 32 bits, so this literal means "to the end" on any axis.
 const END: i64 = i32::MAX as i64;
 
-/// A bound of a slice after negative ones have wrapped.
+/// A bound of a slice after wrapping negative bounds.
 fn wrap(cx: &mut dyn ShapeCx, bound: &Expr, size: &Expr) -> Expr {
     if cx.bounds(bound).1 < 0 { cx.add(bound, size) } else { bound.clone() }
 }
@@ -34,8 +34,9 @@ fn known_slice_len(n: i64, start: i64, stop: i64, step: i64) -> i64 {
 
 /// Number of elements of `start:stop:step` on an axis of `size`.
 ///
-/// Exact where all four are known. A symbolic bound is taken as it stands: it neither wraps (unless its bounds say that it is
-/// negative) nor clamps at the size, so `buffer[0 : pos + T]` has `pos + T` elements. A literal bound clamps.
+/// Exact if all four are known. A symbolic bound does not clamp at the size, and wraps only if its
+/// range is negative. Therefore `buffer[0 : pos + T]` has `pos + T` elements. A literal bound
+/// clamps.
 ///
 /// # Errors
 /// If `step` is 0.
@@ -53,7 +54,7 @@ pub(crate) fn slice_len(cx: &mut dyn ShapeCx, size: &Expr, start: &Expr, stop: &
 
 fn forward_span(cx: &mut dyn ShapeCx, size: &Expr, start: &Expr, stop: &Expr) -> Expr {
     let (from, to) = (wrap(cx, start, size), wrap(cx, stop, size));
-    // A literal that wrapped around a known size may still lie before the first element.
+    // A literal wrapped around a known size may still be before the first element.
     let from = if from.as_int().is_some_and(|s| s < 0) { Expr::Int(0) } else { from };
     let to = match to.as_int() {
         Some(e) if e < 0 => Expr::Int(0),
@@ -68,12 +69,12 @@ fn backward_span(cx: &mut dyn ShapeCx, size: &Expr, start: &Expr, stop: &Expr) -
     let from = wrap(cx, start, size);
     let from = if from.as_int() == Some(END) { cx.sub(size, &Expr::Int(1)) } else { from };
     let to = wrap(cx, stop, size);
-    // Far enough before the first element, whatever the size.
+    // Before the first element for any size.
     let before = cx.bounds(&to).1 < 0 || *stop == Expr::Int(i64::from(i32::MIN));
     cx.sub(&from, &if before { Expr::Int(-1) } else { to })
 }
 
-/// An axis given as an integer; `None` if only the run knows it.
+/// An axis given as an integer. `None` if it is known only at run time.
 fn int_axis(cx: &dyn ShapeCx, axis: Int, rank: usize) -> Result<Option<usize>> {
     match cx.int(axis)? {
         Expr::Int(axis) => {
@@ -96,7 +97,7 @@ impl Infer for Slice {
 }
 
 impl Infer for SliceUpdate {
-    /// An empty region takes an update of any shape, and none of it.
+    /// An empty region accepts an update of any shape and uses none of it.
     fn infer(&self, cx: &mut dyn ShapeCx) -> Result<()> {
         let (dst, update) = (cx.read(self.dst)?, cx.read(self.update)?);
         let (start, stop) = (cx.int(self.start)?, cx.int(self.stop)?);
@@ -114,7 +115,7 @@ impl Infer for SliceUpdate {
     }
 }
 
-/// Refuses a known index outside of a known size; negative ones count from the end.
+/// Refuses a known index outside of a known size. Negative indices count from the end.
 fn check_index(index: &Expr, size: &Expr) -> Result<()> {
     match (index, size) {
         (Expr::Int(i), Expr::Int(n)) if !(-n..*n).contains(i) => bad_attribute("index", i, format!("an index into {n} elements")),
@@ -122,7 +123,7 @@ fn check_index(index: &Expr, size: &Expr) -> Result<()> {
     }
 }
 
-/// Refuses to look anything up on an axis without elements.
+/// Refuses lookups on an axis without elements.
 fn check_lookup(size: &Expr, indices: &[Expr]) -> Result<()> {
     let none = |d: &Expr| *d == Expr::Int(0);
     if none(size) && !indices.iter().any(none) && indices.iter().all(|d| d.as_int().is_some()) {

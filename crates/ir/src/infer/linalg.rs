@@ -12,7 +12,8 @@ use crate::{
     node::{Addmm, Dequantize, GatherMm, GatherQmm, QuantizedMatmul},
 };
 
-/// Shape of `a @ b`, as numpy has it: vectors count as one row or one column, which the result lacks.
+/// Shape of `a @ b`, as in numpy: vectors count as one row or one column, which is removed from the
+/// result.
 fn matmul(a: &[Expr], b: &[Expr]) -> Result<Dims> {
     let (batch_a, rows, inner_a) = match a {
         [k] => (&[][..], None, k),
@@ -43,7 +44,7 @@ impl Infer for Addmm {
     }
 }
 
-/// Packed weights as a node describes them.
+/// Packed weights with their format.
 struct Packed {
     w: In,
     scales: In,
@@ -57,7 +58,7 @@ struct Packed {
 struct Unpacked {
     /// Shape of the unpacked matrix.
     dims: Dims,
-    /// Common type of scales and biases; `None` for formats whose scales are not numbers of their own.
+    /// Common type of scales and biases. `None` for formats with encoded scales.
     dtype: Option<DType>,
 }
 
@@ -96,7 +97,7 @@ impl Packed {
             *lead = unify("scales", own, lead)?;
         }
         let columns = cx.mul(&scales.dims[last], &Expr::Int(self.group_size.into()));
-        // Compared in bits, so that a row that is no whole number of codes is refused.
+        // The comparison is in bits, so a row with a fractional number of codes is refused.
         let stream = cx.mul(&w.dims[last], &Expr::Int(32));
         let wanted = cx.mul(&columns, &Expr::Int(self.bits.into()));
         unify("w", &stream, &wanted)?;

@@ -1,15 +1,17 @@
-//! Shape, type and value rules: what each node makes of what it reads.
+//! Shape, type and value rules: the results of each node by its operands.
 //!
-//! One rule serves three callers. The compiler runs it on symbolic sizes, the checker on sizes whose bounds the file states,
-//! and an engine on the sizes of the actual call. A size that nobody knows yet is a fresh symbol, so rules never ask "is it
-//! known" unless their result depends on it.
+//! Each rule has three callers. The compiler runs it on symbolic sizes, the checker on sizes with
+//! bounds from the file, and an engine on the sizes of a call. An unknown size is a fresh symbol,
+//! so a rule tests whether a size is known only if its result depends on it.
 //!
-//! A rule proves more if more is known. Two known sizes that must agree and do not are an error. As soon as one is
-//! symbolic the rule takes the more definite of the two and leaves the proof to the run, where the same rule sees integers. So a
-//! rule that accepts known sizes has proved everything about shapes that an engine relies on.
+//! A rule proves more if more is known. Two known sizes that must be equal but differ are an error.
+//! If one is symbolic, the rule takes the more definite size and leaves the proof to the run.
+//! There, the same rule sees integers. A rule that accepts known sizes has proved all shape facts
+//! needed by an engine.
 //!
-//! Two readings of symbolic sizes are assumptions that only a run confirms: a symbolic dim does not broadcast (it is not
-//! secretly 1), and a symbolic bound of a slice neither wraps nor clamps, so that `buffer[0 : pos + T]` has `pos + T` rows.
+//! Two assumptions about symbolic sizes are confirmed only by a run. A symbolic dim does not
+//! broadcast, so it is not 1. A symbolic bound of a slice neither wraps nor clamps, so `buffer[0 :
+//! pos + T]` has `pos + T` rows.
 
 mod attention;
 pub mod control;
@@ -75,14 +77,14 @@ impl Spec {
 }
 
 impl fmt::Display for Spec {
-    /// As in `bf16[1,s+2]`.
+    /// Formats as `bf16[1,s+2]`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dims: Vec<String> = self.dims.iter().map(Expr::to_string).collect();
         write!(f, "{}[{}]", self.dtype, dims.join(","))
     }
 }
 
-/// Known facts of slots while rules run; callers implement it.
+/// Known facts of slots during inference. Callers implement this trait.
 pub trait ShapeCx {
     /// Contents of a tensor slot.
     ///
@@ -96,22 +98,22 @@ pub trait ShapeCx {
     /// If nothing has been written to it.
     fn value(&self, vid: Vid) -> Result<Expr, InferError>;
 
-    /// Records what a tensor slot holds from here on.
+    /// Sets the contents of a tensor slot.
     fn set(&mut self, tid: Tid, spec: Spec);
 
-    /// Records what a value slot holds from here on.
+    /// Sets the contents of a value slot.
     fn set_value(&mut self, vid: Vid, value: Expr);
 
-    /// An integer that only running can tell: a fresh symbol, or the actual value where the caller has it.
+    /// An integer known only at run time: a fresh symbol, or the actual value if the caller has it.
     fn unknown(&mut self) -> Expr;
 
-    /// An interval that holds the integer. The default knows only that every symbol is a 32-bit integer.
+    /// An interval that contains the integer. By default, every symbol is any 32-bit integer.
     fn bounds(&self, size: &Expr) -> (i64, i64) {
         size.bounds(&|_| (i64::from(i32::MIN), i64::from(i32::MAX)))
     }
 }
 
-/// Why a node cannot work on what it reads.
+/// Reason why a node cannot process its operands.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InferError {
@@ -140,10 +142,10 @@ pub enum InferError {
 /// Result of a rule.
 pub type Result<T, E = InferError> = std::result::Result<T, E>;
 
-/// A node's rule: reads what its operands hold and records what its results hold.
+/// A node's rule: reads the contents of its operands and records the contents of its results.
 pub trait Infer {
     /// # Errors
-    /// If the node cannot work on these types, shapes and attributes.
+    /// If the node does not support these types, shapes and attributes.
     fn infer(&self, cx: &mut dyn ShapeCx) -> Result<()>;
 }
 
@@ -186,18 +188,18 @@ impl dyn ShapeCx + '_ {
     /// Records a result.
     ///
     /// # Errors
-    /// [`InferError::Limit`] if the shape is none that a tensor can have.
+    /// [`InferError::Limit`] if the shape exceeds the limits of a tensor.
     pub fn write(&mut self, slot: Out, dtype: DType, dims: Dims) -> Result<()> {
         check_limits(dtype, &dims, MAX_TENSOR_BYTES)?;
         self.set(slot.0, Spec { dtype, dims });
         Ok(())
     }
 
-    /// Records a result whose size comes from attributes rather than operands, so that a few bytes of program could ask for any
-    /// amount of memory.
+    /// Records a result with a size from attributes instead of operands. It has a lower limit,
+    /// because a few bytes of program could request any amount of memory.
     ///
     /// # Errors
-    /// [`InferError::Limit`] if the shape is none that such a tensor can have.
+    /// [`InferError::Limit`] if the shape exceeds the limits of such a tensor.
     pub fn write_created(&mut self, slot: Out, dtype: DType, dims: Dims) -> Result<()> {
         check_limits(dtype, &dims, MAX_CREATED_BYTES)?;
         self.set(slot.0, Spec { dtype, dims });
@@ -209,7 +211,7 @@ impl dyn ShapeCx + '_ {
         self.set_value(slot.0, value);
     }
 
-    /// A literal, clamped to 32 bits as every size is, or a value slot's content.
+    /// A literal clamped to 32 bits like every size, or a value slot's content.
     ///
     /// # Errors
     /// If the value slot is unset.
@@ -261,13 +263,13 @@ pub(crate) fn check_limits(dtype: DType, dims: &Dims, max_bytes: i64) -> Result<
 /// An axis that may count from the end as an index from the front.
 ///
 /// # Errors
-/// If a tensor of that rank has no such axis.
+/// If a tensor of this rank has no such axis.
 pub fn axis_of(axis: impl Into<i64>, rank: usize) -> Result<usize> {
     let axis = axis.into();
     normalize_axis(axis, rank).ok_or(InferError::Axis { axis, rank })
 }
 
-/// An attribute that has none of the values it may have.
+/// The error for an invalid attribute value.
 pub(crate) fn bad_attribute<T>(field: &'static str, found: impl ToString, expected: impl ToString) -> Result<T> {
     Err(InferError::Attribute { field, found: found.to_string(), expected: expected.to_string() })
 }
@@ -283,12 +285,12 @@ pub(crate) fn need_index(field: &'static str, found: DType) -> Result<()> {
     if ok { Ok(()) } else { Err(InferError::DType { field, found, expected: "an integer type" }) }
 }
 
-/// Refuses another number of dims.
+/// Refuses any other rank.
 pub(crate) fn need_rank(field: &'static str, spec: &Spec, rank: usize) -> Result<()> {
     if spec.rank() == rank { Ok(()) } else { bad_rank(field, spec, rank) }
 }
 
-/// Refuses fewer dims.
+/// Refuses lower ranks.
 pub(crate) fn need_rank_from(field: &'static str, spec: &Spec, least: usize) -> Result<()> {
     if spec.rank() >= least { Ok(()) } else { bad_rank(field, spec, format!("at least {least}")) }
 }
@@ -297,13 +299,14 @@ fn bad_rank<T>(field: &'static str, spec: &Spec, expected: impl ToString) -> Res
     Err(InferError::Rank { field, found: spec.rank(), expected: expected.to_string() })
 }
 
-/// Refuses element types that graphs cannot carry.
+/// Refuses element types that graphs do not support.
 pub(crate) fn need_node_dtype(field: &'static str, found: DType) -> Result<DType> {
     let expected = "u8, i8, i16, i32, i64, u32, f16, bf16, f32 or bool";
     if found.is_node_dtype() { Ok(found) } else { Err(InferError::DType { field, found, expected }) }
 }
 
-/// MLX's type promotion: bool < integers < floats; f16 with bf16 gives f32; rank-0 tensors promote like all others.
+/// MLX's type promotion: bool < integers < floats. f16 with bf16 gives f32. Rank-0 tensors promote
+/// like all others.
 pub fn promote(a: DType, b: DType) -> DType {
     use DType::*;
     if a == b {

@@ -1,4 +1,4 @@
-//! Rules of normalisations.
+//! Rules of norms.
 
 use super::{Infer, Result, ShapeCx, Spec, axis_of, need_float, need_rank, need_rank_from, promote, size::unify, to_float};
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     node::{LayerNorm, RMSNorm, Softmax},
 };
 
-/// Over the last axis, with vectors of its size.
+/// Rule of a norm over the last axis, with affine vectors of its size.
 fn last_axis_norm(cx: &mut dyn ShapeCx, x: In, out: Out, affine: [(&'static str, Option<In>); 2]) -> Result<()> {
     let x = cx.read(x)?;
     need_rank_from("x", &x, 1)?;

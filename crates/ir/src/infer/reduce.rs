@@ -8,7 +8,7 @@ use crate::{
     node::{All, Any, Argmax, Argmin, Cumsum, LogSumExp, Max, Mean, Median, Min, Prod, Std, Sum, Var},
 };
 
-/// Type of a sum or product: what is narrower than 32 bits widens, signedness kept.
+/// Type of a sum or product. Integers below 32 bits widen to 32 bits with the same signedness.
 fn accumulator(x: DType) -> DType {
     match x {
         DType::Bool | DType::I8 | DType::I16 => DType::I32,
@@ -17,7 +17,7 @@ fn accumulator(x: DType) -> DType {
     }
 }
 
-/// Which axes a list names, as a bit mask.
+/// The listed axes as a bit mask.
 ///
 /// # Errors
 /// If an axis is out of range or named twice.
@@ -33,14 +33,14 @@ fn axis_mask(axes: &[i32], rank: usize) -> Result<u64> {
     Ok(mask)
 }
 
-/// The shape without the axes of the mask, or with ones in their places.
+/// The shape without the axes of the mask, or with size 1 on them.
 fn reduced(dims: &[Expr], mask: u64, keepdims: bool) -> Dims {
     let on = |i: usize| mask & (1 << i) != 0;
     let kept = dims.iter().enumerate().filter(|(i, _)| keepdims || !on(*i));
     kept.map(|(i, d)| if on(i) { Expr::Int(1) } else { d.clone() }).collect()
 }
 
-/// Refuses to look for an extreme or a middle among no elements.
+/// Refuses extremes and medians of no elements.
 fn need_elements(x: &Spec, mask: u64) -> Result<()> {
     let empty = |(i, d): (usize, &Expr)| mask & (1 << i) != 0 && *d == Expr::Int(0);
     match x.dims.iter().enumerate().any(empty) {

@@ -1,4 +1,5 @@
-//! Rules on the sizes of a run, as engines need them: every size is known, and each node's results are asked for one by one.
+//! Inference on the sizes of a run, for engines. Every size is known, and each node's results are
+//! queried one by one.
 
 use flambeau_tensor::{DType, Expr, Shape};
 use smallvec::SmallVec;
@@ -12,10 +13,10 @@ use crate::{
 
 /// Contents of the slots of a running graph.
 pub trait Contents {
-    /// Element type and shape in a tensor slot; `None` if nothing has been written to it.
+    /// Element type and shape in a tensor slot, or `None` if it is unset.
     fn tensor(&self, tid: Tid) -> Option<(DType, &[usize])>;
 
-    /// The integer in a value slot; `None` if nothing has been written to it.
+    /// The integer in a value slot, or `None` if it is unset.
     fn integer(&self, vid: Vid) -> Option<i32>;
 
     /// The integer in a value slot.
@@ -37,7 +38,8 @@ pub trait Contents {
         }
     }
 
-    /// The place that an index names, if it is no tensor; literals as [`Contents::int`] takes them.
+    /// The integer of an index, if it is not a tensor. Literals are clamped as in
+    /// [`Contents::int`].
     ///
     /// # Errors
     /// If nothing has been written to the slot.
@@ -65,7 +67,7 @@ pub struct OutSpec {
     pub shape: Shape,
 }
 
-/// Result types and shapes of one node, inferred from what its operand slots hold now.
+/// Result types and shapes of one node, inferred from the current contents of its operands.
 #[derive(Debug, Default)]
 pub struct Inferred {
     tensors: SmallVec<[(Tid, Spec); 2]>,
@@ -73,17 +75,17 @@ pub struct Inferred {
 }
 
 impl Inferred {
-    /// Runs the inference rule of `node`; results of the node before are dropped.
+    /// Runs the inference rule of `node`, and drops the results of the previous node.
     ///
     /// # Errors
-    /// If the rule refuses what the slots hold.
+    /// If the rule refuses the contents of the slots.
     pub fn run(&mut self, node: &Node, contents: &impl Contents) -> Result<()> {
         self.tensors.clear();
         self.value = None;
         node.infer(&mut Rule { contents, inferred: self })
     }
 
-    /// Element type and shape of a result; `None` if the rule leaves them open.
+    /// Element type and shape of a result, or `None` if the rule does not determine them.
     pub fn tensor(&self, slot: Out) -> Option<OutSpec> {
         let spec = self.spec(slot.0)?;
         Some(OutSpec { dtype: spec.dtype, shape: spec.shape()? })
@@ -92,7 +94,7 @@ impl Inferred {
     /// An integer result, as far as the operands' sizes and integers determine it.
     ///
     /// # Errors
-    /// If the rule leaves it open.
+    /// If the rule does not determine it.
     pub fn value(&self, slot: OutVid) -> Result<i32> {
         let inferred = self.value.filter(|(vid, _)| *vid == slot.0);
         inferred.map(|(_, value)| value).ok_or(InferError::UnsetValue(slot.0))
@@ -103,7 +105,7 @@ impl Inferred {
     }
 }
 
-/// Number of iterations of a scan, given what the slots hold.
+/// Number of iterations of a scan, given the contents of the slots.
 ///
 /// # Errors
 /// As [`scan_steps`].
@@ -113,7 +115,7 @@ pub fn scan_length(scan: &Scan, contents: &impl Contents) -> Result<usize> {
     steps.as_int().and_then(|n| usize::try_from(n).ok()).ok_or_else(open)
 }
 
-/// The caller's half of inference.
+/// The caller's side of inference.
 struct Rule<'a, C> {
     contents: &'a C,
     inferred: &'a mut Inferred,
@@ -142,7 +144,7 @@ impl<C: Contents> ShapeCx for Rule<'_, C> {
     }
 
     fn unknown(&mut self) -> Expr {
-        // Of nodes that read elements, whose engines know better.
+        // Only nodes that read elements ask for this, and engines compute their actual values.
         Expr::Int(0)
     }
 }

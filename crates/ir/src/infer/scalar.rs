@@ -1,6 +1,7 @@
-//! Rules of nodes that make integers.
+//! Rules of nodes with integer results.
 //!
-//! Values are 32-bit. A known result outside of them is an error; a symbolic one is checked by the run.
+//! Values have 32 bits. A known result outside of this range is an error. The run checks symbolic
+//! results.
 
 use flambeau_tensor::Expr;
 

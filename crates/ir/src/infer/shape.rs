@@ -1,4 +1,4 @@
-//! Rules of nodes that move elements without looking at them.
+//! Rules of nodes that move elements without reading their values.
 
 use flambeau_tensor::Expr;
 
@@ -33,7 +33,8 @@ impl Infer for ExpandDims {
 }
 
 impl Infer for Squeeze {
-    /// A listed axis goes only if its size is known to be 1, so a symbolic size stays; entries out of range mean nothing.
+    /// A listed axis is removed only if its size is known to be 1, so a symbolic size stays.
+    /// Entries out of range are ignored.
     fn infer(&self, cx: &mut dyn ShapeCx) -> Result<()> {
         let x = cx.read(self.x)?;
         let listed = self.dims.iter().filter_map(|&d| axis_of(d, x.rank()).ok()).fold(0u64, |mask, i| mask | 1 << i);
@@ -171,7 +172,7 @@ impl Infer for Transpose {
     }
 }
 
-/// Refuses a view that reaches outside of `n` elements, as soon as every number is known.
+/// Refuses a view that reaches outside of `n` elements, if all numbers are known.
 fn check_reach(dims: &[Expr], strides: &[Expr], offset: u64, n: &Expr) -> Result<()> {
     let known = |e: &[Expr]| e.iter().map(Expr::as_int).collect::<Option<super::SmallVec<[i64; 8]>>>();
     let (Some(dims), Some(strides), Some(n)) = (known(dims), known(strides), n.as_int()) else { return Ok(()) };
@@ -204,7 +205,8 @@ impl Infer for AsStrided {
     }
 }
 
-/// Several tensors that join: the first one's shape, and the common type.
+/// Result of joining tensors before the sizes are added: the first one's shape, and the common
+/// type.
 fn joined(tensors: &[Spec]) -> Result<Spec> {
     let Some((first, rest)) = tensors.split_first() else { return bad_attribute("tensors", "empty", "at least one tensor") };
     let dtype = rest.iter().fold(first.dtype, |d, t| promote(d, t.dtype));
@@ -242,7 +244,7 @@ impl Infer for Stack {
     }
 }
 
-/// Lengths of the parts: chunks of the only size, or sections whose last one takes the rest.
+/// Lengths of the parts: chunks of a single size, or sections with the rest in the last one.
 fn part_sizes(cx: &mut dyn ShapeCx, total: &Expr, sizes: &[Expr], parts: usize) -> Result<Vec<Expr>> {
     let sections = match sizes {
         [] => return bad_attribute("sizes", "empty", "at least one size"),

@@ -1,11 +1,11 @@
-//! Arithmetic and comparison of sizes, bounded in cost whatever the program.
+//! Arithmetic and comparison of sizes, with bounded cost for any program.
 
 use flambeau_tensor::Expr;
 
 use super::{Dims, InferError, Result, ShapeCx};
 use crate::limits::MAX_SIZE_WEIGHT;
 
-/// Sizes that must be equal: the more definite of the two.
+/// Unifies two sizes that must be equal, and returns the more definite one.
 ///
 /// # Errors
 /// [`InferError::Size`] if both are known and differ.
@@ -17,7 +17,7 @@ pub(crate) fn unify(field: &'static str, found: &Expr, expected: &Expr) -> Resul
     }
 }
 
-/// One size of two broadcast shapes, or `None` if both are known and do not fit.
+/// One size of two broadcast shapes, or `None` if both are known and incompatible.
 fn broadcast_dim(a: &Expr, b: &Expr) -> Option<Expr> {
     match (a, b) {
         _ if a == b => Some(a.clone()),
@@ -28,11 +28,11 @@ fn broadcast_dim(a: &Expr, b: &Expr) -> Option<Expr> {
     }
 }
 
-/// The shape both broadcast to by numpy's rules. A symbolic size against a known one other than 1 gives the known one; of two
-/// different symbolic sizes the left one is taken.
+/// The common broadcast shape by numpy's rules. A symbolic size and a known size other than 1 give
+/// the known size. Two different symbolic sizes give the left one.
 ///
 /// # Errors
-/// [`InferError::Broadcast`] if two known sizes do not fit.
+/// [`InferError::Broadcast`] if two known sizes are incompatible.
 pub fn broadcast(a: &[Expr], b: &[Expr]) -> Result<Dims> {
     if a == b {
         return Ok(a.into());
@@ -63,7 +63,7 @@ impl dyn ShapeCx + '_ {
         if weight <= MAX_SIZE_WEIGHT { f() } else { self.unknown() }
     }
 
-    /// A size that arithmetic of a few steps gave.
+    /// Bounds a size computed by a few arithmetic steps.
     pub fn bound(&mut self, size: Expr) -> Expr {
         self.bounded(size.weight(), || size)
     }
@@ -99,7 +99,7 @@ impl dyn ShapeCx + '_ {
         self.floor_div(&up, &Expr::Int(b))
     }
 
-    /// The smaller of two, without a `min` where the bounds decide.
+    /// The smaller of two sizes, without a `min` if the bounds decide.
     pub fn smaller(&mut self, a: &Expr, b: &Expr) -> Expr {
         if let (Expr::Int(x), Expr::Int(y)) = (a, b) {
             return Expr::Int(*x.min(y));

@@ -26,7 +26,7 @@ sorts! {
     Argsort: |_| DType::U32;
 }
 
-/// Refuses a `kth` outside of the axis; negative ones count from the end.
+/// Refuses a `kth` outside of the axis. Negative values count from the end.
 fn check_kth(cx: &dyn ShapeCx, x: In, kth: Int, axis: i32) -> Result<()> {
     let x = cx.read(x)?;
     let size = &x.dims[axis_of(axis, x.rank())?];

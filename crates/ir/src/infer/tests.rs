@@ -1,4 +1,4 @@
-//! Rules by family, as tables: operands, node, results.
+//! Tests of rules by family, as tables: operands, node, results.
 
 use flambeau_tensor::Symbol;
 use proptest::prelude::*;
@@ -16,7 +16,8 @@ fn spec(text: &str) -> Spec {
     Spec { dtype: DType::from_name(dtype).unwrap(), dims }
 }
 
-/// Runs one rule. Operands `f32[2,s]` fill t0, t1, …; `v=5` and `v=s` fill v0, v1, …. Returns what the node wrote.
+/// Runs one rule. Operands such as `f32[2,s]` fill t0, t1, …. Operands such as `v=5` and `v=s` fill
+/// v0, v1, …. Returns the results.
 fn run(operands: &str, node: &str) -> Result<Vec<Content>> {
     let mut env = Env::new();
     let (mut tensors, mut values) = (0, 0);
@@ -396,8 +397,8 @@ fn creation_sorting_and_scalars() {
     ]);
 }
 
-/// The one symbol of the operands takes every value from 2 to 16; what is inferred for the symbol must then be what is inferred
-/// for the value.
+/// The single symbol of the operands takes every value from 2 to 16. Results for the symbol must
+/// equal results for the value.
 #[test]
 fn symbolic_results_hold_for_every_size() {
     let rows = [
