@@ -147,8 +147,9 @@ fn dtypes(lower: &Lower, call: &Call) -> Vec<DType> {
     dtypes
 }
 
-/// Bounds data-dependent sizes without a bound in the program by the number of elements of the
-/// first operand. The exception is `bincount`, whose length depends on the largest value.
+/// Bounds data-dependent sizes that the program leaves unbounded. The bound is the number of
+/// elements of the first operand. `bincount` is excluded, because its length depends on the largest
+/// value.
 fn bound_sizes(lower: &mut Lower, call: &Call, args: &[KernelArg]) {
     if call.target == "aten.bincount.default" {
         return;

@@ -1,10 +1,10 @@
 //! Splits an SSA graph into delegates at its fallback calls.
 //!
-//! Every node has a level. It is the maximum of the levels of the nodes that it reads from. A
-//! kernel call raises it to one more than the call's own level. The nodes of one level form one
-//! delegate. Between two delegates run the kernel calls that depend on the first. Kernel calls that
-//! read only inputs of the method and constants run before all delegates. A buffer belongs to one
-//! delegate, so all nodes that read its old contents or produce its new contents share one level.
+//! Every node has a level. It is at least the level of each node that it reads from, and above the
+//! level of each kernel call that it reads from. The nodes of one level form one delegate. Between
+//! two delegates run the kernel calls that depend on the first. Kernel calls that read only inputs
+//! of the method and constants run before all delegates. A buffer belongs to one delegate, so all
+//! nodes that read its old contents or produce its new contents share one level.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
