@@ -3,7 +3,7 @@
 use flambeau_tidy::{root, sources};
 
 /// Hosts that files may name, with reasons.
-const HOSTS: [(&str, &str); 10] = [
+const HOSTS: [(&str, &str); 11] = [
     ("127.0.0.1", "servers that tests start"),
     ("app.example", "a name that nobody has, for examples"),
     ("evil.example", "a name that nobody has, for tests"),
@@ -14,6 +14,7 @@ const HOSTS: [(&str, &str); 10] = [
     ("json.schemastore.org", "schemas of configuration files"),
     ("keepachangelog.com", "the form of the changelog"),
     ("www.apache.org", "the license"),
+    ("www.w3.org", "XML namespaces of images"),
 ];
 
 /// Prefixes of paths on a single machine.
