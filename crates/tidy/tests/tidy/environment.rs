@@ -7,7 +7,7 @@ use crate::{Exception, hold};
 
 /// Whether a file belongs to the rim, or to code outside of programs.
 fn is_free(path: &str) -> bool {
-    let folders = ["crates/cli/", "crates/python/", "crates/serve/", "crates/tidy/", "crates/testcases/"];
+    let folders = ["crates/capi/", "crates/cli/", "crates/python/", "crates/serve/", "crates/tidy/", "crates/testcases/"];
     folders.iter().any(|folder| path.starts_with(folder))
         || path.ends_with("/tests.rs")
         || path.split('/').any(|part| ["tests", "examples", "benches", "fuzz"].contains(&part))

@@ -1,0 +1,12 @@
+//! The C interface of Flambeau. `include/flambeau.h` is its contract: it states ownership and thread safety of each function.
+//!
+//! Each entry is a function without a mangled name. It turns pointers into references in one place, runs its body behind
+//! [`border::entry`], which catches panics, and reports failures as owned error objects.
+
+mod border;
+mod engine;
+mod error;
+mod program;
+mod tensor;
+mod value;
+mod version;

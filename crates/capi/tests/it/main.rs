@@ -1,0 +1,12 @@
+//! Compiles C against the header, links it with the shared library of this build, and runs it.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+mod examples;
+mod toolchain;
+
+fn main() -> ExitCode {
+    flambeau_testcases::run(examples::tests())
+}

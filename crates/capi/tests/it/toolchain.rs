@@ -1,0 +1,78 @@
+//! C compilers, and the folder that they link from.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use tempfile::TempDir;
+
+/// Flags that every example compiles with.
+const STRICT: [&str; 5] = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-g"];
+
+/// Whether a tool can be called.
+pub(crate) fn has(tool: &str) -> Result<(), String> {
+    let found = Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
+    if found { Ok(()) } else { Err(format!("there is no {tool}")) }
+}
+
+pub(crate) fn package(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// `FLB_ABI_VERSION` of the header.
+pub(crate) fn abi_version() -> u32 {
+    let header = fs::read_to_string(package("include/flambeau.h")).unwrap();
+    let version = header.lines().find_map(|line| line.strip_prefix("#define FLB_ABI_VERSION "));
+    version.unwrap().parse().unwrap()
+}
+
+/// The shared library that this build made, beside the tests.
+pub(crate) fn library() -> PathBuf {
+    let folder = env::current_exe().unwrap().with_file_name("");
+    let name = if cfg!(target_os = "macos") { "libflambeau_capi.dylib" } else { "libflambeau_capi.so" };
+    let path = folder.join(name);
+    assert!(path.is_file(), "{} is not there", path.display());
+    path
+}
+
+/// Names of the library for linkers and for programs.
+fn names() -> [String; 2] {
+    let version = abi_version();
+    if cfg!(target_os = "macos") {
+        ["libflambeau.dylib".into(), format!("libflambeau.{version}.dylib")]
+    } else {
+        ["libflambeau.so".into(), format!("libflambeau.so.{version}")]
+    }
+}
+
+/// A program in C or C++ that was compiled with warnings as errors.
+pub(crate) struct Program {
+    folder: TempDir,
+}
+
+impl Program {
+    pub(crate) fn compile(compiler: &str, flags: &[&str], source: &Path) -> Program {
+        let folder = tempfile::tempdir().unwrap();
+        for name in names() {
+            let to = folder.path().join(name);
+            fs::hard_link(library(), &to).or_else(|_| fs::copy(library(), &to).map(drop)).unwrap();
+        }
+        let mut command = Command::new(compiler);
+        command.args(STRICT).args(flags).arg("-I").arg(package("include")).arg(source).arg("-o").arg(folder.path().join("program"));
+        command.arg("-L").arg(folder.path()).arg("-lflambeau").arg(format!("-Wl,-rpath,{}", folder.path().display()));
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{compiler} {flags:?} refuses {}:\n{said}", source.display());
+        Program { folder }
+    }
+
+    /// Runs the program and gives its standard output.
+    pub(crate) fn run(&self, args: &[&str]) -> String {
+        let output = Command::new(self.folder.path().join("program")).args(args).output().unwrap();
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{}:\n{out}{err}", output.status);
+        out.into_owned()
+    }
+}
