@@ -5,8 +5,9 @@
 use std::process::ExitCode;
 
 mod examples;
+mod header;
 mod toolchain;
 
 fn main() -> ExitCode {
-    flambeau_testcases::run(examples::tests())
+    flambeau_testcases::run([examples::tests(), header::tests()].into_iter().flatten().collect())
 }
