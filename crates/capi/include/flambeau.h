@@ -306,6 +306,103 @@ FLB_API FLB_NODISCARD flb_error *flb_method_attribute(
 /* Frees the method with its state. No other thread may use it. */
 FLB_API void flb_method_free(flb_method *method);
 
+/* ---- Language models ---- */
+
+/* A language model with its tokenizer. Each answer has a sequence of its own, so threads do not
+ * wait for one another's answers. */
+typedef struct flb_language_model flb_language_model;
+
+/* Loads a model: a .pte program, a folder or GGUF file of weights, or a name on the Hugging Face
+ * hub. Weights are exported once, into a cache. `flags` are those of `flambeau generate` that
+ * concern models, such as {"--qlinear", "none"}. The caller owns `*out`. Any thread. */
+FLB_API FLB_NODISCARD flb_error *flb_language_model_load(
+    const flb_engine *engine, const char *model, const char *const *flags, size_t flag_count,
+    flb_language_model **out);
+
+/* Most tokens of prompt and answer together; 0 if the program does not say. Any thread. */
+FLB_API size_t flb_language_model_context(const flb_language_model *model);
+
+/* 1 if the model has a chat template, which flb_chat needs; else 0. Any thread. */
+FLB_API int32_t flb_language_model_can_chat(const flb_language_model *model);
+
+/* Frees the model. No other thread may use it, and no answer may be in progress. */
+FLB_API void flb_language_model_free(flb_language_model *model);
+
+/* Takes the next piece of an answer; the text lives during the call. It is called after each
+ * step, on the thread that asked for the answer, with an empty text where a step gives none. A
+ * result other than 0 ends the answer. */
+typedef int32_t (*flb_on_text)(void *context, const char *text);
+
+/* How an answer is written. Zero is the default of each field. */
+typedef struct flb_generation_options {
+  size_t struct_size;       /* The caller sets it to sizeof(flb_generation_options). */
+  size_t max_new_tokens;    /* 0 means 256; the context may end earlier. */
+  uint64_t seed;            /* Fixes what is drawn; 0 takes another one each time. */
+  size_t top_k;             /* Sample from so many of the likeliest tokens; 0 means all. */
+  const char *const *stop;  /* Texts that end the answer and are not part of it. */
+  size_t stop_count;        /* Number of those texts. */
+  const char *schema;       /* A JSON schema that the answer will follow, or NULL. */
+  float temperature;        /* 0 takes the likeliest token each time. */
+  float top_p;              /* Sample from this mass of probability; 0 means all, as 1 does. */
+  float min_p;              /* Drop tokens less likely than this times the likeliest one. */
+  float repetition_penalty; /* On tokens that occurred already; 0 means none, as 1 does. */
+  int32_t ignore_eos;       /* Not 0: treat the model's end of text as any other token. */
+  int32_t reserved;         /* 0. */
+} flb_generation_options;
+
+/* A message of a conversation. The texts belong to the caller. */
+typedef struct flb_message {
+  const char *role; /* Such as "system", "user" or "assistant". */
+  const char *content;
+} flb_message;
+
+/* An answer, with numbers about it. */
+typedef struct flb_generation flb_generation;
+
+typedef uint32_t flb_finish;
+enum {
+  FLB_FINISH_STOP = 1,     /* The model ended its text, or a stop text came. */
+  FLB_FINISH_LENGTH = 2,   /* `max_new_tokens` is reached. */
+  FLB_FINISH_CONTEXT = 3,  /* The model's context is full. */
+  FLB_FINISH_CANCELLED = 4 /* The callback ended the answer. */
+};
+
+/* Continues a prompt as it is. `options` may be NULL for the defaults, and `on_text` may be
+ * NULL. `context` is handed to `on_text`. The text that earlier prompts have in common with this
+ * one is not computed again. The caller owns `*out`. Any thread; returns when the answer has
+ * ended. */
+FLB_API FLB_NODISCARD flb_error *flb_generate(
+    const flb_language_model *model, const char *prompt, const flb_generation_options *options,
+    flb_on_text on_text, void *context, flb_generation **out);
+
+/* Answers a conversation of `message_count` messages, by the model's chat template. Otherwise as
+ * flb_generate. */
+FLB_API FLB_NODISCARD flb_error *flb_chat(
+    const flb_language_model *model, const flb_message *messages, size_t message_count,
+    const flb_generation_options *options, flb_on_text on_text, void *context,
+    flb_generation **out);
+
+/* The whole answer. It belongs to the generation. Any thread. */
+FLB_API const char *flb_generation_text(const flb_generation *generation);
+
+/* Why the answer ended; 0 for NULL. Any thread. */
+FLB_API flb_finish flb_generation_finish(const flb_generation *generation);
+
+/* Tokens of the answer, one that ended it included. They belong to the generation. Any thread. */
+FLB_API const uint32_t *flb_generation_tokens(const flb_generation *generation);
+
+/* Number of those tokens. Any thread. */
+FLB_API size_t flb_generation_token_count(const flb_generation *generation);
+
+/* Tokens of the prompt that had to be computed. Any thread. */
+FLB_API size_t flb_generation_prompt_count(const flb_generation *generation);
+
+/* Tokens per second after the first one; 0 if there were fewer than two. Any thread. */
+FLB_API double flb_generation_tokens_per_second(const flb_generation *generation);
+
+/* Frees the generation with its text. No other thread may use it. */
+FLB_API void flb_generation_free(flb_generation *generation);
+
 #ifdef __cplusplus
 }
 #endif

@@ -14,7 +14,7 @@ use crate::error::{self, Failure, Kind};
 
 /// Runs the body of an entry. A failure becomes an error that the caller owns, and so does a panic.
 pub(crate) fn entry(body: impl FnOnce() -> Result<(), Failure>) -> *mut Failure {
-    // What a panic leaves half done is guarded by mutexes, which `lock` finds poisoned.
+    // A panic may leave state half written. Mutexes guard all state, and `lock` finds them poisoned.
     let result = panic::catch_unwind(AssertUnwindSafe(body));
     error::raw(result.unwrap_or_else(|payload| Err(Failure::new(Kind::Bug, panic_text(payload)))))
 }
@@ -181,6 +181,30 @@ pub(crate) unsafe fn write_prefixed<T: Prefixed>(pointer: *mut T, value: &T, nam
         ptr::copy_nonoverlapping(from.add(start), pointer.cast::<u8>().add(start), room - start);
     }
     Ok(())
+}
+
+/// The caller's struct, with `default` in fields that it does not have, and in the place of null.
+///
+/// # Errors
+/// The size was not set, or a field that only later versions have is not zero.
+///
+/// # Safety
+/// As [`write_prefixed`].
+pub(crate) unsafe fn read_prefixed<T: Prefixed>(pointer: *const T, default: T, name: &str) -> Result<T, Failure> {
+    if pointer.is_null() {
+        return Ok(default);
+    }
+    // SAFETY: passed on to the caller.
+    let size = unsafe { size_of_struct(pointer, name)? };
+    let (mut value, known) = (default, size.min(size_of::<T>()));
+    // SAFETY: both structs have `known` bytes, and all bytes are values of the fields.
+    unsafe { ptr::copy_nonoverlapping(pointer.cast::<u8>(), ptr::from_mut(&mut value).cast::<u8>(), known) };
+    // SAFETY: the caller's struct has `size` bytes.
+    let later = unsafe { slice::from_raw_parts(pointer.cast::<u8>().add(known), size - known) };
+    if later.iter().any(|&byte| byte != 0) {
+        return Err(Failure::input(format!("`{name}` sets a field that version {} does not have", env!("CARGO_PKG_VERSION"))));
+    }
+    Ok(value)
 }
 
 /// # Safety

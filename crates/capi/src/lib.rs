@@ -6,6 +6,7 @@
 mod border;
 mod engine;
 mod error;
+mod language;
 mod program;
 mod tensor;
 mod value;

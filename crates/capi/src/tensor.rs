@@ -47,8 +47,8 @@ unsafe impl Sync for Loan {}
 
 impl Loan {
     /// # Safety
-    /// `data` is null, or `size` bytes live behind it, unchanged, until `release` is called; without one, as long as the loan lives.
-    /// `release` may be called with `context` from any thread.
+    /// `data` is null, or `size` bytes live behind it, unchanged, until `release` is called. Without `release` they live as long as
+    /// the loan. `release` may be called with `context` from any thread.
     pub(crate) unsafe fn new(data: *const c_void, size: usize, release: Release, context: *mut c_void) -> Loan {
         Loan { data: data.cast(), size, release, context }
     }

@@ -1,11 +1,18 @@
 //! The examples, and the header's promises, under each compiler.
 
+use std::{sync::atomic::AtomicBool, time::Duration};
+
+use flambeau::{
+    runners::llm::{Request, generate},
+    text::{ChatInput, message},
+};
+use flambeau_cli::library::{self, LanguageModel};
 use flambeau_testcases::test;
 use libtest_mimic::Trial;
 
 use crate::toolchain::{Program, has, package};
 
-/// What PyTorch computes from `mlp.pt2` for the rows below, rounded.
+/// Results of PyTorch on `mlp.pt2` for the rows below, rounded.
 const RESULTS: [f32; 6] = [0.500_533_6, 0.190_533_1, 0.587_792_9, 0.162_802_2, -0.721_456_9, 0.785_947_9];
 const ROWS: [&str; 12] = ["0.5", "-1", "0", "2", "1", "1", "1", "1", "-3", "0.25", "4", "-0.5"];
 
@@ -19,6 +26,8 @@ pub(crate) fn tests() -> Vec<Trial> {
             |name: &str, body: fn(&str)| tests.push(test(&format!("{compiler}::{name}"), requirement, move || body(compiler)));
         add("run_program", run_program);
         add("contract", contract);
+        add("generation", generation);
+        add("chat", chat);
         add("header_is_cpp", header_is_cpp);
     }
     tests
@@ -26,6 +35,10 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 fn mlp() -> String {
     package("../flambeau/examples/data/mlp.pte").to_str().unwrap().to_owned()
+}
+
+fn tiny_llama() -> String {
+    package("../flambeau/examples/data/tiny-llama").to_str().unwrap().to_owned()
 }
 
 fn run_program(compiler: &str) {
@@ -42,6 +55,51 @@ fn run_program(compiler: &str) {
 fn contract(compiler: &str) {
     let program = Program::compile(compiler, C99, &package("tests/c/contract.c"));
     assert_eq!(program.run(&[&mlp()]), "all hold\n");
+}
+
+/// The greedy answer to a prompt, without C.
+fn answer(flags: [&str; 4], prompt: impl Fn(&LanguageModel) -> Vec<u32>, max_new_tokens: usize, ignore_eos: bool) -> String {
+    let engine = library::engine(&[]).unwrap();
+    let model = library::language_model(&[&[tiny_llama()], &flags.map(str::to_owned)[..]].concat(), &engine).unwrap();
+    let request = Request {
+        prompt: prompt(&model),
+        max_new_tokens,
+        stop_ids: model.model.metadata().eos.clone(),
+        ignore_eos,
+        ..Request::default()
+    };
+    let mut sequence = model.model.sequence().unwrap();
+    let now = || Duration::ZERO;
+    generate(&mut sequence, &model.tokenizer, &request, &now, &AtomicBool::new(false), &mut |_| ()).unwrap().text
+}
+
+/// The tokens that ask for the next message of a conversation.
+fn conversation(model: &LanguageModel, messages: &[(&str, &str)]) -> Vec<u32> {
+    let messages = messages.iter().map(|(role, text)| message(role, text)).collect();
+    let chat = ChatInput { messages, add_generation_prompt: true, ..ChatInput::default() };
+    model.tokenizer.encode(&model.template.as_ref().unwrap().render(&chat).unwrap(), false).unwrap()
+}
+
+fn generation(compiler: &str) {
+    let cache = tempfile::tempdir().unwrap();
+    let flags = ["--cache-dir", cache.path().to_str().unwrap(), "--ctx-size", "64"];
+    let program = Program::compile(compiler, C99, &package("tests/c/generation.c"));
+    let prompt = |model: &LanguageModel| model.tokenizer.encode("the cat sat on", true).unwrap();
+    assert_eq!(program.run(&[&tiny_llama(), flags[1]]).trim_end(), answer(flags, prompt, 8, true).trim_end());
+}
+
+fn chat(compiler: &str) {
+    let cache = tempfile::tempdir().unwrap();
+    // Room for two answers without an end.
+    let flags = ["--cache-dir", cache.path().to_str().unwrap(), "--ctx-size", "1200"];
+    let source = package("examples/chat.c");
+    assert!(std::fs::read_to_string(&source).unwrap().lines().count() <= 100);
+    let program = Program::compile(compiler, C99, &source);
+    let output = program.run_with(&[&[tiny_llama().as_str()], &flags[..]].concat(), "where is the cat ?\nwhere is a dog ?\n");
+    let first = answer(flags, |model| conversation(model, &[("user", "where is the cat ?")]), 512, false);
+    let so_far = [("user", "where is the cat ?"), ("assistant", first.as_str()), ("user", "where is a dog ?")];
+    let second = answer(flags, |model| conversation(model, &so_far), 512, false);
+    assert_eq!(output, format!("{first}\n{second}\n"));
 }
 
 fn header_is_cpp(compiler: &str) {

@@ -29,7 +29,7 @@ fn declarations() -> Vec<String> {
         if depth < 0 {
             break;
         }
-        declaration += if declaration.is_empty() { "" } else { " " };
+        declaration += if declaration.is_empty() || declaration.ends_with('(') { "" } else { " " };
         declaration += word;
         if depth == 0 && word.ends_with(';') {
             found.push(std::mem::take(&mut declaration));

@@ -2,8 +2,9 @@
 
 use std::{
     env, fs,
+    io::Write,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
 };
 
 use tempfile::TempDir;
@@ -70,7 +71,16 @@ impl Program {
 
     /// Runs the program and gives its standard output.
     pub(crate) fn run(&self, args: &[&str]) -> String {
-        let output = Command::new(self.folder.path().join("program")).args(args).output().unwrap();
+        self.run_with(args, "")
+    }
+
+    /// [`run`](Self::run) with a text on standard input.
+    pub(crate) fn run_with(&self, args: &[&str], input: &str) -> String {
+        let mut command = Command::new(self.folder.path().join("program"));
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{}:\n{out}{err}", output.status);
         out.into_owned()
