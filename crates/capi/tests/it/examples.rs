@@ -10,22 +10,44 @@ use flambeau_cli::library::{self, LanguageModel};
 use flambeau_testcases::test;
 use libtest_mimic::Trial;
 
-use crate::toolchain::{Program, has, package};
+use crate::toolchain::{Program, SANITIZER, has, has_sanitizer, package};
 
 /// Results of PyTorch on `mlp.pt2` for the rows below, rounded.
 const RESULTS: [f32; 6] = [0.500_533_6, 0.190_533_1, 0.587_792_9, 0.162_802_2, -0.721_456_9, 0.785_947_9];
 const ROWS: [&str; 12] = ["0.5", "-1", "0", "2", "1", "1", "1", "1", "-3", "0.25", "4", "-0.5"];
 
-const C99: &[&str] = &["-std=c99"];
-const CPP17: &[&str] = &["-xc++", "-std=c++17"];
+/// A compiler, and how it is used.
+#[derive(Clone, Copy)]
+struct Setup {
+    name: &'static str,
+    c: &'static str,
+    cpp: &'static str,
+    flags: &'static [&'static str],
+    requirement: fn() -> Result<(), String>,
+}
+
+const SETUPS: [Setup; 4] = [
+    Setup { name: "gcc", c: "gcc", cpp: "g++", flags: &[], requirement: || has("gcc").and(has("g++")) },
+    Setup { name: "clang", c: "clang", cpp: "clang++", flags: &[], requirement: || has("clang").and(has("clang++")) },
+    Setup { name: "gcc_sanitized", c: "gcc", cpp: "g++", flags: &SANITIZER, requirement: || has_sanitizer("gcc") },
+    Setup { name: "clang_sanitized", c: "clang", cpp: "clang++", flags: &SANITIZER, requirement: || has_sanitizer("clang") },
+];
+
+impl Setup {
+    fn c99(self, source: &str) -> Program {
+        Program::compile(self.c, &[&["-std=c99"], self.flags].concat(), &package(source))
+    }
+}
 
 pub(crate) fn tests() -> Vec<Trial> {
     let mut tests = Vec::new();
-    for (compiler, requirement) in [("gcc", (|| has("gcc")) as fn() -> _), ("clang", || has("clang"))] {
-        let mut add =
-            |name: &str, body: fn(&str)| tests.push(test(&format!("{compiler}::{name}"), requirement, move || body(compiler)));
+    for setup in SETUPS {
+        let mut add = |name: &str, body: fn(Setup)| {
+            tests.push(test(&format!("{}::{name}", setup.name), setup.requirement, move || body(setup)));
+        };
         add("run_program", run_program);
         add("contract", contract);
+        add("threads", threads);
         add("generation", generation);
         add("chat", chat);
         add("header_is_cpp", header_is_cpp);
@@ -41,8 +63,8 @@ fn tiny_llama() -> String {
     package("../flambeau/examples/data/tiny-llama").to_str().unwrap().to_owned()
 }
 
-fn run_program(compiler: &str) {
-    let program = Program::compile(compiler, C99, &package("examples/run_program.c"));
+fn run_program(setup: Setup) {
+    let program = setup.c99("examples/run_program.c");
     let output = program.run(&[&[mlp().as_str()], &ROWS[..]].concat());
     let mut lines = output.lines();
     assert_eq!(lines.next(), Some("output ?: f32[..64, 2]"));
@@ -52,9 +74,14 @@ fn run_program(compiler: &str) {
     assert!(numbers.iter().zip(RESULTS).all(|(found, expected)| (found - expected).abs() < 2e-6), "{numbers:?}");
 }
 
-fn contract(compiler: &str) {
-    let program = Program::compile(compiler, C99, &package("tests/c/contract.c"));
+fn contract(setup: Setup) {
+    let program = setup.c99("tests/c/contract.c");
     assert_eq!(program.run(&[&mlp()]), "all hold\n");
+}
+
+fn threads(setup: Setup) {
+    let program = setup.c99("examples/threads.c");
+    assert_eq!(program.run(&[&mlp()]), "4 threads, 50 runs each, 0 differences\n");
 }
 
 /// The greedy answer to a prompt, without C.
@@ -80,21 +107,21 @@ fn conversation(model: &LanguageModel, messages: &[(&str, &str)]) -> Vec<u32> {
     model.tokenizer.encode(&model.template.as_ref().unwrap().render(&chat).unwrap(), false).unwrap()
 }
 
-fn generation(compiler: &str) {
+fn generation(setup: Setup) {
     let cache = tempfile::tempdir().unwrap();
     let flags = ["--cache-dir", cache.path().to_str().unwrap(), "--ctx-size", "64"];
-    let program = Program::compile(compiler, C99, &package("tests/c/generation.c"));
+    let program = setup.c99("tests/c/generation.c");
     let prompt = |model: &LanguageModel| model.tokenizer.encode("the cat sat on", true).unwrap();
     assert_eq!(program.run(&[&tiny_llama(), flags[1]]).trim_end(), answer(flags, prompt, 8, true).trim_end());
 }
 
-fn chat(compiler: &str) {
+fn chat(setup: Setup) {
     let cache = tempfile::tempdir().unwrap();
     // Room for two answers without an end.
     let flags = ["--cache-dir", cache.path().to_str().unwrap(), "--ctx-size", "1200"];
-    let source = package("examples/chat.c");
-    assert!(std::fs::read_to_string(&source).unwrap().lines().count() <= 100);
-    let program = Program::compile(compiler, C99, &source);
+    let source = "examples/chat.c";
+    assert!(std::fs::read_to_string(package(source)).unwrap().lines().count() <= 100);
+    let program = setup.c99(source);
     let output = program.run_with(&[&[tiny_llama().as_str()], &flags[..]].concat(), "where is the cat ?\nwhere is a dog ?\n");
     let first = answer(flags, |model| conversation(model, &[("user", "where is the cat ?")]), 512, false);
     let so_far = [("user", "where is the cat ?"), ("assistant", first.as_str()), ("user", "where is a dog ?")];
@@ -102,10 +129,10 @@ fn chat(compiler: &str) {
     assert_eq!(output, format!("{first}\n{second}\n"));
 }
 
-fn header_is_cpp(compiler: &str) {
+fn header_is_cpp(setup: Setup) {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("header.cpp");
     std::fs::write(&source, "#include <flambeau.h>\nint main() { return flb_abi_version() == FLB_ABI_VERSION ? 0 : 1; }\n")
         .unwrap();
-    Program::compile(compiler, CPP17, &source).run(&[]);
+    Program::compile(setup.cpp, &[&["-std=c++17"], setup.flags].concat(), &source).run(&[]);
 }

@@ -12,10 +12,25 @@ use tempfile::TempDir;
 /// Flags that every example compiles with.
 const STRICT: [&str; 5] = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-g"];
 
+/// Flags for AddressSanitizer. It watches all memory that the library allocates, and finds handles that are never freed.
+pub(crate) const SANITIZER: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+
 /// Whether a tool can be called.
 pub(crate) fn has(tool: &str) -> Result<(), String> {
     let found = Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
     if found { Ok(()) } else { Err(format!("there is no {tool}")) }
+}
+
+/// Whether a compiler can make programs that AddressSanitizer watches.
+pub(crate) fn has_sanitizer(compiler: &str) -> Result<(), String> {
+    has(compiler)?;
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("empty.c");
+    fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+    let program = folder.path().join("empty");
+    let made = Command::new(compiler).args(SANITIZER).arg(&source).arg("-o").arg(&program).output().unwrap();
+    let runs = made.status.success() && Command::new(&program).output().is_ok_and(|output| output.status.success());
+    if runs { Ok(()) } else { Err(format!("{compiler} has no AddressSanitizer here")) }
 }
 
 pub(crate) fn package(path: &str) -> PathBuf {
@@ -62,7 +77,11 @@ impl Program {
         }
         let mut command = Command::new(compiler);
         command.args(STRICT).args(flags).arg("-I").arg(package("include")).arg(source).arg("-o").arg(folder.path().join("program"));
-        command.arg("-L").arg(folder.path()).arg("-lflambeau").arg(format!("-Wl,-rpath,{}", folder.path().display()));
+        command
+            .arg("-L")
+            .arg(folder.path())
+            .args(["-lflambeau", "-pthread"])
+            .arg(format!("-Wl,-rpath,{}", folder.path().display()));
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{compiler} {flags:?} refuses {}:\n{said}", source.display());
