@@ -49,7 +49,8 @@ int main(int argc, char **argv) {
     numbers[i] = strtof(argv[i + 2], NULL);
   }
   flb_tensor *x = NULL;
-  check(flb_tensor_borrow(FLB_DTYPE_F32, shape, 2, numbers, count * sizeof *numbers, free, numbers, &x));
+  size_t size = count * sizeof *numbers;
+  check(flb_tensor_borrow(FLB_DTYPE_F32, shape, 2, numbers, size, free, numbers, &x));
 
   flb_value input;
   input.kind = FLB_VALUE_TENSOR;

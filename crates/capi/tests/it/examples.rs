@@ -1,6 +1,6 @@
 //! The examples, and the header's promises, under each compiler.
 
-use std::{sync::atomic::AtomicBool, time::Duration};
+use std::{path::Path, sync::atomic::AtomicBool, time::Duration};
 
 use flambeau::{
     runners::llm::{Request, generate},
@@ -34,6 +34,10 @@ const SETUPS: [Setup; 4] = [
 ];
 
 impl Setup {
+    fn cpp17(self, source: &Path) -> Program {
+        Program::compile(self.cpp, &[&["-std=c++17"], self.flags].concat(), source)
+    }
+
     fn c99(self, source: &str) -> Program {
         Program::compile(self.c, &[&["-std=c99"], self.flags].concat(), &package(source))
     }
@@ -51,6 +55,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         add("generation", generation);
         add("chat", chat);
         add("header_is_cpp", header_is_cpp);
+        add("run_program_in_cpp", run_program_in_cpp);
+        add("owners", owners);
     }
     tests
 }
@@ -134,5 +140,16 @@ fn header_is_cpp(setup: Setup) {
     let source = folder.path().join("header.cpp");
     std::fs::write(&source, "#include <flambeau.h>\nint main() { return flb_abi_version() == FLB_ABI_VERSION ? 0 : 1; }\n")
         .unwrap();
-    Program::compile(setup.cpp, &[&["-std=c++17"], setup.flags].concat(), &source).run(&[]);
+    setup.cpp17(&source).run(&[]);
+}
+
+fn run_program_in_cpp(setup: Setup) {
+    let program = setup.cpp17(&package("examples/run_program.cpp"));
+    assert_eq!(program.run(&[&mlp(), "0.5", "-1", "0", "2"]), "f32[..64, 4] -> f32[..64, 2]\n0.500534\n0.190533\n");
+}
+
+fn owners(setup: Setup) {
+    let cache = tempfile::tempdir().unwrap();
+    let program = setup.cpp17(&package("tests/c/owners.cpp"));
+    assert_eq!(program.run(&[&mlp(), &tiny_llama(), cache.path().to_str().unwrap()]), "all hold\n");
 }
