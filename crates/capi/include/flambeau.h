@@ -403,6 +403,85 @@ FLB_API double flb_generation_tokens_per_second(const flb_generation *generation
 /* Frees the generation with its text. No other thread may use it. */
 FLB_API void flb_generation_free(flb_generation *generation);
 
+/* ---- Speech ---- */
+
+/* A model of speech with its tokenizer. */
+typedef struct flb_speech_model flb_speech_model;
+
+/* Loads a model of speech: a .pte program, a folder or file of weights, or a name on the Hugging
+ * Face hub. `flags` are those of `flambeau transcribe` that concern models. The caller owns
+ * `*out`. Any thread. */
+FLB_API FLB_NODISCARD flb_error *flb_speech_model_load(
+    const flb_engine *engine, const char *model, const char *const *flags, size_t flag_count,
+    flb_speech_model **out);
+
+/* Frees the model. No other thread may use it. */
+FLB_API void flb_speech_model_free(flb_speech_model *model);
+
+/* A word with its times in seconds. */
+typedef struct flb_word {
+  double start;
+  double end;
+  const char *text;
+} flb_word;
+
+/* A stretch of speech with its times in seconds. Pointers belong to the transcript. In a
+ * callback they live during the call. */
+typedef struct flb_segment {
+  size_t struct_size; /* Where the caller owns the struct, it sets sizeof(flb_segment). */
+  double start;
+  double end;
+  const char *text;
+  const flb_word *words; /* Empty unless `flags` ask for words. */
+  size_t word_count;
+} flb_segment;
+
+/* Takes the next segment, on the thread that asked for the transcript. A result other than 0
+ * ends the transcription. The transcript then holds the segments so far. The callback must not
+ * use the same model. */
+typedef int32_t (*flb_on_segment)(void *context, const flb_segment *segment);
+
+typedef struct flb_transcript flb_transcript;
+
+/* Transcribes a recording in a file. `flags` are those of `flambeau transcribe` about speech,
+ * such as {"--language", "fr", "--word-timestamps"}. `on_segment` may be NULL; `context` is
+ * handed to it. The caller owns `*out`. Any thread; threads that share a model take turns. */
+FLB_API FLB_NODISCARD flb_error *flb_transcribe_file(
+    const flb_speech_model *model, const char *path, const char *const *flags, size_t flag_count,
+    flb_on_segment on_segment, void *context, flb_transcript **out);
+
+/* Transcribes samples of the shape [samples] or [samples, channels], `rate` of them a second.
+ * Floats are from -1 to 1. Integers of 8 bits are unsigned; integers of 16 and 32 bits are
+ * signed. The samples are read where they lie. Otherwise as flb_transcribe_file. */
+FLB_API FLB_NODISCARD flb_error *flb_transcribe_samples(
+    const flb_speech_model *model, const flb_tensor *samples, uint32_t rate,
+    const char *const *flags, size_t flag_count, flb_on_segment on_segment, void *context,
+    flb_transcript **out);
+
+/* The whole text. It belongs to the transcript. Any thread. */
+FLB_API const char *flb_transcript_text(const flb_transcript *transcript);
+
+/* Code of the language, such as "en", or NULL where it is not known. It belongs to the
+ * transcript. Any thread. */
+FLB_API const char *flb_transcript_language(const flb_transcript *transcript);
+
+/* The transcript as JSON with the names of OpenAI's `verbose_json`. It belongs to the
+ * transcript. Any thread. */
+FLB_API const char *flb_transcript_json(const flb_transcript *transcript);
+
+/* Seconds that were heard. Any thread. */
+FLB_API double flb_transcript_seconds(const flb_transcript *transcript);
+
+/* Number of segments. Any thread. */
+FLB_API size_t flb_transcript_segment_count(const flb_transcript *transcript);
+
+/* Writes segment number `index` to `*segment`, whose `struct_size` is set. Any thread. */
+FLB_API FLB_NODISCARD flb_error *flb_transcript_segment(
+    const flb_transcript *transcript, size_t index, flb_segment *segment);
+
+/* Frees the transcript with its texts. No other thread may use it. */
+FLB_API void flb_transcript_free(flb_transcript *transcript);
+
 #ifdef __cplusplus
 }
 #endif

@@ -487,6 +487,112 @@ class LanguageModel {
   detail::Handle<flb_language_model, flb_language_model_free> handle_;
 };
 
+// A word with its times in seconds.
+struct Word {
+  double start;
+  double end;
+  std::string text;
+};
+
+// A stretch of speech with its times in seconds.
+struct Segment {
+  double start;
+  double end;
+  std::string text;
+  std::vector<Word> words;  // Empty unless flags ask for words.
+};
+
+struct Transcript {
+  std::string text;
+  std::string language;  // A code such as "en", or empty where it is not known.
+  std::string json;      // The transcript with the names of OpenAI's `verbose_json`.
+  double seconds;        // Time that was heard.
+  std::vector<Segment> segments;
+};
+
+// Gets each segment; false ends the transcription. It must not use the same model.
+using OnSegment = std::function<bool(const Segment &)>;
+
+// A model of speech with its tokenizer. Threads that share one take turns.
+class SpeechModel {
+ public:
+  // `model` is a program, a folder or file of weights, or a name on the Hugging Face hub. `flags`
+  // are those of `flambeau transcribe` that concern models.
+  SpeechModel(const Engine &engine, const std::string &model,
+              const std::vector<std::string> &flags = {}) {
+    const std::vector<const char *> list = detail::pointers(flags);
+    flb_speech_model *handle = nullptr;
+    detail::check(
+        flb_speech_model_load(engine.get(), model.c_str(), list.data(), list.size(), &handle));
+    handle_.reset(handle);
+  }
+
+  // Transcribes a file. `flags` are those of `flambeau transcribe` about speech.
+  Transcript transcribe(const std::string &path, const std::vector<std::string> &flags = {},
+                        const OnSegment &on_segment = {}) const {
+    return listen(flags, on_segment, [&](const char *const *list, std::size_t count, void *context,
+                                         flb_transcript **out) {
+      return flb_transcribe_file(handle_.get(), path.c_str(), list, count, call, context, out);
+    });
+  }
+
+  // Transcribes samples of the shape [samples] or [samples, channels], `rate` of them a second.
+  Transcript transcribe(const Tensor &samples, std::uint32_t rate,
+                        const std::vector<std::string> &flags = {},
+                        const OnSegment &on_segment = {}) const {
+    return listen(flags, on_segment, [&](const char *const *list, std::size_t count, void *context,
+                                         flb_transcript **out) {
+      return flb_transcribe_samples(handle_.get(), samples.get(), rate, list, count, call, context,
+                                    out);
+    });
+  }
+
+ private:
+  static Segment owned(const flb_segment &raw) {
+    Segment segment{raw.start, raw.end, raw.text, {}};
+    for (std::size_t i = 0; i < raw.word_count; i++) {
+      segment.words.push_back({raw.words[i].start, raw.words[i].end, raw.words[i].text});
+    }
+    return segment;
+  }
+
+  static std::int32_t call(void *context, const flb_segment *raw) {
+    auto &call = *static_cast<detail::Call<OnSegment> *>(context);
+    if (!call.function) {
+      return 0;
+    }
+    try {
+      return call(owned(*raw));
+    } catch (...) {
+      call.thrown = std::current_exception();
+      return 1;
+    }
+  }
+
+  template <typename Ask>
+  static Transcript listen(const std::vector<std::string> &flags, const OnSegment &on_segment,
+                           Ask ask) {
+    const std::vector<const char *> list = detail::pointers(flags);
+    detail::Call<OnSegment> context{on_segment, nullptr};
+    flb_transcript *handle = nullptr;
+    detail::check(ask(list.data(), list.size(), &context, &handle));
+    const detail::Handle<flb_transcript, flb_transcript_free> held(handle);
+    context.rethrow();
+    const char *language = flb_transcript_language(handle);
+    Transcript transcript{flb_transcript_text(handle), language == nullptr ? "" : language,
+                          flb_transcript_json(handle), flb_transcript_seconds(handle), {}};
+    for (std::size_t i = 0; i < flb_transcript_segment_count(handle); i++) {
+      flb_segment raw{};
+      raw.struct_size = sizeof raw;
+      detail::check(flb_transcript_segment(handle, i, &raw));
+      transcript.segments.push_back(owned(raw));
+    }
+    return transcript;
+  }
+
+  detail::Handle<flb_speech_model, flb_speech_model_free> handle_;
+};
+
 }  // namespace flambeau
 
 #endif

@@ -8,6 +8,7 @@ mod engine;
 mod error;
 mod language;
 mod program;
+mod speech;
 mod tensor;
 mod value;
 mod version;

@@ -1,4 +1,4 @@
-// Holds the owners of flambeau.hpp to what the header says: owners MODEL.pte LANGUAGE_MODEL CACHE
+// Holds the owners of flambeau.hpp to what the header says: owners PROGRAM CACHE LANGUAGE SPEECH RECORDING
 #include <flambeau.hpp>
 
 #include <cstdio>
@@ -103,12 +103,34 @@ static void answers(const flambeau::Engine &engine, const char *name, const char
   REQUIRE(contains(error_of([&] { model.generate("a dog", options); }), "top_p"));
 }
 
+static void transcripts(const flambeau::Engine &engine, char **args, const char *cache) {
+  const flambeau::SpeechModel model(engine, args[0], {"--cache-dir", cache});
+  std::string heard;
+  const auto collect = [&](const flambeau::Segment &segment) {
+    heard += segment.text;
+    return true;
+  };
+  const auto whole = model.transcribe(args[1], {"--word-timestamps"}, collect);
+  REQUIRE(whole.segments.size() == 1 && heard == whole.text && !whole.segments[0].words.empty());
+  REQUIRE(whole.language.empty() && whole.seconds > 0.49 && whole.json.find("words") > 0);
+  const auto quiet = flambeau::Tensor::take({8000}, std::vector<float>(8000));
+  REQUIRE(model.transcribe(quiet, 16000).seconds > 0.49);
+  bool is_thrown = false;
+  try {
+    model.transcribe(args[1], {}, [](const flambeau::Segment &) -> bool { throw 5; });
+  } catch (int number) {
+    is_thrown = number == 5;
+  }
+  REQUIRE(is_thrown);
+}
+
 int main(int argc, char **argv) {
-  REQUIRE(argc == 4);
+  REQUIRE(argc == 6);
   const flambeau::Engine engine({"--threads", "2"});
   tensors();
   programs(engine, argv[1]);
-  answers(engine, argv[2], argv[3]);
+  answers(engine, argv[3], argv[2]);
+  transcripts(engine, argv + 4, argv[2]);
   std::puts("all hold");
   return 0;
 }

@@ -1,9 +1,13 @@
 //! The examples, and the header's promises, under each compiler.
 
-use std::{path::Path, sync::atomic::AtomicBool, time::Duration};
+use std::{fs::File, path::Path, sync::atomic::AtomicBool, time::Duration};
 
 use flambeau::{
-    runners::llm::{Request, generate},
+    audio::Recording,
+    runners::{
+        llm::{Request, generate},
+        speech::{Progress, SAMPLE_RATE, Transcriber, Transcript},
+    },
     text::{ChatInput, message},
 };
 use flambeau_cli::library::{self, LanguageModel};
@@ -54,6 +58,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         add("threads", threads);
         add("generation", generation);
         add("chat", chat);
+        add("speech", speech);
+        add("transcribe", transcribe);
         add("header_is_cpp", header_is_cpp);
         add("run_program_in_cpp", run_program_in_cpp);
         add("owners", owners);
@@ -135,6 +141,50 @@ fn chat(setup: Setup) {
     assert_eq!(output, format!("{first}\n{second}\n"));
 }
 
+/// A file of the committed case of a model of speech.
+fn of_case(family: &str, file: &str) -> String {
+    package("../testcases/checkpoints").join(format!("speech-{family}")).join(file).to_str().unwrap().to_owned()
+}
+
+fn speech(setup: Setup) {
+    let cache = tempfile::tempdir().unwrap();
+    let cache = cache.path().to_str().unwrap();
+    let output =
+        setup.c99("tests/c/speech.c").run(&[&of_case("parakeet-ctc", "checkpoint"), cache, &of_case("parakeet-ctc", "audio.wav")]);
+
+    let flags = |list: &[&str]| list.iter().map(|&flag| flag.to_owned()).collect::<Vec<_>>();
+    let engine = library::engine(&[]).unwrap();
+    let (mut model, tokenizer) =
+        library::speech_model(&flags(&["--model", &of_case("parakeet-ctc", "checkpoint"), "--cache-dir", cache]), &engine).unwrap();
+    let settings = library::speech_settings(&flags(&["--word-timestamps"])).unwrap();
+    let task = settings.task;
+    let mut recording = Recording::from_file(File::open(of_case("parakeet-ctc", "audio.wav")).unwrap(), SAMPLE_RATE).unwrap();
+    let mut transcriber = Transcriber::new(&mut model, &tokenizer, settings).unwrap();
+    let mut segments = Vec::new();
+    loop {
+        match transcriber.step().unwrap() {
+            Progress::NeedsSamples => transcriber.feed(recording.next_block().unwrap()),
+            Progress::Segments(new) => segments.extend(new),
+            Progress::Finished => break,
+        }
+    }
+    let language = transcriber.language().map(str::to_owned);
+    let expected = Transcript { language, task, seconds: transcriber.seconds(), segments };
+    assert_eq!(output.trim_end(), expected.to_json().to_string());
+}
+
+fn transcribe(setup: Setup) {
+    let program = setup.c99("examples/transcribe.c");
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("voxtral.pte");
+    let export = ["flambeau", "export", &of_case("voxtral", "checkpoint"), "-o", model.to_str().unwrap()];
+    flambeau_cli::run(export.map(Into::into));
+    let output = program.run(&[model.to_str().unwrap(), &of_case("voxtral", "audio.wav"), "--language=en"]);
+    let lines: Vec<&str> = output.lines().collect();
+    assert!(lines.len() > 1 && lines[0].starts_with("  0."), "{output}");
+    assert_eq!(lines.last(), Some(&"0.50 seconds, language en"));
+}
+
 fn header_is_cpp(setup: Setup) {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("header.cpp");
@@ -151,5 +201,7 @@ fn run_program_in_cpp(setup: Setup) {
 fn owners(setup: Setup) {
     let cache = tempfile::tempdir().unwrap();
     let program = setup.cpp17(&package("tests/c/owners.cpp"));
-    assert_eq!(program.run(&[&mlp(), &tiny_llama(), cache.path().to_str().unwrap()]), "all hold\n");
+    let speech = ["checkpoint", "audio.wav"].map(|file| of_case("parakeet-ctc", file));
+    let args = [&mlp(), cache.path().to_str().unwrap(), &tiny_llama(), &speech[0], &speech[1]];
+    assert_eq!(program.run(&args), "all hold\n");
 }

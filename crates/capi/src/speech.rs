@@ -1,0 +1,335 @@
+//! Models of speech: recordings in, segments of text out.
+
+use std::{
+    ffi::{CString, c_char, c_void},
+    fs::File,
+    io::Cursor,
+    ptr,
+    sync::Mutex,
+};
+
+use flambeau::{
+    audio::{MAX_CHANNELS, Pcm, Recording, Sample},
+    runners::speech::{Progress, SAMPLE_RATE, Segment, Settings, SpeechModel, Transcriber, Transcript},
+    tensor::{DType, Tensor},
+    text::Tokenizer,
+};
+use flambeau_cli::library;
+
+use crate::{
+    border::{self, Out, Prefixed},
+    engine::EngineHandle,
+    error::{Failure, Kind},
+    tensor::TensorHandle,
+    value,
+};
+
+/// The object behind `flb_speech_model`.
+pub(crate) struct SpeechModelHandle {
+    model: Mutex<SpeechModel>,
+    tokenizer: Tokenizer,
+}
+
+/// `flb_on_segment`: a segment was heard. Another number than 0 ends the transcription.
+type OnSegment = Option<unsafe extern "C" fn(context: *mut c_void, segment: *const RawSegment) -> i32>;
+
+/// `flb_segment`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct RawSegment {
+    struct_size: usize,
+    start: f64,
+    end: f64,
+    text: *const c_char,
+    words: *const RawWord,
+    word_count: usize,
+}
+
+// SAFETY: `repr(C)`, the size comes first, and six fields of eight bytes leave no padding; numbers and pointers take all bytes.
+unsafe impl Prefixed for RawSegment {}
+
+/// `flb_word`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct RawWord {
+    start: f64,
+    end: f64,
+    text: *const c_char,
+}
+
+/// A segment in C's terms.
+struct Heard {
+    start: f64,
+    end: f64,
+    text: CString,
+    words: Vec<RawWord>,
+    /// What `words` points to.
+    _texts: Vec<CString>,
+}
+
+// SAFETY: the pointers in `words` lead to texts that the same object owns and never changes.
+unsafe impl Send for Heard {}
+// SAFETY: as above.
+unsafe impl Sync for Heard {}
+
+impl Heard {
+    fn new(segment: &Segment) -> Heard {
+        let texts: Vec<CString> = segment.words.iter().map(|word| border::c_string(word.text.trim().to_owned())).collect();
+        let words = segment.words.iter().zip(&texts);
+        let words = words.map(|(word, text)| RawWord { start: word.start, end: word.end, text: text.as_ptr() }).collect();
+        let text = border::c_string(segment.text.trim().to_owned());
+        Heard { start: segment.start, end: segment.end, text, words, _texts: texts }
+    }
+
+    fn raw(&self) -> RawSegment {
+        RawSegment {
+            struct_size: size_of::<RawSegment>(),
+            start: self.start,
+            end: self.end,
+            text: self.text.as_ptr(),
+            words: self.words.as_ptr(),
+            word_count: self.words.len(),
+        }
+    }
+}
+
+/// The object behind `flb_transcript`.
+struct TranscriptHandle {
+    text: CString,
+    language: Option<CString>,
+    json: CString,
+    seconds: f64,
+    segments: Vec<Heard>,
+}
+
+impl TranscriptHandle {
+    fn new(transcript: &Transcript) -> TranscriptHandle {
+        TranscriptHandle {
+            text: border::c_string(transcript.text()),
+            language: transcript.language.clone().map(border::c_string),
+            json: border::c_string(transcript.to_json().to_string()),
+            seconds: transcript.seconds,
+            segments: transcript.segments.iter().map(Heard::new).collect(),
+        }
+    }
+}
+
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<SpeechModelHandle>();
+    shared::<TranscriptHandle>();
+};
+
+/// Transcribes a recording. `on_segment` gets each segment and says whether to go on.
+fn listen(
+    model: &SpeechModelHandle,
+    mut recording: Recording,
+    settings: Settings,
+    on_segment: &mut dyn FnMut(&Segment) -> bool,
+) -> Result<Transcript, Failure> {
+    let mut speech = border::lock(&model.model, "model")?;
+    let task = settings.task;
+    let mut transcriber = Transcriber::new(&mut speech, &model.tokenizer, settings).map_err(Failure::input)?;
+    let mut segments = Vec::new();
+    let mut is_wanted = true;
+    while is_wanted {
+        match transcriber.step()? {
+            Progress::NeedsSamples => transcriber.feed(recording.next_block().map_err(Failure::input)?),
+            Progress::Segments(new) => {
+                is_wanted = new.iter().all(&mut *on_segment);
+                segments.extend(new);
+            }
+            Progress::Finished => break,
+        }
+    }
+    let language = transcriber.language().map(str::to_owned);
+    Ok(Transcript { language, task, seconds: transcriber.seconds(), segments })
+}
+
+/// A recording of samples of the shape [samples] or [samples, channels].
+fn of_samples(samples: &Tensor, rate: u32) -> Result<Recording, Failure> {
+    let sample = match samples.dtype() {
+        DType::U8 => Sample::U8,
+        DType::I16 => Sample::S16,
+        DType::I32 => Sample::S32,
+        DType::F32 => Sample::F32,
+        DType::F64 => Sample::F64,
+        other => return Err(Failure::input(format!("samples are {other}; expected f32, f64, i16, i32 or u8"))),
+    };
+    let channels = match *samples.shape() {
+        [_] => Some(1),
+        [_, channels] => u16::try_from(channels).ok().filter(|&channels| usize::from(channels) <= MAX_CHANNELS),
+        _ => None,
+    };
+    let wrong =
+        || Failure::input(format!("samples have the shape {:?}; expected [samples] or [samples, channels]", samples.shape()));
+    let pcm = Pcm { sample, rate, channels: channels.ok_or_else(wrong)? };
+    Recording::from_pcm(Cursor::new(samples.bytes().clone()), pcm, SAMPLE_RATE).map_err(Failure::input)
+}
+
+/// # Safety
+/// The pointers are as the header says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flb_speech_model_load(
+    engine: *const EngineHandle,
+    model: *const c_char,
+    flags: *const *const c_char,
+    flag_count: usize,
+    out: *mut *mut SpeechModelHandle,
+) -> *mut Failure {
+    border::entry(|| {
+        // SAFETY: the caller keeps what the header asks of arguments.
+        let (out, engine) = unsafe { (Out::handle(out, "out")?, border::object(engine, "engine")?) };
+        // SAFETY: as above.
+        let (model, mut flags) = unsafe { (border::text(model, "model")?, border::texts(flags, flag_count, "flags")?) };
+        flags.push(format!("--model={model}"));
+        let (model, tokenizer) = library::speech_model(&flags, &engine.engine).map_err(|error| Failure::load(&error))?;
+        out.give(SpeechModelHandle { model: Mutex::new(model), tokenizer });
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `model` is null or a model that was not freed, and is not used afterwards.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flb_speech_model_free(model: *mut SpeechModelHandle) {
+    // SAFETY: the caller gives up the only pointer to an object that this library boxed.
+    unsafe { border::free(model) }
+}
+
+/// Transcribes a recording, with C's flags and callback.
+///
+/// # Safety
+/// `flags` and `on_segment` are as the header says.
+unsafe fn transcribe(
+    model: &SpeechModelHandle,
+    recording: Recording,
+    flags: (*const *const c_char, usize),
+    on_segment: OnSegment,
+    context: *mut c_void,
+) -> Result<TranscriptHandle, Failure> {
+    // SAFETY: passed on to the caller.
+    let flags = unsafe { border::texts(flags.0, flags.1, "flags")? };
+    let settings = library::speech_settings(&flags).map_err(|error| Failure::new(Kind::Input, library::message(&error)))?;
+    let transcript = listen(model, recording, settings, &mut |segment| {
+        let heard = Heard::new(segment);
+        // SAFETY: the caller gave both for this use; the segment lives during the call.
+        on_segment.is_none_or(|call| unsafe { call(context, &heard.raw()) } == 0)
+    })?;
+    Ok(TranscriptHandle::new(&transcript))
+}
+
+/// # Safety
+/// The pointers are as the header says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flb_transcribe_file(
+    model: *const SpeechModelHandle,
+    path: *const c_char,
+    flags: *const *const c_char,
+    flag_count: usize,
+    on_segment: OnSegment,
+    context: *mut c_void,
+    out: *mut *mut TranscriptHandle,
+) -> *mut Failure {
+    border::entry(|| {
+        // SAFETY: the caller keeps what the header asks of arguments.
+        let (out, model) = unsafe { (Out::handle(out, "out")?, border::object(model, "model")?) };
+        // SAFETY: as above.
+        let path = unsafe { border::text(path, "path")? };
+        let file = File::open(path).map_err(|error| Failure::input(format!("cannot read {path}: {error}")))?;
+        let recording = Recording::from_file(file, SAMPLE_RATE).map_err(|error| Failure::input(format!("{path}: {error}")))?;
+        // SAFETY: as above.
+        out.give(unsafe { transcribe(model, recording, (flags, flag_count), on_segment, context)? });
+        Ok(())
+    })
+}
+
+/// # Safety
+/// The pointers are as the header says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flb_transcribe_samples(
+    model: *const SpeechModelHandle,
+    samples: *const TensorHandle,
+    rate: u32,
+    flags: *const *const c_char,
+    flag_count: usize,
+    on_segment: OnSegment,
+    context: *mut c_void,
+    out: *mut *mut TranscriptHandle,
+) -> *mut Failure {
+    border::entry(|| {
+        // SAFETY: the caller keeps what the header asks of arguments.
+        let (out, model) = unsafe { (Out::handle(out, "out")?, border::object(model, "model")?) };
+        // SAFETY: as above.
+        let recording = of_samples(unsafe { border::object(samples, "samples")? }.tensor(), rate)?;
+        // SAFETY: as above.
+        out.give(unsafe { transcribe(model, recording, (flags, flag_count), on_segment, context)? });
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `transcript` is null or was not freed.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flb_transcript_text(transcript: *const TranscriptHandle) -> *const c_char {
+    // SAFETY: the caller keeps what the header asks of handles.
+    unsafe { transcript.as_ref() }.map_or(c"", |transcript| &transcript.text).as_ptr()
+}
+
+/// # Safety
+/// As [`flb_transcript_text`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flb_transcript_language(transcript: *const TranscriptHandle) -> *const c_char {
+    // SAFETY: the caller keeps what the header asks of handles.
+    let language = unsafe { transcript.as_ref() }.and_then(|transcript| transcript.language.as_ref());
+    language.map_or(ptr::null(), |language| language.as_ptr())
+}
+
+/// # Safety
+/// As [`flb_transcript_text`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flb_transcript_json(transcript: *const TranscriptHandle) -> *const c_char {
+    // SAFETY: the caller keeps what the header asks of handles.
+    unsafe { transcript.as_ref() }.map_or(c"", |transcript| &transcript.json).as_ptr()
+}
+
+/// # Safety
+/// As [`flb_transcript_text`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flb_transcript_seconds(transcript: *const TranscriptHandle) -> f64 {
+    // SAFETY: the caller keeps what the header asks of handles.
+    unsafe { transcript.as_ref() }.map_or(0.0, |transcript| transcript.seconds)
+}
+
+/// # Safety
+/// As [`flb_transcript_text`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flb_transcript_segment_count(transcript: *const TranscriptHandle) -> usize {
+    // SAFETY: the caller keeps what the header asks of handles.
+    unsafe { transcript.as_ref() }.map_or(0, |transcript| transcript.segments.len())
+}
+
+/// # Safety
+/// The pointers are as the header says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flb_transcript_segment(
+    transcript: *const TranscriptHandle,
+    index: usize,
+    segment: *mut RawSegment,
+) -> *mut Failure {
+    border::entry(|| {
+        // SAFETY: the caller keeps what the header asks of arguments.
+        let segments = unsafe { &border::object(transcript, "transcript")?.segments };
+        let found = segments.get(index).ok_or_else(|| value::no_place("segment", index, segments.len()))?;
+        // SAFETY: as above.
+        unsafe { border::write_prefixed(segment, &found.raw(), "segment") }
+    })
+}
+
+/// # Safety
+/// As [`flb_transcript_text`]; the pointer is not used afterwards.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flb_transcript_free(transcript: *mut TranscriptHandle) {
+    // SAFETY: the caller gives up the only pointer to an object that this library boxed.
+    unsafe { border::free(transcript) }
+}
