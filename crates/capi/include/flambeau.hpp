@@ -414,8 +414,8 @@ struct Call {
 // A language model with its tokenizer. Threads do not wait for one another's answers.
 class LanguageModel {
  public:
-  // `model` is a program, a folder or file of weights, or a name on the Hugging Face hub. `flags`
-  // are those of `flambeau generate` that concern models.
+  // Loads a program, a folder or file of weights, or a name on the Hugging Face hub. `flags` are
+  // those of `flambeau generate` that concern models.
   LanguageModel(const Engine &engine, const std::string &model,
                 const std::vector<std::string> &flags = {}) {
     const std::vector<const char *> list = detail::pointers(flags);
@@ -516,8 +516,8 @@ using OnSegment = std::function<bool(const Segment &)>;
 // A model of speech with its tokenizer. Threads that share one take turns.
 class SpeechModel {
  public:
-  // `model` is a program, a folder or file of weights, or a name on the Hugging Face hub. `flags`
-  // are those of `flambeau transcribe` that concern models.
+  // Loads a program, a folder or file of weights, or a name on the Hugging Face hub. `flags` are
+  // those of `flambeau transcribe` that concern models.
   SpeechModel(const Engine &engine, const std::string &model,
               const std::vector<std::string> &flags = {}) {
     const std::vector<const char *> list = detail::pointers(flags);

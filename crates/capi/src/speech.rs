@@ -63,7 +63,7 @@ struct Heard {
     end: f64,
     text: CString,
     words: Vec<RawWord>,
-    /// What `words` points to.
+    /// The texts of `words`.
     _texts: Vec<CString>,
 }
 

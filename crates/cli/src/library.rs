@@ -1,4 +1,4 @@
-//! Entry points for the Python package. They find, export and load engines and models by the commands' flags.
+//! Entry points for the Python package and the C interface. They find, export and load engines and models by the commands' flags.
 
 use std::sync::Arc;
 

@@ -6,8 +6,9 @@ use std::process::ExitCode;
 
 mod examples;
 mod header;
+mod install;
 mod toolchain;
 
 fn main() -> ExitCode {
-    flambeau_testcases::run([examples::tests(), header::tests()].into_iter().flatten().collect())
+    flambeau_testcases::run([examples::tests(), header::tests(), install::tests()].into_iter().flatten().collect())
 }
