@@ -1,4 +1,5 @@
-//! Hugging Face folders and Mistral's: `config.json` or `params.json`, a line break, and `model.safetensors`.
+//! Hugging Face folders and Mistral's: `config.json` or `params.json`, a line break, and
+//! `model.safetensors`.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Samples of any value in blocks of any size: spectrograms of every family, and where somebody speaks.
+//! Samples of any value in blocks of any size: spectrograms of every family, and where somebody
+//! speaks.
 
 #![no_main]
 

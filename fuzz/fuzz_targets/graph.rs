@@ -1,5 +1,5 @@
-//! Random graphs, some with changed fields. Plans give what the graphs give with their fused nodes spelled out; changed graphs are
-//! refused, or run, or end with an error.
+//! Random graphs, some with changed fields. Plans give what the graphs give with their fused nodes
+//! spelled out; changed graphs are refused, or run, or end with an error.
 
 #![no_main]
 

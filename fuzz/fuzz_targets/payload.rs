@@ -1,4 +1,5 @@
-//! Payloads of the delegate. A graph that is valid reads back as it was written, as bytes and as text.
+//! Payloads of the delegate. A graph that is valid reads back as it was written, as bytes and as
+//! text.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Archives of `torch.export`: a whole archive, or one whose program or table of weights or constants is the fuzzer's bytes.
+//! Archives of `torch.export`: a whole archive, or one whose program or table of weights or
+//! constants is the fuzzer's bytes.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Files of tensors, as inputs of methods come: `.bin`, `.npy`, `.npz` and `.safetensors`, by the first byte.
+//! Files of tensors, as inputs of methods come: `.bin`, `.npy`, `.npz` and `.safetensors`, by the
+//! first byte.
 
 #![no_main]
 

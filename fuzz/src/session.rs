@@ -10,7 +10,8 @@ use flambeau_ir::{
 };
 use flambeau_tensor::{AlignedBytes, Bytes, DType, Expr, Tensor, cast, numel};
 
-/// What a run may take before it says more of the graph than of its engine: nodes, and elements and products of all of them.
+/// What a run may take before it says more of the graph than of its engine: nodes, and elements and
+/// products of all of them.
 const MOST_NODES: u64 = 1000;
 const MOST_WORK: u64 = 1 << 24;
 /// Elements of an argument, and bytes of a constant.
@@ -47,7 +48,8 @@ pub fn with_static_inputs(mut graph: Graph, rng: &mut Rng) -> Graph {
     graph
 }
 
-/// Arguments for a graph whose inputs have static sizes: small numbers. `None` if one would be large.
+/// Arguments for a graph whose inputs have static sizes: small numbers. `None` if one would be
+/// large.
 pub fn arguments(graph: &Graph, rng: &mut Rng) -> Option<Vec<Value>> {
     let argument = |slot: &Slot| match slot {
         Slot::Value(_) => Some(Value::Int(rng.i32(-1..5))),
@@ -75,14 +77,16 @@ pub fn is_cheap(graph: &Checked) -> bool {
         let largest = Largest::of(node, before);
         work = work.saturating_add(largest.elements()).saturating_add(cost(node).flops(&largest));
         if let Node::Scan(_) = node {
-            // A scan along an axis takes its steps whether or not there is anything along the others.
+            // A scan along an axis takes its steps whether or not there is anything along the
+            // others.
             steps = steps.saturating_mul(largest.elements().max(largest.longest()).max(1));
         }
     });
     nodes <= MOST_NODES && work.max(1).saturating_mul(steps) <= MOST_WORK
 }
 
-/// A node's cost. Transposed convolutions run as others do, over an input with zeros between its elements.
+/// A node's cost. Transposed convolutions run as others do, over an input with zeros between its
+/// elements.
 fn cost(node: &Node) -> Cost {
     match node {
         Node::ConvTranspose1D(n) => Cost::Convolution(n.w, n.out),

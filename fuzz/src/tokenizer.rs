@@ -4,7 +4,8 @@ use std::panic;
 
 use flambeau_text::Tokenizer;
 
-/// Lets panics unwind to those who catch them, where the fuzzer's hook would end the process. What nobody catches is still a finding.
+/// Lets panics unwind to those who catch them, where the fuzzer's hook would end the process. What
+/// nobody catches is still a finding.
 pub fn keep_unwinding() {
     drop(panic::take_hook());
 }

@@ -47,7 +47,8 @@ pub(crate) fn hint(error: impl Into<anyhow::Error>, hint: impl Into<String>) -> 
     Hinted { error: error.into(), hint: hint.into() }.into()
 }
 
-/// The messages of an error and its causes; causes that the message above them repeats are left out.
+/// The messages of an error and its causes; causes that the message above them repeats are left
+/// out.
 pub(crate) fn text(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {

@@ -8,7 +8,8 @@ use flambeau::{
 
 use crate::tensors::NamedTensor;
 
-/// The arguments of a call: fixed values are filled in, the rest comes from `tensors`, by name if all names fit, else in order.
+/// The arguments of a call: fixed values are filled in, the rest comes from `tensors`, by name if
+/// all names fit, else in order.
 pub(crate) fn arguments(specs: &[ValueSpec], tensors: Vec<NamedTensor>) -> Result<Vec<Value>> {
     let open: Vec<&ValueSpec> = specs.iter().filter(|s| !matches!(s.kind, ValueKind::Fixed(_))).collect();
     if open.len() != tensors.len() {

@@ -1,4 +1,5 @@
-//! The command line of Flambeau: results on stdout, everything else on stderr, exit codes 0, 1 and 2 (usage).
+//! The command line of Flambeau: results on stdout, everything else on stderr, exit codes 0, 1 and
+//! 2 (usage).
 
 #![forbid(unsafe_code)]
 
@@ -42,7 +43,8 @@ use crate::commands::{
 
 /// Compile, run and inspect ExecuTorch programs whose work is delegated to MLX.
 ///
-/// Results go to stdout, everything else to stderr; `-` is stdin or stdout. Exit codes: 0 success, 1 failure, 2 wrong usage.
+/// Results go to stdout, everything else to stderr; `-` is stdin or stdout. Exit codes: 0 success,
+/// 1 failure, 2 wrong usage.
 #[derive(Debug, Parser)]
 #[command(name = "flambeau", version, propagate_version = true, max_term_width = 100)]
 struct Cli {

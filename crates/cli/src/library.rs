@@ -1,4 +1,5 @@
-//! Entry points for the Python package and the C interface. They find, export and load engines and models by the commands' flags.
+//! Entry points for the Python package and the C interface. They find, export and load engines and
+//! models by the commands' flags.
 
 use std::sync::Arc;
 
@@ -40,7 +41,8 @@ pub fn engine(flags: &[String]) -> Result<Arc<dyn Engine>> {
     parse::<EngineArgs>(flags)?.engine(false)
 }
 
-/// Loads a language model by the flags of `flambeau generate` that concern models, the model itself included.
+/// Loads a language model by the flags of `flambeau generate` that concern models, the model itself
+/// included.
 ///
 /// # Errors
 /// A flag is wrong, or the model is not there, cannot be exported, or is of another kind.

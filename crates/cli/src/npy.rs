@@ -11,7 +11,8 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 
 /// Arrays of one archive.
 const MAX_ARRAYS: usize = 65_536;
-/// How many times larger than the archive all its arrays may be. Deflation cannot do more, so that arrays beyond this share their data.
+/// How many times larger than the archive all its arrays may be. Deflation cannot do more, so that
+/// arrays beyond this share their data.
 const MAX_INFLATION_RATIO: u64 = 1032;
 
 /// NumPy's name of each type that it has.

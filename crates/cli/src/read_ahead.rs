@@ -9,7 +9,8 @@ use std::{
     thread,
 };
 
-/// The most bytes of a block, and blocks that wait: 16 MiB, or 43 seconds of two channels at 48 kHz in `f32`.
+/// The most bytes of a block, and blocks that wait: 16 MiB, or 43 seconds of two channels at 48 kHz
+/// in `f32`.
 const BLOCK: usize = 16 << 10;
 const WAITING: usize = 1024;
 

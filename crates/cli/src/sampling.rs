@@ -9,11 +9,13 @@ use crate::failure::usage;
 
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct SamplingArgs {
-    /// Sampling temperature; 0 is greedy decoding. By default the model's own, if its generation_config.json asks for sampling, else 0
+    /// Sampling temperature; 0 is greedy decoding. By default the model's own, if its
+    /// generation_config.json asks for sampling, else 0
     #[arg(long, value_name = "T", allow_negative_numbers = true, alias = "temp")]
     temperature: Option<f32>,
 
-    /// Sample from the K most likely tokens; 0 means all. By default the model's own, or all, as for the other flags
+    /// Sample from the K most likely tokens; 0 means all. By default the model's own, or all, as
+    /// for the other flags
     #[arg(long, value_name = "K")]
     top_k: Option<usize>,
 

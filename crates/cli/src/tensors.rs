@@ -1,4 +1,5 @@
-//! Tensors in files, by the file's extension: `.bin` (ExecuTorch's op tests), `.npy`, `.npz`, `.safetensors`.
+//! Tensors in files, by the file's extension: `.bin` (ExecuTorch's op tests), `.npy`, `.npz`,
+//! `.safetensors`.
 
 use std::{collections::HashMap, path::Path};
 

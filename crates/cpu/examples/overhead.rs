@@ -18,7 +18,8 @@ impl Constants for Ones {
     }
 }
 
-/// One layer over slot 1 `[1, 4, 1, 16]`: constant 0 `[64]`, buffer 3 `[1, 4, 32, 16]`, temporaries from 4.
+/// One layer over slot 1 `[1, 4, 1, 16]`: constant 0 `[64]`, buffer 3 `[1, 4, 32, 16]`, temporaries
+/// from 4.
 fn layer() -> Vec<Node> {
     let (t, o, i) = (|n| In(Tid(n)), |n| Out(Tid(n)), Int::Lit);
     let slice = Slice { x: t(3), out: o(7), axis: i(2), start: i(0), stop: Int::Vid(Vid(1)), step: 1 };

@@ -11,7 +11,8 @@ use crate::{
     error::{OpError, Result},
 };
 
-/// No single tensor may take more; a program's literal sizes must not be able to exhaust the machine.
+/// No single tensor may take more; a program's literal sizes must not be able to exhaust the
+/// machine.
 pub(crate) const MAX_TENSOR_BYTES: usize = 1 << 34;
 
 /// Smallest storage: one cache line.
@@ -32,7 +33,8 @@ pub(crate) struct Arena {
     lent: Vec<Arc<Storage>>,
 }
 
-/// Number and size of the smallest class that holds `bytes`: powers of two with three sizes between.
+/// Number and size of the smallest class that holds `bytes`: powers of two with three sizes
+/// between.
 fn class_of(bytes: usize) -> (usize, usize) {
     let lines = bytes.max(MIN_BYTES);
     let top = usize::BITS - 1 - lines.leading_zeros();
@@ -79,7 +81,8 @@ impl Arena {
         self.free[class].push((self.run, data));
     }
 
-    /// Remembers storage that only a caller holds besides `data`, to take it back when the caller is done.
+    /// Remembers storage that only a caller holds besides `data`, to take it back when the caller
+    /// is done.
     pub(crate) fn lend(&mut self, data: Arc<Storage>) {
         // Storage shared with a buffer is not kept: a reference held here would turn every write to
         // the buffer into a copy.

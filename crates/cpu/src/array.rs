@@ -120,7 +120,8 @@ impl Array {
         crate::ops::any_dtype!(self.dtype, T => Ok(self.view::<T>()?.into()))
     }
 
-    /// The elements as a writable view whose type is a value; an error if another array sees the storage.
+    /// The elements as a writable view whose type is a value; an error if another array sees the
+    /// storage.
     pub(crate) fn any_mut(&mut self) -> Result<AnyViewMut<'_>> {
         crate::ops::any_dtype!(self.dtype, T => Ok(self.view_mut::<T>()?.into()))
     }
@@ -195,7 +196,8 @@ impl Array {
         self.restrided(shape, strides, self.offset)
     }
 
-    /// `count` entries of `axis` from `start`, `step` apart. The caller has clamped them to the axis.
+    /// `count` entries of `axis` from `start`, `step` apart. The caller has clamped them to the
+    /// axis.
     pub(crate) fn narrow(&self, axis: usize, start: usize, count: usize, step: isize) -> Array {
         let mut out = self.clone();
         if count > 0 {
@@ -214,7 +216,8 @@ impl Array {
         out
     }
 
-    /// The view in `shape`, which has as many elements, without a copy; `None` where strides cannot express it.
+    /// The view in `shape`, which has as many elements, without a copy; `None` where strides cannot
+    /// express it.
     pub(crate) fn reshaped(&self, shape: &[usize]) -> Option<Array> {
         if self.is_contiguous() {
             return Some(self.restrided(Shape::from_slice(shape), row_major_strides(shape), self.offset));
@@ -223,7 +226,8 @@ impl Array {
         let mut strides = Strides::from_elem(1, shape.len());
         let (mut i, mut j) = (0, 0);
         while i < old.len() {
-            // The smallest groups of old and new axes with equal element counts; the old group must be one evenly strided run.
+            // The smallest groups of old and new axes with equal element counts; the old group must
+            // be one evenly strided run.
             let (mut n_old, mut n_new, first, j0) = (old[i].0, 1usize, i, j);
             i += 1;
             while j < shape.len() && (n_new != n_old || shape[j] == 1) {

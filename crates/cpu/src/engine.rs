@@ -31,7 +31,8 @@ pub struct CpuEngine {
 }
 
 impl CpuEngine {
-    /// An engine with its own pool of `threads` threads, the caller's included; `None` means one per available core.
+    /// An engine with its own pool of `threads` threads, the caller's included; `None` means one
+    /// per available core.
     pub fn new(threads: Option<usize>) -> CpuEngine {
         CpuEngine { pool: Arc::new(Pool::new(threads.unwrap_or(0))), profile: None }
     }

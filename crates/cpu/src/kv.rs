@@ -33,12 +33,14 @@ fn zeros(dtype: DType, shape: [usize; 4]) -> Result<Array> {
 /// An empty cache.
 ///
 /// # Errors
-/// For a capacity, window, head count or head size of zero, a type that is not floating, or sizes beyond the address space.
+/// For a capacity, window, head count or head size of zero, a type that is not floating, or sizes
+/// beyond the address space.
 pub(crate) fn empty(config: &KvCacheConfig) -> Result<KvCache> {
     KvCache::new(config, |shape| zeros(config.dtype, shape))
 }
 
-/// Writes `k` and `v` `[1, heads, T, head_dim]` from `position` on, and says which slots the step reads.
+/// Writes `k` and `v` `[1, heads, T, head_dim]` from `position` on, and says which slots the step
+/// reads.
 ///
 /// # Errors
 /// If they do not fit the layer, or the step reaches beyond the capacity.

@@ -80,7 +80,8 @@ fn owners(graph: &Graph) -> Vec<Owner> {
     owners
 }
 
-/// Walks chains backwards. `clock` counts instructions; a slot lives if its youngest event since `base` is a read.
+/// Walks chains backwards. `clock` counts instructions; a slot lives if its youngest event since
+/// `base` is a read.
 struct Walk<'a> {
     graph: &'a Graph,
     owners: Vec<Owner>,

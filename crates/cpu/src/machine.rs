@@ -20,7 +20,8 @@ use crate::{
     prepare::Dynamic,
 };
 
-/// More elements than this no view may have: work on a view grows with its elements, not with its storage.
+/// More elements than this no view may have: work on a view grows with its elements, not with its
+/// storage.
 const MAX_ELEMENTS: usize = 1 << 34;
 
 /// The resources of a call besides its operands.

@@ -48,7 +48,8 @@ struct Member<'a> {
     going: Going,
 }
 
-/// [`Session::run_last`](flambeau_ir::engine::Session::run_last) of each; outcomes are in the order of the runs.
+/// [`Session::run_last`](flambeau_ir::engine::Session::run_last) of each; outcomes are in the order
+/// of the runs.
 pub(crate) fn run_last_of_each(pool: &Pool, runs: &mut [Run<'_>]) -> Vec<Outcome> {
     if let [run] = runs {
         return vec![run.alone()];

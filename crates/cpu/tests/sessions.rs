@@ -62,7 +62,8 @@ fn buffers_start_at_zero_last_and_reset() {
 #[test]
 fn aliases_keep_what_they_were_made_of() {
     let first = Slice { x: In(Tid(1)), out: Out(Tid(5)), axis: Int::Lit(0), start: Int::Lit(0), stop: Int::Lit(1), step: 1 };
-    // The buffer takes the input, 4 remembers the buffer, the buffer changes, and 4 is what comes out.
+    // The buffer takes the input, 4 remembers the buffer, the buffer changes, and 4 is what comes
+    // out.
     let mut s = session(vec![vec![copy(1, 3), copy(3, 4), first.into(), update(3, 5, Int::Lit(3), 3), copy(4, 2)]], None);
     assert_eq!(run(&mut *s, [1.0, 2.0, 3.0, 4.0], 0).unwrap(), [1.0, 2.0, 3.0, 4.0]);
 }
@@ -109,7 +110,8 @@ fn branches_share_slots_with_their_callers() {
 
 #[test]
 fn a_failed_update_leaves_the_buffer_usable() {
-    // The start is a value slot and the stop is the same: an empty region, unless the start is out of the literal's way.
+    // The start is a value slot and the stop is the same: an empty region, unless the start is out
+    // of the literal's way.
     let two = Full { out: Out(Tid(5)), shape: vec![Int::Vid(Vid(0))], v: flambeau_ir::Float::Lit(2.0), scalar_type: DType::F32 };
     let whole = SliceUpdate {
         dst: In(Tid(3)),

@@ -23,8 +23,8 @@ fn floats(x: &Tensor) -> Result<Vec<f32>, Error> {
     Ok(cast(x, DType::F32)?.as_slice::<f32>()?.to_vec())
 }
 
-/// Boxes `[N, 4]` of two corners and scores `[N]` → indices of the boxes that are kept, best first. A box is dropped if its overlap
-/// with a better one is above a share.
+/// Boxes `[N, 4]` of two corners and scores `[N]` → indices of the boxes that are kept, best first.
+/// A box is dropped if its overlap with a better one is above a share.
 fn nms(call: &Call<'_>) -> Results {
     let (boxes, scores) = (call.tensor("dets")?, floats(call.tensor("scores")?)?);
     let [count, 4] = *boxes.shape() else { return Err(Error::Matrix(boxes.shape().to_vec())) };

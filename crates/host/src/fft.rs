@@ -35,7 +35,8 @@ pub(crate) const KERNELS: &[Kernel] = &[
 
 type Results = Result<Vec<Tensor>, Error>;
 
-/// Which sides of a transform are real. The frequencies of real numbers are stored up to the middle of the last axis.
+/// Which sides of a transform are real. The frequencies of real numbers are stored up to the middle
+/// of the last axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Complex,

@@ -1,4 +1,5 @@
-//! Functions of numbers that nodes would take too many steps for: computed in 64 bits, element by element.
+//! Functions of numbers that nodes would take too many steps for: computed in 64 bits, element by
+//! element.
 
 mod bessel;
 mod gamma;

@@ -83,7 +83,8 @@ impl Kernel {
         self.name
     }
 
-    /// The results of a call, in order. Their element types may be wider than those that the program declares: the caller converts.
+    /// The results of a call, in order. Their element types may be wider than those that the
+    /// program declares: the caller converts.
     ///
     /// # Errors
     /// If the operands are none that the operator takes.
@@ -109,7 +110,8 @@ pub fn kernel_for(schema: &Schema, dtypes: &[DType]) -> Option<&'static Kernel> 
     FAMILIES.into_iter().flatten().filter(is_named).find(|kernel| kernel.on.admits(dtypes))
 }
 
-/// Operators that only move elements: graphs run them on integers of the same bits, whatever the element type.
+/// Operators that only move elements: graphs run them on integers of the same bits, whatever the
+/// element type.
 const MOVES: [&str; 24] = [
     "_unsafe_view",
     "alias_copy",

@@ -179,7 +179,8 @@ fn spread(call: &Call<'_>, f: impl Fn(f64) -> f64) -> Results {
     })
 }
 
-/// The product of matrices `[.., M, K]` and `[.., K, N]`, whose leading axes broadcast; a vector lacks its own axis.
+/// The product of matrices `[.., M, K]` and `[.., K, N]`, whose leading axes broadcast; a vector
+/// lacks its own axis.
 fn product(call: &Call<'_>, left: &'static str, right: &'static str) -> Results {
     let (a, b) = (call.operand(left)?, call.operand(right)?);
     Ok(vec![matrices(&a, &b)?])

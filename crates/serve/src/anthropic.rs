@@ -1,4 +1,5 @@
-//! `/v1/messages`, Anthropic's form of a conversation. Requests are brought into OpenAI's form and read as such.
+//! `/v1/messages`, Anthropic's form of a conversation. Requests are brought into OpenAI's form and
+//! read as such.
 
 mod request;
 

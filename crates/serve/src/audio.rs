@@ -29,7 +29,8 @@ pub struct NewSpeechModel {
     pub program: Program,
     pub engine: Arc<dyn Engine>,
     pub tokenizer: Tokenizer,
-    /// Recordings that are transcribed at the same time, at least 1; the model's state is loaded for each.
+    /// Recordings that are transcribed at the same time, at least 1; the model's state is loaded
+    /// for each.
     pub running: usize,
     /// Most recordings that wait for others to end.
     pub waiting: usize,

@@ -1,5 +1,6 @@
-//! `/v1/responses`, OpenAI's later form of a conversation. Requests are brought into the form of chat completions and read as such. Nothing is kept
-//! from one response to the next: a request brings its whole conversation.
+//! `/v1/responses`, OpenAI's later form of a conversation. Requests are brought into the form of
+//! chat completions and read as such. Nothing is kept from one response to the next: a request
+//! brings its whole conversation.
 
 mod request;
 

@@ -55,7 +55,8 @@ pub(crate) struct App {
     pub(crate) recordings: Arc<Semaphore>,
 }
 
-/// Most bodies and prompts that are read at the same time: each may take much memory while it is, and all take time from the models.
+/// Most bodies and prompts that are read at the same time: each may take much memory while it is,
+/// and all take time from the models.
 pub(crate) const MAX_ASIDE: usize = 4;
 
 type Shared = State<Arc<App>>;

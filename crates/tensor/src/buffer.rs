@@ -1,4 +1,5 @@
-//! Owned bytes whose address is a multiple of 64: a whole cache line, and the widest vector register.
+//! Owned bytes whose address is a multiple of 64: a whole cache line, and the widest vector
+//! register.
 
 use std::fmt;
 
@@ -17,7 +18,8 @@ pub struct AlignedBytes {
 }
 
 impl AlignedBytes {
-    /// `len` zero bytes. A large allocation comes zeroed from the operating system, page by page as it is touched.
+    /// `len` zero bytes. A large allocation comes zeroed from the operating system, page by page as
+    /// it is touched.
     pub fn zeroed(len: usize) -> AlignedBytes {
         let raw = vec![0; len + LINE - 1];
         // A vector that never grows stays where it is, wherever its owner moves.

@@ -1,4 +1,5 @@
-//! Element type conversion of whole tensors, with MLX's rules (floats truncate to integers, anything non-zero is true).
+//! Element type conversion of whole tensors, with MLX's rules (floats truncate to integers,
+//! anything non-zero is true).
 
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 
@@ -61,11 +62,11 @@ fn widen<S: Element + Into<f32>>(x: &Tensor) -> Result<Tensor, Error> {
     Tensor::from_slice(&out, x.shape())
 }
 
-/// `x` with its elements converted to `dtype`; the same tensor if it has that type already. Its bytes may start anywhere: the
-/// result is aligned.
+/// `x` with its elements converted to `dtype`; the same tensor if it has that type already. Its
+/// bytes may start anywhere: the result is aligned.
 ///
-/// Float to integer truncates toward zero and saturates to 64 bits before narrowing wraps; NaN becomes 0. Anything to bool
-/// is "not zero" (NaN is true). To half types: round to nearest even.
+/// Float to integer truncates toward zero and saturates to 64 bits before narrowing wraps; NaN
+/// becomes 0. Anything to bool is "not zero" (NaN is true). To half types: round to nearest even.
 ///
 /// # Errors
 /// [`Error::Cast`] for complex numbers, and to [`DType::F8E8M0`].

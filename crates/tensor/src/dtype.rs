@@ -5,8 +5,8 @@ use std::fmt;
 use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
 
-/// A storage element type. They occur in programs, all but complex numbers in archives too, and the ten of [`DType::is_node_dtype`] in MLX
-/// graphs.
+/// A storage element type. They occur in programs, all but complex numbers in archives too, and the
+/// ten of [`DType::is_node_dtype`] in MLX graphs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DType {
     U8,
@@ -130,7 +130,8 @@ impl fmt::Display for DType {
     }
 }
 
-/// A stored boolean: any non-zero byte is true, so that foreign bytes can be viewed without a check.
+/// A stored boolean: any non-zero byte is true, so that foreign bytes can be viewed without a
+/// check.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct Bool(pub u8);
@@ -170,9 +171,11 @@ elements! {
     f16 => F16, bf16 => BF16, f32 => F32, f64 => F64, Bool => Bool,
 }
 
-/// Runs `$body` with `$t` bound to the Rust type of `$dtype`, which must be one of the listed types; otherwise `$other`.
+/// Runs `$body` with `$t` bound to the Rust type of `$dtype`, which must be one of the listed
+/// types; otherwise `$other`.
 ///
-/// The match happens once, outside of every loop: `with_dtype!(x.dtype(), T in [F32, F16] => f::<T>(x), else => Err(..))`.
+/// The match happens once, outside of every loop: `with_dtype!(x.dtype(), T in [F32, F16] =>
+/// f::<T>(x), else => Err(..))`.
 #[macro_export]
 macro_rules! with_dtype {
     ($dtype:expr, $t:ident in [$($d:ident),+ $(,)?] => $body:expr, else => $other:expr) => {

@@ -1,8 +1,9 @@
 //! Sizes that may be symbolic: integer polynomials over named symbols, kept in one canonical form.
 //!
-//! Equal expressions that differ only by ring arithmetic (`2*(s+1)` and `s+s+2`) have the same representation, so structural
-//! equality is the equality test. Floor division and remainder simplify where they are exact and are atoms otherwise.
-//! Arithmetic saturates at the bounds of `i64`; no real size comes near them, and every consumer has a limit far below.
+//! Equal expressions that differ only by ring arithmetic (`2*(s+1)` and `s+s+2`) have the same
+//! representation, so structural equality is the equality test. Floor division and remainder
+//! simplify where they are exact and are atoms otherwise. Arithmetic saturates at the bounds of
+//! `i64`; no real size comes near them, and every consumer has a limit far below.
 
 use std::{
     fmt,
@@ -164,7 +165,8 @@ impl Expr {
         (self.clone() - other.clone()).as_int().map(|d| d == 0)
     }
 
-    /// `self / divisor` rounded toward minus infinity. Division by a known zero gives an atom that does not evaluate.
+    /// `self / divisor` rounded toward minus infinity. Division by a known zero gives an atom that
+    /// does not evaluate.
     #[must_use]
     pub fn floor_div(&self, divisor: &Expr) -> Expr {
         if let (Expr::Int(a), Expr::Int(d @ (..=-1 | 1..))) = (self, divisor) {
@@ -191,7 +193,8 @@ impl Expr {
         }
     }
 
-    /// The quotient, if division leaves no remainder for all values of the symbols (the divisor taken as non-zero).
+    /// The quotient, if division leaves no remainder for all values of the symbols (the divisor
+    /// taken as non-zero).
     pub fn exact_div(&self, divisor: &Expr) -> Option<Expr> {
         if self == divisor {
             return Some(Expr::Int(1));
@@ -250,7 +253,8 @@ impl Expr {
         }
     }
 
-    /// The expression with each symbol replaced by `f(symbol)`; `None` if `f` or a division says so.
+    /// The expression with each symbol replaced by `f(symbol)`; `None` if `f` or a division says
+    /// so.
     pub fn substitute(&self, f: &dyn Fn(&Symbol) -> Option<Expr>) -> Option<Expr> {
         let mut sum = Expr::Int(0);
         for term in self.to_terms() {
@@ -263,7 +267,8 @@ impl Expr {
         Some(sum)
     }
 
-    /// The value under an assignment of the symbols; `None` if one is missing, or for a division by zero or an opaque atom.
+    /// The value under an assignment of the symbols; `None` if one is missing, or for a division by
+    /// zero or an opaque atom.
     pub fn eval(&self, value_of: &dyn Fn(&Symbol) -> Option<i64>) -> Option<i64> {
         match self {
             Expr::Int(v) => Some(*v),
@@ -314,7 +319,8 @@ impl Expr {
 
     /// An interval that holds the value for all symbol values within `range`, both ends included.
     ///
-    /// Exact for sums of distinct symbols; a correlated expression may get a wider interval than it needs.
+    /// Exact for sums of distinct symbols; a correlated expression may get a wider interval than it
+    /// needs.
     pub fn bounds(&self, range: &dyn Fn(&Symbol) -> (i64, i64)) -> (i64, i64) {
         let mut total = (0i64, 0i64);
         for term in self.to_terms() {

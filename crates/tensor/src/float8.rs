@@ -2,7 +2,8 @@
 
 use crate::DType;
 
-/// The number behind a code of an 8-bit float type; `None` for another type. E5M2 has infinities, E4M3 and E8M0 have only NaN.
+/// The number behind a code of an 8-bit float type; `None` for another type. E5M2 has infinities,
+/// E4M3 and E8M0 have only NaN.
 pub(crate) fn decoder(dtype: DType) -> Option<fn(u8) -> f32> {
     match dtype {
         DType::F8E4M3 => Some(|code| if code & 0x7f == 0x7f { f32::NAN } else { crate::e4m3(code) }),

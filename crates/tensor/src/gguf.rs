@@ -1,6 +1,7 @@
 //! GGUF's block formats: positions of codes, scales and minima in a block.
 //!
-//! Every format here has an affine form: value = scale · code + bias, with unsigned codes and one (scale, bias) pair a group.
+//! Every format here has an affine form: value = scale · code + bias, with unsigned codes and one
+//! (scale, bias) pair a group.
 
 use half::f16;
 
@@ -29,7 +30,8 @@ pub const MAX_ELEMENTS: usize = 256;
 /// Groups of the block that has most.
 pub const MAX_GROUPS: usize = 16;
 
-/// (format, elements of a block, its bytes, bits of a code, elements of a group, type that holds scales and biases exactly)
+/// (format, elements of a block, its bytes, bits of a code, elements of a group, type that holds
+/// scales and biases exactly)
 const TABLE: [(Block, usize, usize, usize, usize, DType); 12] = [
     (Block::Q4_0, 32, 18, 4, 32, DType::F16),
     (Block::Q4_1, 32, 20, 4, 32, DType::F16),

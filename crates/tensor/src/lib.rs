@@ -1,9 +1,12 @@
-//! Values that every other crate speaks about: element types, shapes, symbolic sizes, shared bytes, tensors.
+//! Values that every other crate speaks about: element types, shapes, symbolic sizes, shared bytes,
+//! tensors.
 //!
-//! A [`Tensor`] is row-major and immutable once shared; strided views are an engine's private affair. Bytes are shared by
-//! reference count ([`bytes::Bytes`]), so a weight that is mapped from a file is never copied on its way to a kernel.
+//! A [`Tensor`] is row-major and immutable once shared; strided views are an engine's private
+//! affair. Bytes are shared by reference count ([`bytes::Bytes`]), so a weight that is mapped from
+//! a file is never copied on its way to a kernel.
 //!
-//! This crate executes nothing and reads no file: the case-file format in [`tensor_list`] works on byte slices.
+//! This crate executes nothing and reads no file: the case-file format in [`tensor_list`] works on
+//! byte slices.
 
 #![forbid(unsafe_code)]
 

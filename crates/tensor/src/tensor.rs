@@ -99,8 +99,8 @@ impl Tensor {
     /// The elements, without a copy.
     ///
     /// # Errors
-    /// [`Error::DType`] if `T` does not store this type, [`Error::Misaligned`] if a mapped file placed them oddly
-    /// (see [`Tensor::aligned`]).
+    /// [`Error::DType`] if `T` does not store this type, [`Error::Misaligned`] if a mapped file
+    /// placed them oddly (see [`Tensor::aligned`]).
     pub fn as_slice<T: Element>(&self) -> Result<&[T], Error> {
         if T::DTYPE != self.dtype {
             return Err(Error::DType { expected: T::DTYPE, found: self.dtype });
@@ -108,7 +108,8 @@ impl Tensor {
         bytemuck::try_cast_slice(&self.data).map_err(|_| Error::Misaligned(self.dtype))
     }
 
-    /// The same tensor with its bytes at a multiple of the element size: itself where they are, else a copy.
+    /// The same tensor with its bytes at a multiple of the element size: itself where they are,
+    /// else a copy.
     #[must_use]
     pub fn aligned(&self) -> Tensor {
         if (self.data.as_ptr() as usize).is_multiple_of(self.dtype.size()) {

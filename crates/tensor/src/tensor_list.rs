@@ -1,6 +1,8 @@
-//! The tensor-list file of ExecuTorch's op tests: `u32` count, then per tensor `u32` dtype, `u32` rank, `i32` dims, raw data.
+//! The tensor-list file of ExecuTorch's op tests: `u32` count, then per tensor `u32` dtype, `u32`
+//! rank, `i32` dims, raw data.
 //!
-//! Everything is little-endian. The dtype numbers are the format's own: 0 f32, 1 f16, 2 i32, 3 i64, 4 bf16, 5 bool, 6 u8.
+//! Everything is little-endian. The dtype numbers are the format's own: 0 f32, 1 f16, 2 i32, 3 i64,
+//! 4 bf16, 5 bool, 6 u8.
 
 use bytes::Bytes;
 

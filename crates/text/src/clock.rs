@@ -27,7 +27,8 @@ impl Clock {
     fn fields(self) -> Fields {
         let seconds = self.unix_seconds.saturating_add(i64::from(self.utc_offset));
         let days = seconds.div_euclid(86_400);
-        // Years are counted from March in cycles of 400 years, so that the leap day is the last day of its year.
+        // Years are counted from March in cycles of 400 years, so that the leap day is the last day
+        // of its year.
         let shifted = days + 719_468;
         let cycle = shifted.div_euclid(146_097);
         let in_cycle = shifted.rem_euclid(146_097);

@@ -98,7 +98,8 @@ impl GenerationDefaults {
         })
     }
 
-    /// The recommendation as sampling parameters: greedy unless `do_sample` is true, 1 where no temperature is given.
+    /// The recommendation as sampling parameters: greedy unless `do_sample` is true, 1 where no
+    /// temperature is given.
     pub fn sampling(&self, seed: u64) -> SamplingParams {
         let logit_bias = self.suppress_tokens.iter().map(|&id| (id, f32::NEG_INFINITY)).collect();
         let base = SamplingParams { seed, logit_bias, ..SamplingParams::default() };

@@ -11,7 +11,8 @@ use crate::tokenizer::Shared;
 /// How a tokenizer's decoder is carried out incrementally.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DecodePlan {
-    /// Tokens are bytes written in the GPT-2 alphabet; the text is the lossy UTF-8 reading of all of them.
+    /// Tokens are bytes written in the GPT-2 alphabet; the text is the lossy UTF-8 reading of all
+    /// of them.
     ByteLevel,
     /// Each token is text, after replacements; tokens like `<0x0A>` may represent bytes.
     Pieces {
@@ -91,7 +92,8 @@ impl DetokenizeStream {
         Self { shared, skip_special, pending: Vec::new(), strip_left, window: Window::default() }
     }
 
-    /// Takes the next id and returns the text that is now certain, often none or more than one token's.
+    /// Takes the next id and returns the text that is now certain, often none or more than one
+    /// token's.
     ///
     /// # Errors
     /// The tokenizer's decoder fails.
@@ -207,7 +209,8 @@ fn alphabet_byte(c: char) -> Option<u8> {
     }
 }
 
-/// Appends the token's bytes; a token with a character that is not in the alphabet is its own UTF-8 bytes.
+/// Appends the token's bytes; a token with a character that is not in the alphabet is its own UTF-8
+/// bytes.
 fn push_byte_level(piece: &str, bytes: &mut Vec<u8>) {
     let before = bytes.len();
     for c in piece.chars() {

@@ -25,7 +25,8 @@ const ENDS_OF_TURNS: [&str; 21] = [
     "<|END_OF_TURN_TOKEN|>",
 ];
 
-/// In models that have all of these, the first ends a part of an answer, and the others end the answer.
+/// In models that have all of these, the first ends a part of an answer, and the others end the
+/// answer.
 const PART: (&str, [&str; 2]) = ("<|end|>", ["<|return|>", "<|call|>"]);
 
 /// Whether a token with this text ends a turn in some model.

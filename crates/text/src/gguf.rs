@@ -15,7 +15,8 @@ mod pre_tokenizers;
 /// The `tokenizer.ggml.*` metadata of a GGUF file. Missing keys are empty lists or `None`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GgufVocab {
-    /// `model`: `gpt2` (byte-level BPE with merges), `llama` (SentencePiece BPE with scores) or `gemma4` (the same with merges).
+    /// `model`: `gpt2` (byte-level BPE with merges), `llama` (SentencePiece BPE with scores) or
+    /// `gemma4` (the same with merges).
     pub model: String,
     /// `pre`: kind of pre-tokenizer, only used by `gpt2`.
     pub pre: Option<String>,
@@ -52,7 +53,8 @@ pub(crate) const NORMAL: i32 = 1;
 pub(crate) const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 
-/// Longest piece, in characters, for which merges are derived: each has as many splits as characters.
+/// Longest piece, in characters, for which merges are derived: each has as many splits as
+/// characters.
 const MAX_PIECE_CHARS: usize = 1024;
 
 /// SentencePiece's mark for a space.
@@ -76,7 +78,8 @@ impl GgufVocab {
         }
     }
 
-    /// The same for byte-level BPE of text that `pattern` cuts, where a whole word in the vocabulary is taken unmerged.
+    /// The same for byte-level BPE of text that `pattern` cuts, where a whole word in the
+    /// vocabulary is taken unmerged.
     ///
     /// # Errors
     /// The lists do not fit together.
@@ -251,7 +254,8 @@ impl GgufVocab {
         Ok(ranked.into_iter().map(|(.., left, right)| json!([left, right])).collect())
     }
 
-    /// Control tokens are special; user-defined ones are matched whole in text but are ordinary text themselves.
+    /// Control tokens are special; user-defined ones are matched whole in text but are ordinary
+    /// text themselves.
     fn added_tokens(&self) -> Value {
         let entry = |(id, token): (usize, &String)| {
             let stated = self.token_types.get(id).copied().unwrap_or(1);

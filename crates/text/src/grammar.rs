@@ -71,7 +71,8 @@ impl GrammarCompiler {
         })
     }
 
-    /// Texts that are JSON of a schema, written with a blank after commas and colons, and properties in the schema's order.
+    /// Texts that are JSON of a schema, written with a blank after commas and colons, and
+    /// properties in the schema's order.
     ///
     /// # Errors
     /// The schema is invalid, uses unsupported features, or is too large.
@@ -128,7 +129,8 @@ impl std::fmt::Debug for Constraint {
 }
 
 impl Constraint {
-    /// Sets the logits `[V]` of tokens that must not follow to −∞. Where nothing can follow, tokens that end the text remain.
+    /// Sets the logits `[V]` of tokens that must not follow to −∞. Where nothing can follow, tokens
+    /// that end the text remain.
     ///
     /// # Errors
     /// The grammar takes too much work at this place.

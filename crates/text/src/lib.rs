@@ -1,11 +1,12 @@
-//! Text in and text out: tokenizers, incremental detokenising, chat templates, sampling, grammars, stop strings.
+//! Text in and text out: tokenizers, incremental detokenising, chat templates, sampling, grammars,
+//! stop strings.
 //!
 //! This crate does not depend on models or programs: its inputs and outputs are token ids, logits
 //! and text. Files are passed as bytes, the clock and the seed as values; nothing reads the
 //! environment.
 //!
-//! Every input may be hostile. Third-party tokenizer code runs behind a barrier that turns its panics into errors, and
-//! chat templates run under limits on steps and bytes.
+//! Every input may be hostile. Third-party tokenizer code runs behind a barrier that turns its
+//! panics into errors, and chat templates run under limits on steps and bytes.
 #![forbid(unsafe_code)]
 
 mod clock;

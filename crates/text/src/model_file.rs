@@ -1,5 +1,6 @@
-//! Tokenizers that are published in other forms than `tokenizer.json`: SentencePiece's `tokenizer.model`, ranks of byte sequences
-//! (tiktoken's form of Llama 3's `tokenizer.model`, Mistral's `tekken.json`).
+//! Tokenizers that are published in other forms than `tokenizer.json`: SentencePiece's
+//! `tokenizer.model`, ranks of byte sequences (tiktoken's form of Llama 3's `tokenizer.model`,
+//! Mistral's `tekken.json`).
 
 mod ranks;
 mod sentence_piece;
@@ -32,7 +33,8 @@ pub(crate) fn read(bytes: &[u8]) -> Result<(Vec<u8>, GgufVocab)> {
 }
 
 impl GgufVocab {
-    /// The pieces of a SentencePiece model of any kind, to turn tokens into text: how text becomes tokens is left out.
+    /// The pieces of a SentencePiece model of any kind, to turn tokens into text: how text becomes
+    /// tokens is left out.
     ///
     /// # Errors
     /// [`Error::ModelFile`].

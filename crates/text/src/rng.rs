@@ -2,7 +2,8 @@
 
 /// SplitMix64: a 64-bit counter that advances by an odd constant, followed by a bijective mixer.
 ///
-/// The whole state is one word, every seed (0 too) is good, and the period is 2^64. It is not for cryptography.
+/// The whole state is one word, every seed (0 too) is good, and the period is 2^64. It is not for
+/// cryptography.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rng {
     state: u64,

@@ -12,8 +12,8 @@ use crate::rng::Rng;
 /// counts how often token `t` occurs in the history (its last
 /// [`repeat_last_n`](Self::repeat_last_n) tokens).
 /// 1. logit bias: `z[t] += bias[t]`;
-/// 2. penalties, for `c(t) > 0`: `z[t] = z[t] / r` if positive, else `z[t] · r` (`r` the repetition penalty), then
-///    `z[t] -= frequency · c(t) + presence`;
+/// 2. penalties, for `c(t) > 0`: `z[t] = z[t] / r` if positive, else `z[t] · r` (`r` the repetition
+///    penalty), then `z[t] -= frequency · c(t) + presence`;
 /// 3. temperature 0: the largest `z` wins, the lowest id on a tie. Otherwise `z / temperature`;
 /// 4. top-k: the `k` largest stay, lower ids first on a tie;
 /// 5. `p = softmax(z)` over the remaining tokens;
@@ -23,7 +23,8 @@ use crate::rng::Rng;
 ///    the running sum of `p` passes a random share of the total. Tokens are ordered by descending
 ///    `p` if top-k or top-p removed some, else by id.
 ///
-/// NaN counts as −∞: such a token is never chosen. If a logit is +∞, only tokens with +∞ can be chosen.
+/// NaN counts as −∞: such a token is never chosen. If a logit is +∞, only tokens with +∞ can be
+/// chosen.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
     /// 0 is greedy; otherwise finite and positive.
@@ -143,7 +144,8 @@ impl Sampler {
         Some(if self.params.temperature == 0.0 { 0.0 } else { (self.rng.next_unit() as f32).min(below_one) })
     }
 
-    /// Chooses the next token id from `logits` `[V]`; `history` are the ids so far, which only the penalties read.
+    /// Chooses the next token id from `logits` `[V]`; `history` are the ids so far, which only the
+    /// penalties read.
     ///
     /// # Errors
     /// There is no logit that is a number greater than −∞.
@@ -267,7 +269,8 @@ fn larger_first(a: &Candidate, b: &Candidate) -> Ordering {
     b.weight.total_cmp(&a.weight).then(a.id.cmp(&b.id))
 }
 
-/// Index and value of the largest number of `values`, the first one on a tie; NaN and −∞ do not count.
+/// Index and value of the largest number of `values`, the first one on a tie; NaN and −∞ do not
+/// count.
 pub fn argmax(values: &[f32]) -> Option<(u32, f32)> {
     let mut best: Option<(u32, f32)> = None;
     for (&value, id) in values.iter().zip(0u32..) {
@@ -278,7 +281,8 @@ pub fn argmax(values: &[f32]) -> Option<(u32, f32)> {
     best
 }
 
-/// Ids of the `count` largest of `logits`, largest first, lower ids first on a tie; NaN and −∞ do not count.
+/// Ids of the `count` largest of `logits`, largest first, lower ids first on a tie; NaN and −∞ do
+/// not count.
 pub fn likeliest(logits: &[f32], count: usize) -> Vec<u32> {
     if count == 0 {
         return Vec::new();
@@ -293,7 +297,8 @@ pub fn likeliest(logits: &[f32], count: usize) -> Vec<u32> {
     all.into_iter().map(|c| c.id).collect()
 }
 
-/// Natural logarithms of `softmax(logits)` for `ids`, in their order; −∞ for ids outside of `logits` and for NaN.
+/// Natural logarithms of `softmax(logits)` for `ids`, in their order; −∞ for ids outside of
+/// `logits` and for NaN.
 pub fn log_probabilities(logits: &[f32], ids: &[u32]) -> Vec<f32> {
     let max = argmax(logits).map_or(0.0, |(_, max)| max);
     let usable = logits.iter().filter(|z| !z.is_nan());

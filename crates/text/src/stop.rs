@@ -33,7 +33,8 @@ pub struct StopStep {
 #[derive(Debug, Clone)]
 struct Pattern {
     bytes: Vec<u8>,
-    /// `fall[n]`: length of the longest proper prefix of the string that is a suffix of its first `n + 1` bytes.
+    /// `fall[n]`: length of the longest proper prefix of the string that is a suffix of its first
+    /// `n + 1` bytes.
     fall: Vec<usize>,
     matched: usize,
 }
@@ -113,7 +114,8 @@ impl StopMatcher {
         self.stopped
     }
 
-    /// Advances every automaton; the longest stop string that is complete, with its length in bytes.
+    /// Advances every automaton; the longest stop string that is complete, with its length in
+    /// bytes.
     fn feed(&mut self, byte: u8) -> Option<(usize, usize)> {
         let mut done: Option<(usize, usize)> = None;
         for (index, stop) in self.stops.iter_mut().enumerate() {

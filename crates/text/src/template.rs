@@ -23,7 +23,8 @@ const MAX_SOURCE_BYTES: usize = 256 << 10;
 /// Most steps of the template engine in one rendering.
 const MAX_STEPS: u64 = 1 << 22;
 
-/// A model's chat template, ready to render. Its source is the Jinja dialect that Hugging Face's `transformers` runs.
+/// A model's chat template, ready to render. Its source is the Jinja dialect that Hugging Face's
+/// `transformers` runs.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     source: String,
@@ -36,8 +37,8 @@ pub struct ChatTemplate {
 /// A conversation to render, and the template's further variables.
 #[derive(Debug, Clone, Default)]
 pub struct ChatInput {
-    /// Messages, each an object with `role` and `content`; see [`message`]. Further keys (`tool_calls`,
-    /// `reasoning_content`, …) reach the template as they are.
+    /// Messages, each an object with `role` and `content`; see [`message`]. Further keys
+    /// (`tool_calls`, `reasoning_content`, …) reach the template as they are.
     pub messages: Vec<Json>,
     /// Tool descriptions as JSON schemas.
     pub tools: Option<Vec<Json>>,
@@ -78,8 +79,9 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// The template of a model folder, or `None` if it has none. `chat_template.jinja` takes precedence over
-    /// `tokenizer_config.json`. Where the latter has several, `name` picks one; without a name it is `default`.
+    /// The template of a model folder, or `None` if it has none. `chat_template.jinja` takes
+    /// precedence over `tokenizer_config.json`. Where the latter has several, `name` picks one;
+    /// without a name it is `default`.
     ///
     /// # Errors
     /// The file is malformed, the name does not exist, or the template does not compile.
@@ -105,7 +107,8 @@ impl ChatTemplate {
     /// The prompt for a conversation.
     ///
     /// # Errors
-    /// The template raises an exception, does something that is no operation on its values, or exceeds a limit.
+    /// The template raises an exception, does something that is no operation on its values, or
+    /// exceeds a limit.
     pub fn render(&self, chat: &ChatInput) -> Result<String> {
         let context = self.context(chat);
         let budget = Arc::new(Budget::new(json::size(&chat.messages) + json::size(chat.tools.as_deref().unwrap_or_default())));
@@ -146,7 +149,8 @@ impl ChatTemplate {
         CompiledTemplate::new("chat template", &self.source, &config)
     }
 
-    /// The variables that the template sees. Extra ones may replace `tools` and the like, but not the messages.
+    /// The variables that the template sees. Extra ones may replace `tools` and the like, but not
+    /// the messages.
     fn context(&self, chat: &ChatInput) -> Value {
         let list = |items: &Option<Vec<Json>>| items.as_ref().map_or(Value::from(()), |items| json::list(items));
         let mut variables: BTreeMap<String, Value> = BTreeMap::new();
@@ -206,7 +210,8 @@ fn named_templates(config: &Map<String, Json>) -> BTreeMap<String, String> {
     named
 }
 
-/// `transformers` has a block tag that marks the assistant's own words for training; for rendering it is transparent.
+/// `transformers` has a block tag that marks the assistant's own words for training; for rendering
+/// it is transparent.
 fn plain_generation_blocks(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;

@@ -94,8 +94,9 @@ impl Tokenizer {
         Ok(Self { shared: Arc::new(shared), special })
     }
 
-    /// The tokenizer as the bytes of a `tokenizer.json`: the same tokenizer always gives the same bytes. Roles of
-    /// special tokens go into a `tokenizer_config.json`, see [`SpecialTokens::to_config_json`].
+    /// The tokenizer as the bytes of a `tokenizer.json`: the same tokenizer always gives the same
+    /// bytes. Roles of special tokens go into a `tokenizer_config.json`, see
+    /// [`SpecialTokens::to_config_json`].
     ///
     /// # Errors
     /// The tokenizer library cannot write it.
@@ -111,8 +112,8 @@ impl Tokenizer {
         self
     }
 
-    /// Token ids of `text`. Special tokens that are spelled out in the text are recognised. With `add_special` the ids
-    /// that the model puts around a sequence (such as BOS) are added.
+    /// Token ids of `text`. Special tokens that are spelled out in the text are recognised. With
+    /// `add_special` the ids that the model puts around a sequence (such as BOS) are added.
     ///
     /// # Errors
     /// The tokenizer cannot represent the text.
@@ -136,7 +137,8 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// Token ids of text that comes from outside: special tokens spelled out in it are encoded as ordinary text.
+    /// Token ids of text that comes from outside: special tokens spelled out in it are encoded as
+    /// ordinary text.
     ///
     /// # Errors
     /// As for [`encode`](Self::encode).
@@ -181,7 +183,8 @@ impl Tokenizer {
         self.shared.inner.token_to_id(token)
     }
 
-    /// The token's own text, in the alphabet of the tokenizer: not fit to be shown, see [`decode`](Self::decode).
+    /// The token's own text, in the alphabet of the tokenizer: not fit to be shown, see
+    /// [`decode`](Self::decode).
     pub fn id_to_token(&self, id: u32) -> Option<String> {
         self.shared.inner.id_to_token(id)
     }
@@ -217,7 +220,8 @@ impl Tokenizer {
         self.special.eos_ids.contains(&id)
     }
 
-    /// One more than the largest token id. The model's logits may be longer, as vocabularies get padded.
+    /// One more than the largest token id. The model's logits may be longer, as vocabularies get
+    /// padded.
     pub fn vocab_size(&self) -> usize {
         self.shared.vocab_size
     }

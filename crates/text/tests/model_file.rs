@@ -1,4 +1,5 @@
-//! Tokenizers in other forms than `tokenizer.json`, held against the packages of these forms, and damaged ones.
+//! Tokenizers in other forms than `tokenizer.json`, held against the packages of these forms, and
+//! damaged ones.
 
 use flambeau_text::Tokenizer;
 use proptest::prelude::*;

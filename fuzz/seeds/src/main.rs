@@ -1,4 +1,5 @@
-//! Writes the inputs that the targets begin with, from files of the repository and some that are made here: `seeds FOLDER`.
+//! Writes the inputs that the targets begin with, from files of the repository and some that are
+//! made here: `seeds FOLDER`.
 
 #![forbid(unsafe_code)]
 

@@ -23,7 +23,8 @@ use crate::{engine::EngineArgs, failure::usage, file_kind::FileKind, files, memo
     flambeau compile model.pt2 --dry-run --report report.json\n  \
     flambeau compile model.pt2 --check")]
 pub(crate) struct Args {
-    /// Archive to compile; a single one becomes the method `forward`, several are named after their files
+    /// Archive to compile; a single one becomes the method `forward`, several are named after their
+    /// files
     #[arg(value_name = "IN.pt2")]
     inputs: Vec<PathBuf>,
 

@@ -20,9 +20,9 @@ use crate::{
 
 /// Measure how well a language model predicts a text, and how far it is from another model
 ///
-/// The text is cut into windows, and the predictions of each one's second half count, as llama.cpp's perplexity tool does. With
-/// `--against`, a reference reads the same windows: the Kullback-Leibler divergence says how much its predictions changed, by
-/// quantization for instance.
+/// The text is cut into windows, and the predictions of each one's second half count, as
+/// llama.cpp's perplexity tool does. With `--against`, a reference reads the same windows: the
+/// Kullback-Leibler divergence says how much its predictions changed, by quantization for instance.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  flambeau eval model.pte --text wiki.test.raw\n  flambeau eval model-4bit.pte --against model-bf16.pte --text wiki.test.raw\n  \
@@ -36,7 +36,8 @@ pub(crate) struct Args {
     #[arg(short = 'f', long, value_name = "FILE", alias = "file")]
     text: PathBuf,
 
-    /// Reference of the same vocabulary to compare with: a program, or a checkpoint, whose weights are not quantized
+    /// Reference of the same vocabulary to compare with: a program, or a checkpoint, whose weights
+    /// are not quantized
     #[arg(long, value_name = "MODEL")]
     against: Option<String>,
 

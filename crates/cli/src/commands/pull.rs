@@ -11,7 +11,8 @@ use crate::{
 
 /// Get the files of a model: from the local Hugging Face cache, or from the hub
 ///
-/// Reads HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE as Hugging Face's own tools do.
+/// Reads HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE as Hugging Face's own
+/// tools do.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flambeau pull HuggingFaceTB/SmolLM2-135M-Instruct -o ./smollm2")]
 pub(crate) struct Args {

@@ -29,7 +29,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", default_value = "forward", alias = "method-name")]
     method: String,
 
-    /// File with inputs: .bin, .npy, .npz or .safetensors; repeat it for more, `-` reads .bin from stdin
+    /// File with inputs: .bin, .npy, .npz or .safetensors; repeat it for more, `-` reads .bin from
+    /// stdin
     #[arg(short, long = "input", value_name = "FILE")]
     inputs: Vec<PathBuf>,
 

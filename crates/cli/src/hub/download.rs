@@ -1,4 +1,5 @@
-//! Downloads: each file is fetched beside its place, continued if a part is there already, verified, and renamed.
+//! Downloads: each file is fetched beside its place, continued if a part is there already,
+//! verified, and renamed.
 
 use std::{
     fs::{File, OpenOptions},

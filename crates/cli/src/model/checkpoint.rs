@@ -46,7 +46,8 @@ impl Key {
         format!("{}-{}.pte", self.place, self.state)
     }
 
-    /// Removes programs of what the checkpoint was before. One that cannot be removed costs nothing but its room.
+    /// Removes programs of what the checkpoint was before. One that cannot be removed costs nothing
+    /// but its room.
     pub(super) fn remove_superseded(&self, folder: &Path) {
         let is_older = |name: &str| {
             let state = name.strip_prefix(&self.place).and_then(|rest| rest.strip_prefix('-')?.strip_suffix(".pte"));

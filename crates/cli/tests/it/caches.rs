@@ -23,7 +23,8 @@ fn checkpoint(case: &str) -> Checkpoint {
     Checkpoint::from_gguf(fs::read(file).expect("the case is there").into()).expect("the file is a checkpoint")
 }
 
-/// The elements of the only tensor of a file of a case: before them stand the number of tensors, a type, a rank and as many sizes.
+/// The elements of the only tensor of a file of a case: before them stand the number of tensors, a
+/// type, a rank and as many sizes.
 fn elements(case: &str, name: &str) -> Vec<[u8; 4]> {
     let bytes = fs::read(Path::new(CHECKPOINTS).join(case).join(name)).expect("the case is there");
     let (words, _) = bytes.as_chunks::<4>();
@@ -68,7 +69,8 @@ fn distance(found: &[f32], expected: &[f32]) -> f32 {
 
 #[test]
 fn logits_over_8_bits_are_near_those_over_floats() {
-    // Plain, in turn behind windows, by formula for bounded scores and sinks, shared by layers, gated, and with few heads of keys.
+    // Plain, in turn behind windows, by formula for bounded scores and sinks, shared by layers,
+    // gated, and with few heads of keys.
     for case in ["llama-biases", "gemma3", "gemma2", "gpt-oss", "gemma4-per-layer", "qwen35", "glm4"] {
         let case = format!("gguf-{case}");
         let tokens: Vec<i32> = elements(&case, "tokens.bin").into_iter().map(i32::from_le_bytes).collect();

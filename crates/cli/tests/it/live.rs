@@ -1,4 +1,5 @@
-//! Streams that are written down while they are heard, by tiny random models: what they say means nothing, and changes with every sample.
+//! Streams that are written down while they are heard, by tiny random models: what they say means
+//! nothing, and changes with every sample.
 
 use std::{fs, path::Path};
 
@@ -27,7 +28,8 @@ pub(crate) fn samples(seconds: usize) -> Vec<f32> {
     (0..).flat_map(block).take(seconds * SAMPLE_RATE as usize).collect()
 }
 
-/// What is written of a stream whose samples come in blocks of that size. On the way no final word changes.
+/// What is written of a stream whose samples come in blocks of that size. On the way no final word
+/// changes.
 fn written(model: &mut SpeechModel, tokenizer: &Tokenizer, samples: &[f32], block: usize, settings: &Settings) -> Vec<Segment> {
     let mut transcriber = Transcriber::new(model, tokenizer, settings.clone()).unwrap();
     let (mut blocks, mut all, mut closed, mut seen) = (samples.chunks(block), Vec::new(), String::new(), String::new());

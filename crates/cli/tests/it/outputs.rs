@@ -8,7 +8,8 @@ fn committed(path: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../testcases").join(path).to_string_lossy().into_owned()
 }
 
-/// Runs a command that must be refused as wrong usage, and leave every file of the folder as it was.
+/// Runs a command that must be refused as wrong usage, and leave every file of the folder as it
+/// was.
 fn refused(dir: &Path, args: &[&str], complaint: &str) {
     let files = || {
         let list = walk(dir).into_iter().map(|path| (fs::read(&path).unwrap(), path));

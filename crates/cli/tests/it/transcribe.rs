@@ -1,4 +1,5 @@
-//! `flambeau transcribe` on tiny random models: what they say means nothing, and is the same every time.
+//! `flambeau transcribe` on tiny random models: what they say means nothing, and is the same every
+//! time.
 
 use std::{fs, path::Path};
 
@@ -217,7 +218,8 @@ fn a_parakeet_of_every_kind_tells_when_words_were_said_in_a_long_recording() {
             assert!(time(pair[0], "start") < time(pair[0], "end"), "{kind}: {pair:?}");
             assert!(time(pair[0], "start") <= time(pair[1], "start"), "{kind}: {pair:?}");
         }
-        // The windows between the first and the last word leave nothing out: the recording says the same again and again.
+        // The windows between the first and the last word leave nothing out: the recording says the
+        // same again and again.
         let pause = words.windows(2).map(|pair| time(pair[1], "start") - time(pair[0], "end")).fold(0.0, f64::max);
         assert!(
             time(words[0], "start") < 2.0 && time(words[words.len() - 1], "end") > seconds - 2.0 && pause < 2.0,

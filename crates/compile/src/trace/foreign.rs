@@ -73,7 +73,8 @@ impl Trace<'_> {
                 changed = true;
             }
         }
-        // PyTorch computes with a float tensor in that tensor's type, and with an integer one in 64 bits.
+        // PyTorch computes with a float tensor in that tensor's type, and with an integer one in 64
+        // bits.
         if changed && !beside.is_float() {
             self.precision = Some(Precision { asked: DType::F64, used: dtype });
         }

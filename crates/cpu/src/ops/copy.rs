@@ -103,7 +103,8 @@ pub(crate) fn zeros_of_meta(m: &mut Machine, tid: Tid) -> Result<Array> {
     let shape = meta.static_shape().ok_or_else(|| OpError::value("its shape is not static"))?;
     let mut out = m.cx.alloc(meta.dtype, &shape)?;
     if let Some(Storage::Owned(bytes)) = Arc::get_mut(&mut out.data) {
-        // A fresh allocation comes zeroed from the system page by page; touching it now would cost memory never used.
+        // A fresh allocation comes zeroed from the system page by page; touching it now would cost
+        // memory never used.
         *bytes = AlignedBytes::zeroed(bytes.len());
     }
     Ok(out)

@@ -193,7 +193,8 @@ impl Prepare for ir::Gather {
     }
 }
 
-/// `out[.., indices[p], ..] += updates[p]` along `axis` at every place `p`, all but the updates row-major.
+/// `out[.., indices[p], ..] += updates[p]` along `axis` at every place `p`, all but the updates
+/// row-major.
 fn scatter_add(indices: &Array, updates: &Array, axis: usize, out: &mut Array) -> Result<()> {
     let (n, base, stride) = (out.shape[axis], without(&out.strides, axis), out.strides[axis]);
     let rows = listed(indices)?;

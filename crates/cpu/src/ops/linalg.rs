@@ -33,7 +33,8 @@ fn product(pool: &Pool, a: &Array, b: &Array, y: &mut Array, addmm: &Addmm<'_>) 
     }))
 }
 
-/// `a @ b` by numpy's rules, vectors included: the operands as matrices and the result's shape with both matrix axes.
+/// `a @ b` by numpy's rules, vectors included: the operands as matrices and the result's shape with
+/// both matrix axes.
 fn as_matrices(mut a: MemRef, mut b: MemRef, out: &[usize]) -> (MemRef, MemRef, Shape) {
     let mut shape = Shape::from_slice(out);
     if b.array.rank() == 1 {
@@ -104,8 +105,8 @@ pub(crate) fn gather_lists(p: &mut Planner<'_>, lists: [Option<ir::In>; 2]) -> P
     Ok([p.operand_opt(lhs)?, p.operand_opt(rhs)?])
 }
 
-/// A gather's lists broadcast together: for each product the number of a matrix of either operand. A missing list counts its
-/// operand's batch.
+/// A gather's lists broadcast together: for each product the number of a matrix of either operand.
+/// A missing list counts its operand's batch.
 pub(crate) fn broadcast_lists(
     p: &mut Planner<'_>,
     lists: [Option<MemRef>; 2],

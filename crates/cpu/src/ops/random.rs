@@ -9,7 +9,8 @@ use crate::{
     prepare::{Prepare, Prepared},
 };
 
-/// Keys for draws without a seed: each draw splits the state. A session starts from seed 0, so that its runs can be repeated.
+/// Keys for draws without a seed: each draw splits the state. A session starts from seed 0, so that
+/// its runs can be repeated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeySequence(Key);
 

@@ -1,4 +1,5 @@
-//! Nodes that move elements without computing: views where strides can express the result, copies elsewhere.
+//! Nodes that move elements without computing: views where strides can express the result, copies
+//! elsewhere.
 
 use flambeau_ir::{self as ir, infer::axis_of};
 use flambeau_kernels::Pool;
@@ -47,7 +48,8 @@ impl Prepare for ir::IdCopy {
 impl Prepare for ir::Contiguous {
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
         let x = p.operand(self.x)?;
-        // Nodes read any strides, so rows that are whole need no copy: a slice of a long cache stays a view.
+        // Nodes read any strides, so rows that are whole need no copy: a slice of a long cache
+        // stays a view.
         let has_rows = x.array.shape.iter().zip(&x.array.strides).next_back().is_none_or(|(&d, &s)| s == 1 || d == 1);
         let is_spread = x.array.strides.contains(&0);
         let x = if has_rows && !is_spread { x } else { p.contiguous(x)? };
@@ -210,7 +212,8 @@ impl Prepare for ir::Stack {
     }
 }
 
-/// `x` `[d0, d1, ..]` with each axis `i` seen as `[before[i], d_i, after[i]]`, repeated along the outer two.
+/// `x` `[d0, d1, ..]` with each axis `i` seen as `[before[i], d_i, after[i]]`, repeated along the
+/// outer two.
 fn repeated(p: &mut Planner<'_>, x: &MemRef, before: &[usize], after: &[usize], out: ir::Out) -> Prepared {
     let spec = p.spec(out)?;
     let lead = spec.shape.len() - x.array.rank();

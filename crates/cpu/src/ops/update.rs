@@ -16,7 +16,8 @@ use crate::{
     prepare::{Prepare, Prepared},
 };
 
-/// The entries of an axis of `n` that a slice with these bounds names: the first, how many. Negative bounds count from the end.
+/// The entries of an axis of `n` that a slice with these bounds names: the first, how many.
+/// Negative bounds count from the end.
 pub(crate) fn slice_of(start: i64, stop: i64, step: usize, n: usize) -> (usize, usize) {
     let n = n as i64;
     let clamp = |v: i64| (if v < 0 { v + n } else { v }).clamp(0, n) as usize;

@@ -3,8 +3,8 @@
 use flambeau_kernels::Strides;
 use smallvec::SmallVec;
 
-/// Calls `f` with each operand's element offset for every index of `shape`, in row-major order. `strides[i]` is as long as
-/// `shape`.
+/// Calls `f` with each operand's element offset for every index of `shape`, in row-major order.
+/// `strides[i]` is as long as `shape`.
 pub(crate) fn walk<const N: usize, E>(
     shape: &[usize],
     strides: [&[isize]; N],

@@ -41,7 +41,8 @@ pub(super) struct Undecoded {
     /// Keys and values of attentions.
     attentions: BTreeMap<usize, [Site; 2]>,
     pub(super) kept: BTreeMap<usize, MemRef>,
-    /// Sizes of the rows that nodes would have joined; an attention may put its result into their slot.
+    /// Sizes of the rows that nodes would have joined; an attention may put its result into their
+    /// slot.
     rows: BTreeMap<usize, Vec<Expr>>,
     /// Whether an attention cannot read its kept operands.
     pub(super) is_refused: bool,

@@ -1,4 +1,5 @@
-//! A run laid out ahead, for one set of input shapes: kernel calls whose operands have their places, shapes and strides.
+//! A run laid out ahead, for one set of input shapes: kernel calls whose operands have their
+//! places, shapes and strides.
 //!
 //! The first run with given input shapes prepares every node of the main chain from the known slots
 //! and records the calls. In the plan, views cost nothing, results have fixed places in scratch
@@ -299,7 +300,8 @@ impl RunPlan {
         }
     }
 
-    /// Whether both plans are of one graph's runs on inputs of the same sizes, given that they are of one graph.
+    /// Whether both plans are of one graph's runs on inputs of the same sizes, given that they are
+    /// of one graph.
     pub(crate) fn is_like(&self, other: &RunPlan) -> bool {
         let are_steps_alike = self.steps.len() == other.steps.len() && self.meetings == other.meetings;
         are_steps_alike && self.inputs == other.inputs && self.rows == other.rows

@@ -65,7 +65,8 @@ impl Planner<'_> {
         Ok(true)
     }
 
-    /// Defers the product of `x` with a deferred matrix that the node alone reads; `false` if `w` is none, or as rows.
+    /// Defers the product of `x` with a deferred matrix that the node alone reads; `false` if `w`
+    /// is none, or as rows.
     pub(crate) fn unpacked_layer(&mut self, x: &MemRef, w: In, out: Out) -> Prepared<bool> {
         match self.taken_matrix(w).filter(|packed| packed.transposed) {
             Some(packed) => self.packed_layer(x, &packed.weight, packed.format, out),

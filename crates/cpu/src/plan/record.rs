@@ -218,7 +218,8 @@ impl Recorder {
         let bytes = flambeau_tensor::numel(shape).and_then(|n| n.checked_mul(dtype.size()));
         let bytes = bytes.filter(|&n| n <= MAX_TENSOR_BYTES).ok_or_else(|| OpError::too_large(shape))?;
         let free = self.scratch.iter_mut().filter(|(handle, _)| Rc::strong_count(handle) == 1);
-        // The closest in size: growing a large storage a little is cheaper than growing a small one a lot.
+        // The closest in size: growing a large storage a little is cheaper than growing a small one
+        // a lot.
         let best = free.min_by_key(|(_, size)| size.abs_diff(bytes));
         let number = match best {
             Some((handle, size)) => {
@@ -279,7 +280,8 @@ impl Recorder {
         Ok(results)
     }
 
-    /// Whether a slot other than those listed shows part of a buffer, or something that is kept does.
+    /// Whether a slot other than those listed shows part of a buffer, or something that is kept
+    /// does.
     fn is_seen(&self, buffer: Tid, except: &[Tid]) -> bool {
         let mut shown = (0..).map(Tid).zip(&self.slots).filter(|(tid, _)| !except.contains(tid));
         shown.any(|(_, state)| matches!(state, Some(SlotState::Ready(x)) if x.is_in(buffer)))

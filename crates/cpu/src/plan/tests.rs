@@ -37,7 +37,8 @@ impl Constants for Noise<'_> {
     }
 }
 
-/// A decoder of one layer over caches of 16 positions: float and packed weights, rotated heads, gated layer, residuals.
+/// A decoder of one layer over caches of 16 positions: float and packed weights, rotated heads,
+/// gated layer, residuals.
 const DECODER: &str = "\
 slots constants=13 inputs=2 outputs=1 buffers=2 temps=10 values=4
 main 0
@@ -235,7 +236,8 @@ fn layers_take_packed_weights_of_any_scales_as_they_are() {
     }
 }
 
-/// A graph's noise with slot 2, where it is `[.., groups]`, made of slot 1: the biases of 4-bit codes around zero.
+/// A graph's noise with slot 2, where it is `[.., groups]`, made of slot 1: the biases of 4-bit
+/// codes around zero.
 struct Symmetric<'a>(Noise<'a>);
 
 impl Constants for Symmetric<'_> {
@@ -289,8 +291,8 @@ fn a_step_allocates_nothing_but_its_result() {
     }
 }
 
-/// Sums into buffer 3 `[4]`, or twice as much, as value 0 says, and shows what the buffer held before. Input 1, outputs 2 and the
-/// buffer are `[4]`.
+/// Sums into buffer 3 `[4]`, or twice as much, as value 0 says, and shows what the buffer held
+/// before. Input 1, outputs 2 and the buffer are `[4]`.
 const BRANCHES: &str = "\
 slots constants=1 inputs=1 outputs=1 buffers=1 temps=3 values=1
 main 0

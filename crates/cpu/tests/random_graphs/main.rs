@@ -47,7 +47,8 @@ fn tensor(value: &Value) -> Tensor {
     }
 }
 
-/// Why two results are not the same: bit by bit, or up to rounding in the type in which they were computed.
+/// Why two results are not the same: bit by bit, or up to rounding in the type in which they were
+/// computed.
 fn difference(found: &Tensor, expected: &Tensor, tainted: bool) -> Option<String> {
     if (found.dtype(), found.shape()) != (expected.dtype(), expected.shape()) {
         return Some(format!("{} {:?}, expected {} {:?}", found.dtype(), found.shape(), expected.dtype(), expected.shape()));

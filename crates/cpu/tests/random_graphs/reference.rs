@@ -1,4 +1,5 @@
-//! Nodes by their definitions in the table: element by element, in f64, with nothing shared with an engine.
+//! Nodes by their definitions in the table: element by element, in f64, with nothing shared with an
+//! engine.
 
 use flambeau_ir::{In, Int, Node};
 use flambeau_tensor::{DType, Tensor, cast};

@@ -51,7 +51,8 @@ impl Shape {
         })
     }
 
-    /// The elements of one picture that the weights multiply, `[channels · kernel, out]`, moved by offsets and scaled by masks.
+    /// The elements of one picture that the weights multiply, `[channels · kernel, out]`, moved by
+    /// offsets and scaled by masks.
     fn columns(&self, picture: &Picture<'_>, offset: &[f32], mask: Option<&[f32]>) -> Vec<f32> {
         let (taps, places) = (self.kernel[0] * self.kernel[1], self.out[0] * self.out[1]);
         let mut columns = Vec::with_capacity(self.channels * taps * places);

@@ -1,4 +1,5 @@
-//! Feature maps `[N, C, H, W]` in regions `[K, 5]` of a picture number and two corners: each in a grid of cells.
+//! Feature maps `[N, C, H, W]` in regions `[K, 5]` of a picture number and two corners: each in a
+//! grid of cells.
 
 use flambeau_tensor::Tensor;
 
@@ -41,7 +42,8 @@ impl Regions {
         (Picture { values, height: self.height, width: self.width }, [roi[1], roi[2], roi[3], roi[4]])
     }
 
-    /// Each cell of each region: `cell(picture, corners, channel, row, column)`, `channels` of them.
+    /// Each cell of each region: `cell(picture, corners, channel, row, column)`, `channels` of
+    /// them.
     fn map<T>(&self, channels: usize, cell: impl Fn(&Picture<'_>, [f32; 4], usize, usize, usize) -> T) -> Vec<T> {
         let mut made = Vec::with_capacity(self.count * channels * self.rows * self.cols);
         for k in 0..self.count {

@@ -52,7 +52,8 @@ fn padded(signal: &[Complex64], by: usize, mode: &str) -> Result<Vec<Complex64>,
     (-by..n + by).map(point).collect::<Option<_>>().ok_or(Error::Sizes(signal.len(), by as usize))
 }
 
-/// `[batch, points]` or `[points]` → `[batch, frequencies, frames]`, with real and imaginary parts last unless `return_complex`.
+/// `[batch, points]` or `[points]` → `[batch, frequencies, frames]`, with real and imaginary parts
+/// last unless `return_complex`.
 pub(super) fn forward(call: &Call<'_>) -> Results {
     let x = call.tensor("self")?;
     let frames = Frames::of(call)?;
@@ -92,7 +93,8 @@ pub(super) fn forward(call: &Call<'_>) -> Results {
     Ok(vec![complex::made(&made, &shape, call.complex_result())?])
 }
 
-/// The signal of a transform: the sum of its overlapping frames, divided by the sum of their squared windows.
+/// The signal of a transform: the sum of its overlapping frames, divided by the sum of their
+/// squared windows.
 pub(super) fn inverse(call: &Call<'_>) -> Results {
     let x = call.tensor("self")?;
     let frames = Frames::of(call)?;

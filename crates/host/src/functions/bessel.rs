@@ -2,8 +2,8 @@
 
 use std::f64::consts::{FRAC_PI_4, PI};
 
-/// `e^x K(x)` of that order: the integral of `e^(-x (cosh t - 1)) cosh(order t)` over `t >= 0`. The trapezoids' error vanishes with the
-/// step faster than any power.
+/// `e^x K(x)` of that order: the integral of `e^(-x (cosh t - 1)) cosh(order t)` over `t >= 0`. The
+/// trapezoids' error vanishes with the step faster than any power.
 pub(super) fn scaled_k(order: f64, x: f64) -> f64 {
     const STEP: f64 = 1.0 / 16.0;
     /// `e^-END` is nothing beside 1.
@@ -41,7 +41,8 @@ pub(super) fn spherical_j0(x: f64) -> f64 {
     }
 }
 
-/// Airy's function: by its power series near 0, by `K` of order 1/3 to the right, by its asymptotic series to the left.
+/// Airy's function: by its power series near 0, by `K` of order 1/3 to the right, by its asymptotic
+/// series to the left.
 pub(super) fn airy(x: f64) -> f64 {
     match x {
         x if x.is_nan() || x.is_infinite() => f64::NAN,

@@ -17,7 +17,8 @@ const BERNOULLI: [f64; 8] = [
     -3617.0 / 10_670_622_842_880_000.0,
 ];
 
-/// Hurwitz's zeta function, the sum of `(q + n)^-s` over `n` from 0 on: by its first terms and the formula of Euler and Maclaurin.
+/// Hurwitz's zeta function, the sum of `(q + n)^-s` over `n` from 0 on: by its first terms and the
+/// formula of Euler and Maclaurin.
 pub(super) fn zeta(s: f64, q: f64) -> f64 {
     /// From here on, the formula is exact in 64 bits.
     const FAR: f64 = 12.0;

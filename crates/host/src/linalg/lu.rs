@@ -188,7 +188,8 @@ pub(super) fn unpack(call: &Call<'_>) -> Results {
     parts(&factors, &given(&factors, call.tensor("LU_pivots")?)?, permuted, data)
 }
 
-/// Solves with factors that are given: `(factors, pivots, right side)` are the names of the operands.
+/// Solves with factors that are given: `(factors, pivots, right side)` are the names of the
+/// operands.
 pub(super) fn solve_factored(call: &Call<'_>, names: [&'static str; 3]) -> Results {
     let [factors, pivots, right] = names.map(|name| call.tensor(name));
     let (factors, pivots) = (factors?, pivots?);

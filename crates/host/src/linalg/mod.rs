@@ -1,7 +1,7 @@
 //! Linear algebra in 64-bit floats, on matrices over the last two axes of tensors.
 //!
-//! Factors that programs take apart again (of elimination, of reflections) have LAPACK's form. Singular values and eigenvalues, whose
-//! vectors are unique up to a sign, come from `nalgebra`.
+//! Factors that programs take apart again (of elimination, of reflections) have LAPACK's form.
+//! Singular values and eigenvalues, whose vectors are unique up to a sign, come from `nalgebra`.
 
 mod batch;
 mod lu;

@@ -14,7 +14,8 @@ use crate::{Argument, Call, Error, arrays};
 /// More rounds than any matrix of finite numbers takes.
 const ROUNDS: usize = 100_000;
 
-/// U, singular values in falling order, and Vᵀ, without the columns and rows that no singular value belongs to.
+/// U, singular values in falling order, and Vᵀ, without the columns and rows that no singular value
+/// belongs to.
 #[derive(Clone, Debug)]
 struct Singular {
     u: Matrix,
@@ -125,7 +126,8 @@ pub(super) fn root(call: &Call<'_>) -> Results {
     Ok(vec![a.map(a.rows, a.cols, one)?])
 }
 
-/// The bound below which a singular value counts as zero: the larger one of `atol` and `rtol` times the largest value.
+/// The bound below which a singular value counts as zero: the larger one of `atol` and `rtol` times
+/// the largest value.
 struct Tolerance {
     atol: Vec<f64>,
     rtol: Vec<f64>,

@@ -81,8 +81,8 @@ pub(super) fn each_pair(
     made.tensor()
 }
 
-/// The lower factor of a symmetric matrix, read from its lower half. The number is the order of the first leading minor that is not
-/// positive, or 0.
+/// The lower factor of a symmetric matrix, read from its lower half. The number is the order of the
+/// first leading minor that is not positive, or 0.
 fn factor(a: &Matrix) -> (Matrix, i32) {
     let n = a.nrows();
     let mut l = a.lower_triangle();

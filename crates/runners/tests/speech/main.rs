@@ -180,7 +180,8 @@ fn a_realtime_program_chooses_a_token_for_every_80_ms(folder: &Path, engine: &Ar
     assert!((19..40).contains(&chosen), "{chosen}");
 }
 
-/// The caches of the session's program are too short for a text of ours, which its error says; what it computes is held by the session's calls.
+/// The caches of the session's program are too short for a text of ours, which its error says; what
+/// it computes is held by the session's calls.
 fn a_realtime_program_without_room_is_refused(folder: &Path, engine: &Arc<dyn Engine>) {
     let program = Session::open(folder).program();
     assert!(VoxtralRealtime::is_in(&program));

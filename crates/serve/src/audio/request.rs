@@ -21,7 +21,8 @@ pub(crate) struct TranscriptionRequest {
 }
 
 impl TranscriptionRequest {
-    /// Reads the fields of a form, whose `model` was taken already. All values are texts, or lists of texts.
+    /// Reads the fields of a form, whose `model` was taken already. All values are texts, or lists
+    /// of texts.
     ///
     /// # Errors
     /// Names the field that is wrong or not supported.
@@ -89,7 +90,8 @@ fn flag(fields: &mut Fields, name: &str) -> Result<bool> {
     }
 }
 
-/// The ladder from the temperature that is asked for: the model's own text at 0 is the first one to be tried unless it is higher.
+/// The ladder from the temperature that is asked for: the model's own text at 0 is the first one to
+/// be tried unless it is higher.
 fn temperatures(fields: &mut Fields) -> Result<Vec<f32>> {
     const NAME: &str = "temperature";
     let Some(text) = fields.text(NAME)? else { return Ok(Settings::default().temperatures) };

@@ -13,7 +13,8 @@ use crate::{
 /// Most texts of a request, as OpenAI has it.
 const MAX_TEXTS: usize = 2048;
 
-/// Most bytes of a text for each token that the model takes: more than any word of a language has, and less than takes long to cut.
+/// Most bytes of a text for each token that the model takes: more than any word of a language has,
+/// and less than takes long to cut.
 const MAX_BYTES_A_TOKEN: usize = 64;
 
 /// Fields that change no result.

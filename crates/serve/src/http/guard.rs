@@ -123,7 +123,8 @@ impl Guard {
     }
 }
 
-/// Checks that a request names one host, as RFC 9112 §3.2 asks. Proxies and caches may choose another one of several.
+/// Checks that a request names one host, as RFC 9112 §3.2 asks. Proxies and caches may choose
+/// another one of several.
 ///
 /// # Errors
 /// Status 400: no `Host`, several, or one that differs from the host in the request line.

@@ -27,7 +27,8 @@ const BREATH: Duration = Duration::from_millis(100);
 /// How long streams have to tell their clients that the server stops.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Serves connections until `shutdown`; then waits for those that are open, for as long as they may go on, and sets `stop` to end the rest.
+/// Serves connections until `shutdown`; then waits for those that are open, for as long as they may
+/// go on, and sets `stop` to end the rest.
 pub(crate) async fn serve(
     listener: TcpListener,
     routes: Router,
@@ -63,7 +64,8 @@ pub(crate) async fn serve(
     }
 }
 
-/// A connection aborted by its client is ignored. Without free file descriptors, the next try waits.
+/// A connection aborted by its client is ignored. Without free file descriptors, the next try
+/// waits.
 async fn pause(error: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     if ![ConnectionAborted, ConnectionRefused, ConnectionReset].contains(&error.kind()) {

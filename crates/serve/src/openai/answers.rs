@@ -27,7 +27,8 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// Answers that have not begun; `prefix` is how their name begins. Their stream says nothing of usage, and none of logprobs, unless told to.
+    /// Answers that have not begun; `prefix` is how their name begins. Their stream says nothing of
+    /// usage, and none of logprobs, unless told to.
     pub(crate) fn new(prefix: &str, model: Handle, choices: Vec<Choice>, prompt_tokens: usize) -> Answers {
         Answers { id: id(prefix), created: now(), model, choices, prompt_tokens, include_usage: false, has_logprobs: false }
     }

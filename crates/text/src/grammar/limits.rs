@@ -6,7 +6,8 @@ use serde_json::Value as Json;
 
 use crate::error::{Error, Result};
 
-/// Maximum size of a schema's names and values in bytes. A grammar may hold several schemas: see [`MAX_GRAMMAR`].
+/// Maximum size of a schema's names and values in bytes. A grammar may hold several schemas: see
+/// [`MAX_GRAMMAR`].
 const MAX_BYTES: usize = 256 << 10;
 /// Maximum size of a grammar in bytes, with its schemas.
 const MAX_GRAMMAR: usize = 1 << 20;

@@ -26,7 +26,8 @@ fn letter(byte: u8) -> char {
 /// The vocabulary of these byte sequences.
 ///
 /// # Errors
-/// [`ModelFileFault::Token`] for one that is empty, too long or listed twice, [`ModelFileFault::Form`] where a byte is none.
+/// [`ModelFileFault::Token`] for one that is empty, too long or listed twice,
+/// [`ModelFileFault::Form`] where a byte is none.
 pub(super) fn ranked(list: &[Vec<u8>]) -> Result<Ranked, ModelFileFault> {
     if list.len() > MAX_TOKENS {
         return Err(ModelFileFault::Form { expected: "at most 2^21 tokens", found: list.len().to_string() });

@@ -1,5 +1,5 @@
-//! SentencePiece's `tokenizer.model`: a protocol buffer with pieces, scores, and how text is normalized. BPE is read, as language
-//! models have it.
+//! SentencePiece's `tokenizer.model`: a protocol buffer with pieces, scores, and how text is
+//! normalized. BPE is read, as language models have it.
 
 use super::MAX_TOKENS;
 use crate::error::ModelFileFault;

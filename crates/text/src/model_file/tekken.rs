@@ -1,4 +1,5 @@
-//! Mistral's `tekken.json`: special tokens first, then byte sequences by rank, and the expression that cuts text.
+//! Mistral's `tekken.json`: special tokens first, then byte sequences by rank, and the expression
+//! that cuts text.
 
 use serde::Deserialize;
 

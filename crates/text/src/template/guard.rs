@@ -257,7 +257,8 @@ fn fields(text: &str, value: Value) -> Result<Vec<Value>, Error> {
     if is_list { Ok(value.try_iter()?.collect()) } else { Ok(vec![value]) }
 }
 
-/// Words that begin with capitals, as Python's method has it: a letter behind anything but a letter begins a word.
+/// Words that begin with capitals, as Python's method has it: a letter behind anything but a letter
+/// begins a word.
 fn titled(text: &str) -> String {
     let mut behind_letter = false;
     let mut out = String::with_capacity(text.len());

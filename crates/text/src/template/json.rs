@@ -41,7 +41,8 @@ pub(super) fn size(items: &[Json]) -> u64 {
     items.iter().map(|json| 8 + of(json)).sum()
 }
 
-/// A float as Python writes it: with an exponent from 1e16 on and below 1e-4; `None` for other values.
+/// A float as Python writes it: with an exponent from 1e16 on and below 1e-4; `None` for other
+/// values.
 pub(super) fn float(value: &Value) -> Option<String> {
     let number = f64::try_from(value.clone()).ok().filter(|_| value.is_number() && !value.is_integer())?;
     let size = number.abs();
@@ -64,7 +65,8 @@ struct Layout {
     ensure_ascii: bool,
 }
 
-/// The `tojson` filter of `transformers`: nothing is escaped for HTML, and the keyword arguments are Python's.
+/// The `tojson` filter of `transformers`: nothing is escaped for HTML, and the keyword arguments
+/// are Python's.
 pub(super) fn tojson(budget: &Budget, value: &Value, args: &Kwargs) -> Result<String, Error> {
     let separators: Option<Vec<String>> = args.get("separators")?;
     let indent: Option<usize> = args.get("indent")?;

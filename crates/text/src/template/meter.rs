@@ -43,7 +43,8 @@ const ALL_NESTED: &str = "pay_nested";
 /// Makes `[namespace, value, namespace]` of a value and the namespace that takes it.
 const KEEP: &str = "keep_namespace";
 
-/// The payments around an operation: for its operands, with their number where it is fixed, and for its result.
+/// The payments around an operation: for its operands, with their number where it is fixed, and for
+/// its result.
 #[derive(Default)]
 struct Payments {
     operands: Option<(&'static str, Option<u16>)>,

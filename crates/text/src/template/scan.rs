@@ -1,7 +1,7 @@
 //! A look at a template's tokens before it is compiled.
 //!
-//! The compiler evaluates constant expressions and recurses along chains of operators without any limit, so both are
-//! bounded here.
+//! The compiler evaluates constant expressions and recurses along chains of operators without any
+//! limit, so both are bounded here.
 
 use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
@@ -17,8 +17,8 @@ const MAX_REPEAT: u64 = 1000;
 /// Most items of a constant list that is repeated.
 const MAX_ITEMS: u64 = 100_000;
 
-/// Refuses templates that would exhaust stack or memory while they are compiled. Other mistakes are left to the
-/// compiler.
+/// Refuses templates that would exhaust stack or memory while they are compiled. Other mistakes are
+/// left to the compiler.
 pub(super) fn check(source: &str, syntax: SyntaxConfig) -> Result<()> {
     let tokens: Vec<Token<'_>> = tokenize(source, false, syntax).map_while(|t| t.ok()).map(|(token, _)| token).collect();
     let refuse = |limit| Err(Error::TemplateLimit { limit, fault: None });
@@ -62,7 +62,8 @@ fn is_variable(token: &Token<'_>) -> bool {
     matches!(token, Token::Ident(name) if !matches!(*name, "true" | "false" | "none" | "True" | "False" | "None"))
 }
 
-/// True if both operands of the operator at `at` are constants, other than numbers or a small number times text.
+/// True if both operands of the operator at `at` are constants, other than numbers or a small
+/// number times text.
 fn multiplies_constants(tokens: &[Token<'_>], at: usize) -> bool {
     let (before, after) = (tokens.get(..at).unwrap_or_default(), tokens.get(at + 1..).unwrap_or_default());
     let left_varies = varies(&mut before.iter().rev(), closes, opens);

@@ -1,4 +1,5 @@
-//! The regular expressions of a `tokenizer.json`, looked at before any is compiled: one may take megabytes and a tenth of a second.
+//! The regular expressions of a `tokenizer.json`, looked at before any is compiled: one may take
+//! megabytes and a tenth of a second.
 
 use std::{borrow::Cow, fmt};
 

@@ -13,7 +13,8 @@ use indicatif::ProgressBar;
 use super::wrap::Wrap;
 use crate::progress;
 
-/// An answer as far as it came. Thoughts are dim on a terminal; elsewhere they go to stderr, so that stdout has answers alone.
+/// An answer as far as it came. Thoughts are dim on a terminal; elsewhere they go to stderr, so
+/// that stdout has answers alone.
 pub(super) struct Screen {
     answer: Answer,
     /// Text before and after thoughts; `None` if thoughts go to stderr.

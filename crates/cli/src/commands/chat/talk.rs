@@ -1,4 +1,5 @@
-//! One turn after the other: from messages to a prompt, and from the model's text to the next message.
+//! One turn after the other: from messages to a prompt, and from the model's text to the next
+//! message.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -29,7 +30,8 @@ pub(super) struct Talk<'a> {
     template: ChatTemplate,
     stop_ids: Vec<u32>,
     sampling: SamplingParams,
-    /// When the conversation began: a prompt that told another time would not begin as the last one did.
+    /// When the conversation began: a prompt that told another time would not begin as the last one
+    /// did.
     began: Clock,
 }
 

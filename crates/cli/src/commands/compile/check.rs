@@ -28,10 +28,11 @@ const REFERENCE: &str = include_str!("reference.py");
 /// How the compiled program is compared with PyTorch.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct CheckArgs {
-    /// Compare the compiled program with PyTorch on random inputs; name the first source line whose result differs
+    /// Compare the compiled program with PyTorch on random inputs; name the first source line whose
+    /// result differs
     ///
-    /// The sizes obey the bounds that the export states. Needs a Python with PyTorch. Floats pass within rounding of their
-    /// type, relative to the size of the result; integers must be equal.
+    /// The sizes obey the bounds that the export states. Needs a Python with PyTorch. Floats pass
+    /// within rounding of their type, relative to the size of the result; integers must be equal.
     #[arg(help_heading = "Check", long, conflicts_with_all = ["qlinear", "qembedding", "recipe", "dry_run"])]
     check: bool,
 
@@ -121,7 +122,8 @@ impl Run {
     }
 }
 
-/// Runs a method on PyTorch's inputs, one run after the other so that buffers change alike, and compares.
+/// Runs a method on PyTorch's inputs, one run after the other so that buffers change alike, and
+/// compares.
 fn compare_runs(name: &str, exported: &Exported, runs: &[Run], options: &Options, engine: &Arc<dyn Engine>) -> Result<()> {
     let mut method = load(name, exported, options, engine)?;
     for (i, run) in runs.iter().enumerate() {
@@ -140,7 +142,8 @@ fn compare_runs(name: &str, exported: &Exported, runs: &[Run], options: &Options
     Ok(())
 }
 
-/// The first call whose result differs in the last run. A program that returns the results of all calls is compiled for it.
+/// The first call whose result differs in the last run. A program that returns the results of all
+/// calls is compiled for it.
 fn first_difference(name: &str, exported: &Exported, runs: &[Run], options: &Options, engine: &Arc<dyn Engine>) -> Result<String> {
     let last = runs.last().context("there is no run")?;
     let value = |name: &str| last.values.iter().find(|v| v.name.as_deref() == Some(name)).map(|v| &v.tensor);

@@ -1,4 +1,5 @@
-//! An embedding case: a tiny text encoder as it is published, texts, and the vectors that it makes of them.
+//! An embedding case: a tiny text encoder as it is published, texts, and the vectors that it makes
+//! of them.
 
 use std::{path::Path, sync::Arc};
 
@@ -42,7 +43,8 @@ impl EmbeddingCase {
         read().context("case.json lacks texts, their ids, the pooling or whether vectors are normalized")
     }
 
-    /// Exports the checkpoint in f32 and holds the vectors of all texts at once, and of each alone, against the case.
+    /// Exports the checkpoint in f32 and holds the vectors of all texts at once, and of each alone,
+    /// against the case.
     pub(super) fn run(&self, folder: &Path, engine: &Arc<dyn Engine>) -> Result<Outcome> {
         let checkpoint = folder.join("checkpoint");
         let tokenizer = tokenizer::at(&checkpoint)?.tokenizer;

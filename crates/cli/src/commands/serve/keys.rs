@@ -11,11 +11,13 @@ const VARIABLE: &str = "FLAMBEAU_API_KEY";
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct KeyArgs {
-    /// Key that requests have to bring; repeat it for more. Others on this machine can see it, unlike a file or FLAMBEAU_API_KEY
+    /// Key that requests have to bring; repeat it for more. Others on this machine can see it,
+    /// unlike a file or FLAMBEAU_API_KEY
     #[arg(help_heading = "Server", long, value_name = "KEY")]
     api_key: Vec<String>,
 
-    /// File of keys, one a line; lines that begin with # are comments. SIGHUP makes the server read it again
+    /// File of keys, one a line; lines that begin with # are comments. SIGHUP makes the server read
+    /// it again
     #[arg(help_heading = "Server", long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
 

@@ -29,7 +29,8 @@ pub(crate) struct DefaultsArgs {
 }
 
 impl DefaultsArgs {
-    /// Parameters from the flags, then from the model's `generation_config.json`, then from OpenAI's defaults.
+    /// Parameters from the flags, then from the model's `generation_config.json`, then from
+    /// OpenAI's defaults.
     pub(crate) fn params(&self, advice: Option<&GenerationDefaults>) -> Result<SamplingParams> {
         let advised = advice.map_or_else(SamplingParams::default, |advice| advice.sampling(0));
         let samples = advice.is_some_and(|advice| advice.do_sample == Some(true));

@@ -23,8 +23,9 @@ struct Sizes {
     hv: usize,
 }
 
-/// q, k `[B, T, Hk, Dk]`, v `[B, T, Hv, Dv]`, g, beta `[B, T, Hv]`, state `[B, Hv, Dv, Dk]`; per step `S = g·S`,
-/// `S += (v − S·k)·beta ⊗ k`, `y = S·q`, all in f32. Results: y in the shape of v, and the last state.
+/// q, k `[B, T, Hk, Dk]`, v `[B, T, Hv, Dv]`, g, beta `[B, T, Hv]`, state `[B, Hv, Dv, Dk]`; per
+/// step `S = g·S`, `S += (v − S·k)·beta ⊗ k`, `y = S·q`, all in f32. Results: y in the shape of v,
+/// and the last state.
 pub(super) fn gated_delta_step(node: &ir::MetalKernel, p: &mut Planner<'_>) -> Prepared {
     let [dk, dv, hk, hv] = [template(node, "Dk")?, template(node, "Dv")?, template(node, "Hk")?, template(node, "Hv")?];
     let [q, k, v, g, beta, state, count] = inputs(node, p)?;

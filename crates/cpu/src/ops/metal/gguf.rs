@@ -95,7 +95,8 @@ fn unpack_row<F: Format>(row: &[u8], out: &mut [f32]) {
     row.chunks_exact(F::BYTES).zip(blocks).for_each(|(block, out)| F::unpack(block, out));
 }
 
-/// `yᵀ = weight · xᵀ + bias`: one row of weights serves every row of x, so results come out transposed.
+/// `yᵀ = weight · xᵀ + bias`: one row of weights serves every row of x, so results come out
+/// transposed.
 fn multiply<F: Format>(cx: &mut Context, ins: &[Array], y: &mut Array) -> Result<()> {
     let [n, m] = y.shape[..] else { return Err(OpError::value("the result is no matrix")) };
     let (x, weight) = (ins[0].slice::<f32>()?, ins[1].slice::<u8>()?);

@@ -36,7 +36,8 @@ pub(super) fn norm(node: &ir::MetalKernel, p: &mut Planner<'_>) -> Prepared {
     output(node, p, 0, y)
 }
 
-/// Two codes a byte, the even element's in the high half: a value's code is the number of boundaries below it.
+/// Two codes a byte, the even element's in the high half: a value's code is the number of
+/// boundaries below it.
 pub(super) fn compress(node: &ir::MetalKernel, p: &mut Planner<'_>) -> Prepared {
     let [values, boundaries] = inputs(node, p)?;
     let count = boundaries.array.numel();

@@ -62,7 +62,8 @@ fn inputs(dtype: DType, (start, count): (usize, usize), scales: usize) -> Vec<Va
     tensors.map(|t| Value::Tensor(t.expect("the sizes agree"))).to_vec()
 }
 
-/// Runs the plan and node by node over steps of these lengths; the number of steps of the plan of the last one.
+/// Runs the plan and node by node over steps of these lengths; the number of steps of the plan of
+/// the last one.
 fn check_steps(text: &str, dtype: DType, steps: &[usize], scales: usize) -> usize {
     let graph = graph(&text.replace("TYPE", &dtype.to_string()), &dtype.to_string());
     let (mut planned, mut plain) = (session(&graph, false), session(&graph, true));
