@@ -3,7 +3,8 @@
 use flambeau_tidy::rust_sources;
 
 /// Folders (with a final `/`) and files that may use `unsafe`.
-const ROOMS: [&str; 5] = ["crates/capi/src/", "crates/kernels/", "crates/mlx/src/ffi/", "crates/python/src/dlpack.rs", "crates/runtime/src/map.rs"];
+const ROOMS: [&str; 5] =
+    ["crates/capi/src/", "crates/kernels/", "crates/mlx/src/ffi/", "crates/python/src/dlpack.rs", "crates/runtime/src/map.rs"];
 
 /// Crate roots that deny `unsafe` instead of forbidding it, because one of their modules allows it.
 const DENYING: [&str; 3] = ["crates/mlx/src/lib.rs", "crates/python/src/lib.rs", "crates/runtime/src/lib.rs"];
