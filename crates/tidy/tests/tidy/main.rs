@@ -6,6 +6,7 @@
 mod crates;
 mod environment;
 mod packages;
+mod prose;
 mod text;
 mod unsafe_rooms;
 
