@@ -76,6 +76,8 @@ fn kind(decoder: &Value) -> &str {
 pub struct DetokenizeStream {
     shared: Arc<Shared>,
     skip_special: bool,
+    /// Special tokens that are text all the same.
+    kept: Vec<u32>,
     /// Bytes of a character that is not yet complete.
     pending: Vec<u8>,
     /// How often the decoder's `strip` may still apply.
@@ -89,7 +91,14 @@ impl DetokenizeStream {
             DecodePlan::Pieces { strip: Some((_, times)), .. } => times,
             _ => 0,
         };
-        Self { shared, skip_special, pending: Vec::new(), strip_left, window: Window::default() }
+        Self { shared, skip_special, kept: Vec::new(), pending: Vec::new(), strip_left, window: Window::default() }
+    }
+
+    /// Makes text of these special tokens, though others are left out.
+    #[must_use]
+    pub fn keeping(mut self, ids: &[u32]) -> Self {
+        self.kept = ids.to_vec();
+        self
     }
 
     /// Takes the next id and returns the text that is now certain, often none or more than one
@@ -99,10 +108,14 @@ impl DetokenizeStream {
     /// The tokenizer's decoder fails.
     pub fn push(&mut self, id: u32) -> Result<String> {
         let shared = Arc::clone(&self.shared);
+        let skips = self.skip_special && !self.kept.contains(&id);
         if let DecodePlan::Window = shared.plan {
-            return self.window.push(&shared, id, self.skip_special);
+            if skips && shared.is_special(id) {
+                return Ok(String::new());
+            }
+            return self.window.push(&shared, id);
         }
-        let Some(piece) = shared.piece(id, self.skip_special) else { return Ok(String::new()) };
+        let Some(piece) = shared.piece(id, skips) else { return Ok(String::new()) };
         let mut out = String::new();
         match &shared.plan {
             DecodePlan::Pieces { replace, byte_tokens, strip } => self.push_piece(piece, replace, *byte_tokens, *strip, &mut out),
@@ -121,7 +134,7 @@ impl DetokenizeStream {
     pub fn finish(&mut self) -> Result<String> {
         let mut out = String::new();
         match self.shared.plan {
-            DecodePlan::Window => return self.window.finish(&self.shared, self.skip_special),
+            DecodePlan::Window => return self.window.finish(&self.shared),
             DecodePlan::Pieces { .. } => take_all(&mut self.pending, Damage::Byte, &mut out),
             DecodePlan::ByteLevel => take_all(&mut self.pending, Damage::Sequence, &mut out),
         }
@@ -270,9 +283,9 @@ struct Window {
 const MAX_WAITING: usize = 32;
 
 impl Window {
-    fn push(&mut self, shared: &Shared, id: u32, skip_special: bool) -> Result<String> {
+    fn push(&mut self, shared: &Shared, id: u32) -> Result<String> {
         self.ids.push(id);
-        let text = shared.decode_whole(&self.ids, skip_special)?;
+        let text = shared.decode_whole(&self.ids, false)?;
         let waiting = self.ids.len() - self.shown_ids;
         let unclear = text.ends_with(char::REPLACEMENT_CHARACTER) || text.len() <= self.shown.len();
         if unclear && waiting < MAX_WAITING {
@@ -281,7 +294,7 @@ impl Window {
         let delta = self.beyond_shown(&text);
         if !delta.is_empty() {
             self.ids.drain(..self.shown_ids);
-            self.shown = shared.decode_whole(&self.ids, skip_special)?;
+            self.shown = shared.decode_whole(&self.ids, false)?;
         } else {
             self.shown = text;
         }
@@ -289,8 +302,8 @@ impl Window {
         Ok(delta)
     }
 
-    fn finish(&mut self, shared: &Shared, skip_special: bool) -> Result<String> {
-        let text = shared.decode_whole(&self.ids, skip_special)?;
+    fn finish(&mut self, shared: &Shared) -> Result<String> {
+        let text = shared.decode_whole(&self.ids, false)?;
         let delta = self.beyond_shown(&text);
         *self = Self::default();
         Ok(delta)

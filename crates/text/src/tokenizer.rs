@@ -197,7 +197,7 @@ impl Tokenizer {
 
     /// True if the token is left out by `skip_special`.
     pub fn is_special(&self, id: u32) -> bool {
-        self.shared.special_ids.contains(&id)
+        self.shared.is_special(id)
     }
 
     /// The special tokens by role.
@@ -256,9 +256,13 @@ impl Shared {
         self.inner.token_to_id(text).filter(|id| self.special_ids.contains(id))
     }
 
+    pub(crate) fn is_special(&self, id: u32) -> bool {
+        self.special_ids.contains(&id)
+    }
+
     /// The token's text for decoding; `None` if the id is unknown or is to be skipped.
     pub(crate) fn piece(&self, id: u32, skip_special: bool) -> Option<String> {
-        if skip_special && self.special_ids.contains(&id) {
+        if skip_special && self.is_special(id) {
             return None;
         }
         self.inner.get_added_vocabulary().simple_id_to_token(id).or_else(|| self.inner.id_to_token(id))

@@ -27,7 +27,9 @@ pub struct Request {
     pub stop: Vec<String>,
     /// Token ids that end generation, in addition to the tokenizer's.
     pub stop_ids: Vec<u32>,
-    /// Whether token ids that end generation are treated like any other token.
+    /// Special tokens that are part of the text, as markers of thoughts and calls are.
+    pub kept_ids: Vec<u32>,
+    /// Whether token ids that end generation are treated as any other.
     pub ignore_eos: bool,
     /// Number of the likeliest tokens to list per step with log probabilities; `None` for no log
     /// probabilities.
@@ -49,6 +51,7 @@ impl Default for Request {
             sampling: SamplingParams::default(),
             stop: Vec::new(),
             stop_ids: Vec::new(),
+            kept_ids: Vec::new(),
             ignore_eos: false,
             logprobs: None,
             constraint: None,
@@ -105,7 +108,7 @@ fn rate(count: usize, time: Duration) -> Option<f64> {
 /// Result of a generation.
 #[derive(Clone, Debug)]
 pub struct Generation {
-    /// Text without the prompt, special tokens and the stop text.
+    /// Text without the prompt, without special tokens that are not kept, and without the stop text.
     pub text: String,
     /// Sampled ids, including one that ended the text.
     pub ids: Vec<u32>,

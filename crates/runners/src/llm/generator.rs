@@ -103,7 +103,7 @@ impl Generator {
         sequence.cancel();
         check_room(sequence, request.prompt.len())?;
         Ok(Generator {
-            stream: tokenizer.stream(true),
+            stream: tokenizer.stream(true).keeping(&request.kept_ids),
             tokenizer: tokenizer.clone(),
             history: [request.before.as_slice(), &request.prompt].concat(),
             source: Source::of(sequence, &request)?,
