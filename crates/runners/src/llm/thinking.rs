@@ -1,7 +1,40 @@
 //! Separation of a model's reasoning from its answer.
 
-/// Reasoning markers by model family.
-const MARKERS: [(&str, &str); 3] = [("<think>", "</think>"), ("<seed:think>", "</seed:think>"), ("[THINK]", "[/THINK]")];
+/// Markers of thoughts, by model family. Kimi, Qwen, DeepSeek, GLM and many others write the first.
+const MARKERS: [(&str, &str); 10] = [
+    ("<think>", "</think>"),
+    ("<seed:think>", "</seed:think>"),
+    ("[THINK]", "[/THINK]"),
+    // gpt-oss.
+    ("<|channel|>analysis<|message|>", "<|end|>"),
+    // Gemma 4.
+    ("<|channel>thought\n", "<channel|>"),
+    // Command R7B and A.
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    // Apertus.
+    ("<|inner_prefix|>", "<|inner_suffix|>"),
+    // MiniMax M3.
+    ("<mm:think>", "</mm:think>"),
+    // Hunyuan 3.
+    ("<think:opensource>", "</think:opensource>"),
+    // Solar Open.
+    ("<|think|>", "<|end|>"),
+];
+
+/// Markers that only a prompt can open. Apriel's are plain words.
+const OPENED_BY_PROMPTS: [(&str, &str); 1] = [("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]")];
+
+/// Markers around answers, which are part of neither.
+const FRAMES: [&str; 8] = [
+    "<|start|>assistant",
+    "<|channel|>final<|message|>",
+    "<|channel|>commentary<|message|>",
+    "<|START_RESPONSE|>",
+    "<|END_RESPONSE|>",
+    "<|START_TEXT|>",
+    "<|END_TEXT|>",
+    "<|begin|>assistant<|content|>",
+];
 
 /// Kind of a part of streamed text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,15 +55,40 @@ pub struct ThinkingSplitter {
     held: String,
     /// Whether to drop leading blank space.
     trims: bool,
+    /// Texts of answers that end thoughts without a marker.
+    ends: Vec<&'static str>,
+}
+
+/// A marker in the held text.
+struct Marker {
+    at: usize,
+    length: usize,
+    /// The part that follows.
+    part: Part,
+    markers: (&'static str, &'static str),
 }
 
 impl ThinkingSplitter {
     /// Creates a splitter for the text after a prompt. If the prompt ends with an opening marker,
     /// the text begins with reasoning.
     pub fn new(prompt: &str) -> ThinkingSplitter {
-        let begun = MARKERS.into_iter().find(|markers| prompt.trim_end().ends_with(markers.0));
+        let prompt = prompt.trim_end();
+        let begun = MARKERS.into_iter().chain(OPENED_BY_PROMPTS).find(|markers| prompt.ends_with(markers.0.trim_end()));
         let part = if begun.is_some() { Part::Thinking } else { Part::Answer };
-        ThinkingSplitter { markers: begun.unwrap_or(MARKERS[0]), part, held: String::new(), trims: begun.is_some() }
+        let markers = begun.unwrap_or(MARKERS[0]);
+        ThinkingSplitter { markers, part, held: String::new(), trims: begun.is_some(), ends: Vec::new() }
+    }
+
+    /// Ends thoughts at these texts too, which belong to the answer: some models call tools in the middle of thoughts.
+    #[must_use]
+    pub fn ending_at(mut self, texts: &[&'static str]) -> ThinkingSplitter {
+        self.ends = texts.to_vec();
+        self
+    }
+
+    /// The texts of all markers.
+    pub fn marker_texts() -> impl Iterator<Item = &'static str> {
+        MARKERS.into_iter().flat_map(|markers| [markers.0, markers.1]).chain(FRAMES)
     }
 
     /// Kind of the text at this position.
@@ -41,14 +99,14 @@ impl ThinkingSplitter {
     /// Adds a piece of text and passes on the decided part.
     pub fn push(&mut self, text: &str, on_text: &mut dyn FnMut(Part, &str)) {
         self.held.push_str(text);
-        while let Some((at, length, markers)) = self.next_marker() {
-            let rest = self.held.split_off(at + length);
-            self.held.truncate(at);
+        while let Some(marker) = self.next_marker() {
+            let rest = self.held.split_off(marker.at + marker.length);
+            self.held.truncate(marker.at);
             self.flush(on_text);
             self.held = rest;
-            self.markers = markers;
-            self.part = if self.part == Part::Thinking { Part::Answer } else { Part::Thinking };
-            self.trims = true;
+            self.markers = marker.markers;
+            self.trims |= self.part != marker.part;
+            self.part = marker.part;
         }
         let rest = self.held.split_off(self.held.len() - self.undecided());
         self.flush(on_text);
@@ -60,23 +118,36 @@ impl ThinkingSplitter {
         self.flush(on_text);
     }
 
-    /// The marker that ends this part: its offset, its length, and its pair.
-    fn next_marker(&self) -> Option<(usize, usize, (&'static str, &'static str))> {
-        match self.part {
-            Part::Thinking => self.held.find(self.markers.1).map(|at| (at, self.markers.1.len(), self.markers)),
-            Part::Answer => {
-                let found = MARKERS.into_iter().filter_map(|m| Some((self.held.find(m.0)?, m.0.len(), m)));
-                found.min_by_key(|found| found.0)
+    /// The first marker that counts in this part.
+    fn next_marker(&self) -> Option<Marker> {
+        let markers = self.markers;
+        let found: Vec<Marker> = match self.part {
+            Part::Thinking => {
+                let end = self.held.find(markers.1).map(|at| (at, markers.1.len()));
+                let others = self.ends.iter().filter_map(|end| Some((self.held.find(end)?, 0)));
+                end.into_iter().chain(others).map(|(at, length)| Marker { at, length, part: Part::Answer, markers }).collect()
             }
-        }
+            Part::Answer => {
+                let opened = MARKERS.into_iter().map(|markers| (markers.0, Part::Thinking, markers));
+                let framed = FRAMES.into_iter().map(|frame| (frame, Part::Answer, markers));
+                let all = opened.chain(framed);
+                all.filter_map(|(text, part, markers)| {
+                    Some(Marker { at: self.held.find(text)?, length: text.len(), part, markers })
+                })
+                .collect()
+            }
+        };
+        found.into_iter().min_by_key(|marker| marker.at)
     }
 
     /// Number of bytes at the end that may begin a marker.
     fn undecided(&self) -> usize {
-        let begins = |marker: &str| (1..marker.len()).rev().find(|&n| self.held.ends_with(&marker[..n])).unwrap_or(0);
+        let begins = |marker: &str| {
+            (1..marker.len()).rev().find(|&n| marker.is_char_boundary(n) && self.held.ends_with(&marker[..n])).unwrap_or(0)
+        };
         match self.part {
-            Part::Thinking => begins(self.markers.1),
-            Part::Answer => MARKERS.iter().map(|markers| begins(markers.0)).max().unwrap_or(0),
+            Part::Thinking => self.ends.iter().copied().chain([self.markers.1]).map(begins).max().unwrap_or(0),
+            Part::Answer => MARKERS.iter().map(|markers| markers.0).chain(FRAMES).map(begins).max().unwrap_or(0),
         }
     }
 
@@ -112,6 +183,28 @@ mod tests {
         check("", "<think>\n so\n</think>\n\nyes", "so\n", "yes");
         check("", "[THINK]so[/THINK]yes", "so", "yes");
         check("", "yes", "", "yes");
+    }
+
+    #[test]
+    fn families_have_markers_of_their_own() {
+        check("", "<|channel|>analysis<|message|>so<|end|><|start|>assistant<|channel|>final<|message|>yes", "so", "yes");
+        check("", "<|channel>thought\nso\n<channel|>yes", "so\n", "yes");
+        check("", "<|START_THINKING|>so<|END_THINKING|><|START_RESPONSE|>yes<|END_RESPONSE|>", "so", "yes");
+        check("<|START_THINKING|>", "so<|END_THINKING|> yes", "so", "yes");
+        check("Here are my reasoning steps:\n", "so\n[BEGIN FINAL RESPONSE]\nyes", "so\n", "yes");
+        check("", "Here are my reasoning steps:\nso", "", "Here are my reasoning steps:\nso");
+    }
+
+    #[test]
+    fn calls_may_end_thoughts() {
+        let mut splitter = ThinkingSplitter::new("<think>").ending_at(&["<call>"]);
+        let mut found = Vec::new();
+        for c in "so <call>x".chars() {
+            splitter.push(&c.to_string(), &mut |part, text| found.push((part, text.to_owned())));
+        }
+        splitter.finish(&mut |part, text| found.push((part, text.to_owned())));
+        let joined = |wanted| found.iter().filter(|(part, _)| *part == wanted).map(|(_, text)| text.as_str()).collect::<String>();
+        assert_eq!((joined(Part::Thinking), joined(Part::Answer)), ("so ".to_owned(), "<call>x".to_owned()));
     }
 
     #[test]
