@@ -32,7 +32,8 @@ impl Reader {
 
     /// A reader for an answer to a conversation. The answer may begin with thoughts.
     pub(crate) fn of_chat(prompt: &str, parser: Option<Parser>) -> Reader {
-        Reader { splitter: Some(ThinkingSplitter::new(prompt)), parser, part: None }
+        let ends = parser.as_ref().map_or(&[][..], |parser| parser.format().ends_thoughts);
+        Reader { splitter: Some(ThinkingSplitter::new(prompt).ending_at(ends)), parser, part: None }
     }
 
     /// A reader for a constrained answer, where markers of thoughts are plain text.
@@ -40,7 +41,8 @@ impl Reader {
         Reader { parser, ..Reader::default() }
     }
 
-    fn push(&mut self, text: &str, out: &mut Vec<Delta>) {
+    /// Takes a piece of text and hands on the deltas that are decided.
+    pub(crate) fn push(&mut self, text: &str, out: &mut Vec<Delta>) {
         let Some(splitter) = &mut self.splitter else {
             return content(text, &mut self.parser, out);
         };
@@ -48,7 +50,8 @@ impl Reader {
         splitter.push(text, &mut |found, text| divide(found, text, part, parser, out));
     }
 
-    fn finish(&mut self, out: &mut Vec<Delta>) {
+    /// The text is over: hands on the deltas that were held back.
+    pub(crate) fn finish(&mut self, out: &mut Vec<Delta>) {
         if let Some(splitter) = &mut self.splitter {
             let (parser, part) = (&mut self.parser, &mut self.part);
             splitter.finish(&mut |found, text| divide(found, text, part, parser, out));
@@ -92,7 +95,7 @@ fn content(text: &str, parser: &mut Option<Parser>, out: &mut Vec<Delta>) {
 fn delta(piece: Piece) -> Delta {
     match piece {
         Piece::Text(text) => Delta::Content(text),
-        Piece::Call { number, name } => Delta::Call { number, id: id("call_"), name },
+        Piece::Call { number, id: own, name } => Delta::Call { number, id: own.unwrap_or_else(|| id("call_")), name },
         Piece::Arguments { number, text } => Delta::Arguments { number, text },
     }
 }

@@ -82,7 +82,7 @@ impl MessageAnswer {
     pub(crate) fn new(request: &ChatRequest, model: Handle, prompt: &str, prompt_tokens: usize) -> MessageAnswer {
         MessageAnswer {
             id: id("msg_"),
-            choice: Choice::new(request.reader(&model, prompt)),
+            choice: Choice::new(request.reader(prompt)),
             stops: request.params.stop.clone(),
             prompt_tokens,
             has_begun: false,

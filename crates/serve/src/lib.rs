@@ -27,6 +27,7 @@ mod reply;
 mod responses;
 mod routes;
 mod server;
+mod template;
 mod tools;
 mod worker;
 
@@ -37,3 +38,4 @@ pub use keys::Keys;
 pub use model::NewModel;
 pub use models::{AnyModel, Loader, ModelKind, ModelOnDemand, ModelSource};
 pub use server::{Server, stop_signal};
+pub use template::TemplateProbe;

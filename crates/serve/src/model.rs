@@ -14,7 +14,7 @@ use serde_json::{Value as Json, json};
 use crate::{
     error::{ApiError, Result},
     metrics::Metrics,
-    tools::Form,
+    tools::{ControlTokens, ToolFormat},
     worker::Worker,
 };
 
@@ -47,7 +47,9 @@ pub(crate) struct Served {
     pub(crate) name: String,
     pub(crate) tokenizer: Tokenizer,
     template: Result<Option<ChatTemplate>, String>,
-    pub(crate) tool_form: Option<Form>,
+    /// How the model calls tools, or why it cannot.
+    tool_format: Result<ToolFormat, &'static str>,
+    control_tokens: OnceLock<ControlTokens>,
     pub(crate) sampling: SamplingParams,
     pub(crate) thinks: bool,
     pub(crate) prompt_lookup: bool,
@@ -78,14 +80,15 @@ impl Served {
             disk.iter().fold(scheduler, Scheduler::with_disk)
         };
         let worker = Worker::start(&name, scheduler, metrics)?;
-        let source = template.as_ref().ok().and_then(Option::as_ref).map(ChatTemplate::source);
-        let tool_form = source.and_then(Form::of);
+        let usable = template.as_ref().ok().and_then(Option::as_ref);
+        let tool_format = usable.map_or(Err("cannot be used"), ToolFormat::of);
         let grammars = OnceLock::new();
         Ok(Served {
             name,
             tokenizer,
             template,
-            tool_form,
+            tool_format,
+            control_tokens: OnceLock::new(),
             sampling,
             thinks,
             prompt_lookup,
@@ -108,6 +111,20 @@ impl Served {
             Err(error) => format!("the chat template of {:?} cannot be used: {error}", self.name),
         };
         Err(ApiError::invalid(format!("{refused}; /v1/completions continues text")))
+    }
+
+    /// How the model calls tools.
+    ///
+    /// # Errors
+    /// Its template shows no calls, or calls in no known format.
+    pub(crate) fn tool_format(&self) -> Result<ToolFormat> {
+        let refused = |reason| ApiError::unsupported("tools", format!("the chat template of {:?} {reason}", self.name));
+        self.tool_format.map_err(refused)
+    }
+
+    /// The model's control tokens.
+    pub(crate) fn control_tokens(&self) -> &ControlTokens {
+        self.control_tokens.get_or_init(|| ControlTokens::of(&self.tokenizer))
     }
 
     /// The text of the template, if it can be used.
@@ -150,7 +167,8 @@ impl Served {
             "capabilities": {
                 "chat": self.template_source().is_some(),
                 "completion": true,
-                "tools": self.tool_form.is_some(),
+                "tools": self.tool_format.is_ok(),
+                "tool_format": self.tool_format.ok().map(|found| found.format.name),
             },
             "context_length": self.context,
         })

@@ -79,7 +79,7 @@ impl ResponseAnswer {
             id: id("resp_"),
             created: now(),
             echo,
-            choice: Choice::new(request.reader(&model, prompt)),
+            choice: Choice::new(request.reader(prompt)),
             prompt_tokens,
             items: Vec::new(),
             is_open: false,

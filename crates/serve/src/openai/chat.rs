@@ -14,7 +14,7 @@ use crate::{
     json::{Fields, wrong},
     model::{Handle, Served, now},
     reply::{self, Events, Frames, Whole},
-    tools::{Parser, Tools},
+    tools::{Parser, ToolFormat, Tools, calls},
     worker::JobUpdate,
 };
 
@@ -22,9 +22,11 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Conversation {
     input: ChatInput,
-    tools: Option<Tools>,
+    tools: Option<(Tools, ToolFormat)>,
     choice: ToolChoice,
     single_call: bool,
+    /// Number of calls in the messages.
+    calls: usize,
 }
 
 impl Conversation {
@@ -45,9 +47,13 @@ impl Conversation {
         {
             return Err(ApiError::value("tool_choice", format!("`tools` has no function {name:?}")));
         }
-        if known.is_some() && model.tool_form.is_none() {
-            return Err(ApiError::unsupported("tools", format!("the chat template of {:?} knows no tools", model.name)));
-        }
+        let format = known.is_some().then(|| model.tool_format()).transpose()?;
+        // Earlier calls may stand in a conversation that offers no tools any more.
+        let calls = calls(&list);
+        let list = match format.or_else(|| model.tool_format().ok().filter(|_| calls > 0)) {
+            Some(format) => format.history(list),
+            None => list,
+        };
         let input = ChatInput {
             messages: list,
             tools,
@@ -56,7 +62,7 @@ impl Conversation {
             now: Some(Clock { unix_seconds: now() as i64, utc_offset: 0 }),
             ..ChatInput::default()
         };
-        Ok(Conversation { input, tools: known, choice, single_call })
+        Ok(Conversation { input, tools: known.zip(format), choice, single_call, calls })
     }
 
     /// The prompt as the model's template writes it.
@@ -73,7 +79,10 @@ impl Conversation {
     /// The schema is invalid, or the model's tokens cannot be constrained.
     fn constraint(&self, model: &Served, schema: Option<Json>) -> Result<Option<Constraint>> {
         let only = if let ToolChoice::Named(name) = &self.choice { Some(name.as_str()) } else { None };
-        let calls = self.tools.as_ref().zip(model.tool_form).map(|(tools, form)| tools.grammar(form, only, self.single_call));
+        let calls = self.tools.as_ref().map(|(tools, format)| {
+            let is_single = self.single_call || !format.several;
+            tools.grammar(format.format, model.control_tokens(), only, is_single)
+        });
         let (param, grammar) = match (schema, calls) {
             (_, Some(calls)) if self.must_call() => ("tool_choice", format!("start: calls\n{calls}")),
             (Some(schema), Some(calls)) => {
@@ -88,12 +97,21 @@ impl Conversation {
         model.grammars(param)?.lark(grammar).map(Some).map_err(|error| ApiError::value(param, error.to_string()))
     }
 
+    /// Control tokens that mark thoughts and calls. Tokens that end the answer stay out of it.
+    fn kept_ids(&self, model: &Served) -> Vec<u32> {
+        let mut texts: Vec<&str> = ThinkingSplitter::marker_texts().collect();
+        texts.extend(self.tools.iter().flat_map(|(_, format)| format.format.texts()));
+        let mut ids = model.control_tokens().within(&texts);
+        ids.retain(|id| !model.stop_ids.contains(id) && !model.tokenizer.is_eos(*id));
+        ids
+    }
+
     fn must_call(&self) -> bool {
         matches!(self.choice, ToolChoice::Required | ToolChoice::Named(_))
     }
 
-    fn parser(&self, model: &Served) -> Option<Parser> {
-        self.tools.clone().zip(model.tool_form).map(|(tools, form)| Parser::new(form, tools, self.single_call))
+    fn parser(&self) -> Option<Parser> {
+        self.tools.clone().map(|(tools, format)| Parser::new(format.format, tools, self.calls, self.single_call))
     }
 }
 
@@ -169,6 +187,7 @@ impl ChatRequest {
         let stream = fields.flag("stream")?.unwrap_or(false);
         let include_usage = stream_usage(&mut fields)?;
         fields.finish(HARMLESS)?;
+        params.kept_ids = conversation.kept_ids(model);
         params.constraint = conversation.constraint(model, schema)?;
         Ok(ChatRequest { conversation, params, stream, include_usage })
     }
@@ -188,14 +207,14 @@ impl ChatRequest {
     }
 
     /// How the text of an answer is read.
-    pub(crate) fn reader(&self, model: &Served, prompt: &str) -> Reader {
-        let parser = self.conversation.parser(model);
+    pub(crate) fn reader(&self, prompt: &str) -> Reader {
+        let parser = self.conversation.parser();
         if self.params.constraint.is_some() { Reader::of_form(parser) } else { Reader::of_chat(prompt, parser) }
     }
 
     /// How its answer is written.
     pub(crate) fn answer(&self, model: Handle, prompt: &str, prompt_tokens: usize) -> ChatAnswer {
-        let choices = (0..self.params.choices).map(|_| Choice::new(self.reader(&model, prompt))).collect();
+        let choices = (0..self.params.choices).map(|_| Choice::new(self.reader(prompt))).collect();
         let mut answers = Answers::new("chatcmpl-", model, choices, prompt_tokens);
         answers.include_usage = self.include_usage;
         answers.has_logprobs = self.params.logprobs.is_some();
@@ -248,14 +267,14 @@ const CHUNK: &str = "chat.completion.chunk";
 
 /// The parts of a message that is put together.
 #[derive(Clone, Debug, Default)]
-struct Message {
+pub(crate) struct Message {
     content: String,
     thinking: String,
     calls: Vec<(String, String, String)>,
 }
 
 impl Message {
-    fn add(&mut self, delta: Delta) {
+    pub(crate) fn add(&mut self, delta: Delta) {
         match delta {
             Delta::Thinking(text) => self.thinking.push_str(&text),
             Delta::Content(text) => self.content.push_str(&text),
@@ -268,7 +287,7 @@ impl Message {
         }
     }
 
-    fn to_json(&self) -> Json {
+    pub(crate) fn to_json(&self) -> Json {
         let content = if self.content.is_empty() && !self.calls.is_empty() { Json::Null } else { self.content.as_str().into() };
         let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
         if !self.thinking.is_empty() {

@@ -30,6 +30,8 @@ pub(crate) struct Params {
     pub(crate) choices: usize,
     /// How many of the likeliest tokens are listed, if the likelihood of tokens is asked for.
     pub(crate) logprobs: Option<usize>,
+    /// Control tokens that are part of the text.
+    pub(crate) kept_ids: Vec<u32>,
     /// The form that answers have.
     pub(crate) constraint: Option<Constraint>,
 }
@@ -55,6 +57,7 @@ impl Params {
             reuses: fields.flag("cache_prompt")?.unwrap_or(true),
             choices,
             logprobs: None,
+            kept_ids: Vec::new(),
             constraint: None,
         })
     }
@@ -75,6 +78,7 @@ impl Params {
                 sampling: SamplingParams { seed: self.sampling.seed.wrapping_add(number as u64), ..self.sampling.clone() },
                 stop: self.stop.clone(),
                 stop_ids: model.stop_ids.clone(),
+                kept_ids: self.kept_ids.clone(),
                 ignore_eos: self.ignore_eos,
                 logprobs: self.logprobs,
                 constraint: self.constraint.clone(),

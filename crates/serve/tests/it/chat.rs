@@ -203,8 +203,9 @@ pub(crate) fn likelihoods_are_listed() {
     assert_eq!(told.collect::<Vec<_>>(), listed.iter().collect::<Vec<_>>());
 }
 
-const WITH_TOOLS: &str =
-    "{% for m in messages %}{{ m.content }} {% endfor %}{% if tools %}{{ tools | length }} tools <tool_call>{% endif %}";
+const WITH_TOOLS: &str = "{% for m in messages %}{{ m.content }} {% for c in m.tool_calls or [] %}\
+    <tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}{% endfor %}\
+    {% if tools %}{{ tools | length }} tools <tool_call>{% endif %}";
 
 fn weather() -> Json {
     json!([{ "type": "function", "function": { "name": "weather", "parameters": { "type": "object", "properties": { "city": { "type": "string" } } } } }])
@@ -300,7 +301,8 @@ pub(crate) fn calls_that_are_asked_for_are_enforced() {
         assert_eq!(calls[0]["function"], json!({ "name": "weather", "arguments": "{\"city\": \"Ulm\"}" }));
     }
     // A template that teaches calls as bare JSON.
-    let bare = WITH_TOOLS.replace("tools <tool_call>", "tools \"parameters\"");
+    let call = "{\"name\": \"{{ c.function.name }}\", \"parameters\": {{ c.function.arguments | tojson }}}";
+    let bare = WITH_TOOLS.replace("<tool_call>{{ c.function | tojson }}</tool_call>", call).replace(" tools <tool_call>", "");
     let pieces = ["well ", "{\"name\": \"", "weather", "\", \"parameters\": {\"city\": \"", "Ulm", "\"}}", "{}"];
     let server = Running::new(vec![script(&pieces, &bare)], config());
     let body = json!({ "messages": [{ "role": "user", "content": "x" }], "tools": weather(), "tool_choice": "required", "parallel_tool_calls": false });

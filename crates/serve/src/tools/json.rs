@@ -1,110 +1,77 @@
-//! A call that is a JSON object with `name` and `arguments` or `parameters`, read as it comes.
+//! A call that is a JSON object with a name and arguments, read as it comes.
 
-use super::{Piece, Tools};
+use super::Piece;
 
-/// Reads one call: first its head, up to where arguments begin, then arguments as they come.
+/// Reads the JSON value of a call's arguments, and the rest of the object around it.
 #[derive(Clone, Debug)]
-pub(super) struct CallReader {
-    /// Everything so far, with what stood before the object.
-    raw: String,
-    /// Bytes of `raw` ahead of the object.
-    prefix: usize,
-    arguments: Option<Arguments>,
-}
-
-/// Where in the arguments' value the reader is.
-#[derive(Clone, Debug)]
-struct Arguments {
+pub(super) struct JsonReader {
     value: ValueEnd,
     /// A value that is a text holds the arguments in itself; it is handed on when it is whole.
     quoted: Option<String>,
+    has_begun: bool,
     is_done: bool,
-    /// Depth of braces behind the value, until the object ends.
-    rest: ValueEnd,
+    /// The object around the value, until it ends.
+    around: Option<ValueEnd>,
 }
 
-impl CallReader {
-    /// A reader of the object that follows `before`, which is given back with it if it is no call.
-    pub(super) fn new(before: &str) -> CallReader {
-        CallReader { raw: before.to_owned(), prefix: before.len(), arguments: None }
-    }
-
-    /// Whether the call has been handed on.
-    pub(super) fn has_begun(&self) -> bool {
-        self.arguments.is_some()
-    }
-
-    /// All that was read.
-    pub(super) fn into_raw(self) -> String {
-        self.raw
-    }
-
-    /// Takes more text. `Some` is what follows the object.
-    ///
-    /// # Errors
-    /// It is no call of one of the tools; all that was read.
-    pub(super) fn push(
-        &mut self,
-        text: &str,
-        tools: &Tools,
-        number: usize,
-        out: &mut Vec<Piece>,
-    ) -> Result<Option<String>, String> {
-        if self.arguments.is_some() {
-            return Ok(self.follow(text, number, out));
-        }
-        self.raw.push_str(text);
-        let head = match head(&self.raw[self.prefix..]) {
-            Ok(Some(head)) if tools.has(&head.name) => head,
-            Ok(None) => return Ok(None),
-            _ => return Err(std::mem::take(&mut self.raw)),
-        };
-        out.push(Piece::Call { number, name: head.name });
-        let from = self.prefix + head.arguments;
-        let begun = self.raw[from..].to_owned();
-        let quoted = begun.starts_with('"').then(String::new);
+impl JsonReader {
+    /// A reader of a value; one inside an object reads that to its end.
+    pub(super) fn new(is_inside: bool) -> JsonReader {
         // The object's own brace is open.
-        let rest = ValueEnd { depth: 1, ..ValueEnd::default() };
-        self.arguments = Some(Arguments { value: ValueEnd::default(), quoted, is_done: false, rest });
-        Ok(self.follow(&begun, number, out))
+        let around = is_inside.then(|| ValueEnd { depth: 1, ..ValueEnd::default() });
+        JsonReader { value: ValueEnd::default(), quoted: None, has_begun: false, is_done: false, around }
     }
 
-    fn follow(&mut self, text: &str, number: usize, out: &mut Vec<Piece>) -> Option<String> {
-        let arguments = self.arguments.as_mut()?;
+    /// Takes more text. `Some` is what follows.
+    pub(super) fn push(&mut self, text: &str, number: usize, out: &mut Vec<Piece>) -> Option<String> {
         let mut at = 0;
-        if !arguments.is_done {
-            let end = arguments.value.find(text);
-            at = end.unwrap_or(text.len());
-            arguments.is_done = end.is_some();
-            match &mut arguments.quoted {
-                None if at > 0 => out.push(Piece::Arguments { number, text: text[..at].to_owned() }),
-                None => {}
-                Some(quoted) => {
-                    quoted.push_str(&text[..at]);
-                    if arguments.is_done {
-                        let text = serde_json::from_str(quoted).unwrap_or_else(|_| quoted.clone());
-                        out.push(Piece::Arguments { number, text });
-                    }
+        if !self.is_done {
+            at = self.take(text, number, out)?;
+        }
+        match &mut self.around {
+            None => Some(text[at..].to_owned()),
+            Some(around) => around.find(&text[at..]).map(|end| text[at + end..].to_owned()),
+        }
+    }
+
+    /// Reads the value; where it ends.
+    fn take(&mut self, text: &str, number: usize, out: &mut Vec<Piece>) -> Option<usize> {
+        let blank = if self.has_begun { 0 } else { text.len() - text.trim_start().len() };
+        let text = &text[blank..];
+        if !self.has_begun && !text.is_empty() {
+            self.has_begun = true;
+            self.quoted = text.starts_with('"').then(String::new);
+        }
+        let end = self.value.find(text);
+        let at = end.unwrap_or(text.len());
+        self.is_done = end.is_some();
+        match &mut self.quoted {
+            None if at > 0 => out.push(Piece::Arguments { number, text: text[..at].to_owned() }),
+            None => {}
+            Some(quoted) => {
+                quoted.push_str(&text[..at]);
+                if self.is_done {
+                    let text = serde_json::from_str(quoted).unwrap_or_else(|_| quoted.clone());
+                    out.push(Piece::Arguments { number, text });
                 }
             }
         }
-        if !arguments.is_done {
-            return None;
-        }
-        let end = arguments.rest.find(&text[at..])?;
-        Some(text[at + end..].to_owned())
+        end.map(|at| blank + at)
     }
 }
 
 /// Text ahead of a call's arguments.
-struct Head {
-    name: String,
+pub(super) struct Head {
+    pub(super) name: String,
     /// Where the arguments' value begins.
-    arguments: usize,
+    pub(super) arguments: usize,
 }
 
-/// The head of a call; `None` as long as it is not whole.
-fn head(text: &str) -> Result<Option<Head>, ()> {
+/// The head of a call whose name stands in the field `name_key`; `None` as long as it is not whole.
+///
+/// # Errors
+/// The text is no object with a name and arguments.
+pub(super) fn head(text: &str, name_key: &str) -> Result<Option<Head>, ()> {
     let skip = |at: usize| at + (text[at..].len() - text[at..].trim_start().len());
     let mut at = skip(0);
     match text[at..].chars().next() {
@@ -143,7 +110,7 @@ fn head(text: &str) -> Result<Option<Head>, ()> {
             return Ok(Some(Head { name: String::clone(name), arguments }));
         }
         let Some(end) = value_end(&text[at..]) else { return Ok(None) };
-        if key == "name" {
+        if key == name_key {
             name = Some(serde_json::from_str::<String>(&text[at..at + end]).map_err(|_| ())?);
         }
         at += end;

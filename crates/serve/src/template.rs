@@ -1,0 +1,73 @@
+//! A chat template's use for tools, without a model.
+
+use flambeau::text::{ChatInput, ChatTemplate, Clock};
+use serde_json::{Map, Value as Json, json};
+
+use crate::{
+    answer::Reader,
+    model::now,
+    openai::{chat::Message, messages},
+    tools::{Parser, ToolFormat, Tools, calls},
+};
+
+/// A chat template, and the format in which its model calls tools.
+#[derive(Debug)]
+pub struct TemplateProbe<'a> {
+    template: &'a ChatTemplate,
+    format: Result<ToolFormat, &'static str>,
+}
+
+impl<'a> TemplateProbe<'a> {
+    /// Finds the format by rendering calls and reading them back.
+    pub fn new(template: &'a ChatTemplate) -> TemplateProbe<'a> {
+        TemplateProbe { template, format: ToolFormat::of(template) }
+    }
+
+    /// `tool_format`, or `null` and the `reason`; whether a message may hold several calls (`parallel_calls`), and the JSON type of
+    /// `arguments` that the template takes.
+    pub fn facts(&self) -> Json {
+        match &self.format {
+            Ok(found) => json!({
+                "tool_format": found.format.name,
+                "parallel_calls": found.several,
+                "arguments": if found.takes_text() { "string" } else { "object" },
+                "history": if found.is_shown() { "template" } else { "text" },
+            }),
+            Err(reason) => json!({ "tool_format": null, "reason": format!("the chat template {reason}") }),
+        }
+    }
+
+    /// The prompt of a conversation in OpenAI's form, as the server writes it.
+    ///
+    /// # Errors
+    /// A message is malformed, or the template refuses the conversation.
+    pub fn prompt(&self, list: Vec<Json>, tools: Option<Vec<Json>>, extra: Map<String, Json>) -> Result<String, String> {
+        let list = messages::read(list).map_err(|error| error.to_string())?;
+        let messages = match &self.format {
+            Ok(format) => format.history(list),
+            Err(_) => list,
+        };
+        let now = Some(Clock { unix_seconds: now() as i64, utc_offset: 0 });
+        let input = ChatInput { messages, tools, add_generation_prompt: true, extra, now, ..ChatInput::default() };
+        self.template.render(&input).map_err(|error| error.to_string())
+    }
+
+    /// The message that the server makes of a model's text after a prompt. `list` is the conversation so far.
+    ///
+    /// # Errors
+    /// A tool is malformed, or the template's format is not known.
+    pub fn message(&self, prompt: &str, list: &[Json], tools: &[Json], text: &str) -> Result<Json, String> {
+        let known = Tools::read(tools).map_err(|error| error.to_string())?;
+        let parser = match self.format {
+            _ if tools.is_empty() => None,
+            Ok(found) => Some(Parser::new(found.format, known, calls(list), false)),
+            Err(reason) => return Err(format!("the chat template {reason}")),
+        };
+        let (mut reader, mut deltas) = (Reader::of_chat(prompt, parser), Vec::new());
+        reader.push(text, &mut deltas);
+        reader.finish(&mut deltas);
+        let mut message = Message::default();
+        deltas.into_iter().for_each(|delta| message.add(delta));
+        Ok(message.to_json())
+    }
+}

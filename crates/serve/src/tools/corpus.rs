@@ -1,0 +1,227 @@
+//! Each format as its models write it: through the writer, the parser in pieces of every kind, and the grammar.
+
+use flambeau::text::{GrammarCompiler, Tokenizer};
+use serde_json::{Map, Value as Json, json};
+
+use super::{ControlTokens, Parser, Piece, Tools, format::Format, table::FORMATS, write::Call};
+
+fn tools() -> Tools {
+    let parameters = json!({
+        "type": "object",
+        "properties": {
+            "city": { "type": "string" },
+            "days": { "type": "integer" },
+            "options": { "type": "object" },
+            "strict": { "type": "boolean" },
+        },
+    });
+    let tool = |name: &str| json!({ "type": "function", "function": { "name": name, "parameters": parameters } });
+    Tools::read(&[tool("get_weather"), tool("get"), tool("now")]).unwrap()
+}
+
+fn call(name: &str, arguments: Json) -> Call {
+    let Json::Object(arguments) = arguments else { panic!("arguments are an object") };
+    Call { name: name.to_owned(), id: "012345678".to_owned(), arguments }
+}
+
+/// Text and calls of an answer that comes in these pieces.
+fn read<'a>(row: &'static Format, pieces: impl Iterator<Item = &'a str>) -> (String, Vec<(String, String)>, bool) {
+    let (mut parser, mut out) = (Parser::new(row, tools(), 0, false), Vec::new());
+    pieces.for_each(|piece| parser.push(piece, &mut out));
+    let cut = parser.is_in_call();
+    parser.finish(&mut out);
+    let (mut text, mut calls): (String, Vec<(String, String)>) = Default::default();
+    for piece in out {
+        match piece {
+            Piece::Text(more) => text.push_str(&more),
+            Piece::Call { name, .. } => calls.push((name, String::new())),
+            Piece::Arguments { number, text } => calls[number].1.push_str(&text),
+        }
+    }
+    (text, calls, cut)
+}
+
+/// Reads a text whole, by characters and in threes, which must give the same.
+fn read_each_way(row: &'static Format, text: &str) -> (String, Vec<(String, String)>, bool) {
+    let whole = read(row, std::iter::once(text));
+    let ends: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+    for step in [1, 3] {
+        let cuts: Vec<usize> = ends.iter().copied().step_by(step).chain([text.len()]).collect();
+        let found = read(row, cuts.windows(2).map(|pair| &text[pair[0]..pair[1]]));
+        assert_eq!(found, whole, "{} in pieces of {step}: {text}", row.name);
+    }
+    whole
+}
+
+fn parsed(calls: &[(String, String)]) -> Vec<(&str, Json)> {
+    let json = |text: &String| serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    calls.iter().map(|(name, arguments)| (name.as_str(), json(arguments))).collect()
+}
+
+fn check(row: &'static Format, before: &str, calls: &[Call]) {
+    let text = format!("{before}{}", row.write(calls));
+    let (found, read, cut) = read_each_way(row, &text);
+    let expected: Vec<(&str, Json)> = calls.iter().map(|call| (call.name.as_str(), call.arguments.clone().into())).collect();
+    assert_eq!((found.as_str(), parsed(&read), cut), (before.trim_end(), expected, false), "{}: {text}", row.name);
+}
+
+#[test]
+fn one_call_is_read() {
+    for row in FORMATS {
+        check(row, "", &[call("get_weather", json!({ "city": "Ulm", "days": 3, "strict": true }))]);
+        check(row, "", &[call("get", json!({ "city": "Ulm" }))]);
+        check(row, "", &[call("now", json!({}))]);
+    }
+}
+
+#[test]
+fn several_calls_are_read() {
+    for row in FORMATS {
+        let three = [call("get_weather", json!({ "city": "Ulm" })), call("now", json!({})), call("get", json!({ "days": 2 }))];
+        check(row, "", &three);
+    }
+}
+
+#[test]
+fn nested_arguments_are_read() {
+    for row in FORMATS {
+        let options = json!({ "units": ["C", "F"], "range": { "from": 1, "to": [2, { "deep": null }] }, "text": "a, b" });
+        check(row, "", &[call("get_weather", json!({ "options": options, "days": -4 }))]);
+    }
+}
+
+#[test]
+fn quotes_and_line_breaks_are_read() {
+    for row in FORMATS {
+        let city = "say \"hi\",\n'it' \\ {is} [so] <b>é🦀</b> a=b: c";
+        check(row, "", &[call("get_weather", json!({ "city": city, "days": 1 })), call("get", json!({ "city": "\n\"\n" }))]);
+    }
+}
+
+#[test]
+fn text_before_calls_stays_text() {
+    for row in FORMATS.iter().filter(|row| !row.is_whole) {
+        check(row, "Let me see: a < b [1] {x}.\n\n", &[call("get_weather", json!({ "city": "Ulm" }))]);
+    }
+}
+
+#[test]
+fn calls_of_unknown_functions_stay_text() {
+    for row in FORMATS {
+        let text = row.write(&[call("rm", json!({ "city": "Ulm" }))]);
+        let (found, calls, _) = read_each_way(row, &text);
+        assert_eq!((found.trim(), calls.len()), (text.trim(), 0), "{}", row.name);
+    }
+}
+
+#[test]
+fn calls_that_are_cut_off_lose_nothing_but_their_end() {
+    for row in FORMATS {
+        let arguments = json!({ "city": "a \"b\"\nc", "days": 17 });
+        let whole = row.write(&[call("get_weather", arguments.clone())]);
+        for (end, _) in whole.char_indices() {
+            let (text, calls, cut) = read_each_way(row, &whole[..end]);
+            match &calls[..] {
+                [] => assert_eq!((text.trim(), cut), (whole[..end].trim(), false), "{}", row.name),
+                [(name, found)] => {
+                    let begins = |whole: String| whole.replace(' ', "").starts_with(&found.replace(' ', ""));
+                    assert!(text.is_empty() && name == "get_weather", "{}: {text}", row.name);
+                    // The parser reports arguments that are not whole.
+                    let is_whole = serde_json::from_str::<Json>(found).is_ok_and(|found| found == arguments);
+                    let is_begun = begins(arguments.to_string()) || found.ends_with('}');
+                    assert!(is_whole || (cut && is_begun), "{} at {end}: {found}", row.name);
+                }
+                more => panic!("{more:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn every_format_reads_its_own_calls_best() {
+    let text = |row: &Format| row.write(&[call("get_weather", json!({ "city": "Ulm", "days": 3 }))]);
+    for row in FORMATS {
+        let (left, ..) = read_each_way(row, &text(row));
+        assert!(left.is_empty(), "{} leaves {left:?}", row.name);
+    }
+    let names: std::collections::BTreeSet<&str> = FORMATS.iter().map(|row| row.name).collect();
+    assert_eq!(names.len(), FORMATS.len());
+}
+
+/// A tokenizer of single characters, and of some markers as control tokens.
+fn tokenizer(control: &[&str], texts: &str) -> Tokenizer {
+    let mut words: Vec<String> = texts.chars().map(String::from).collect();
+    words.extend(('\u{20}'..'\u{7f}').map(String::from));
+    words.push("\n".to_owned());
+    words.sort();
+    words.dedup();
+    let first = words.len();
+    words.extend(control.iter().chain(&["</s>"]).map(|word| (*word).to_owned()));
+    let vocab: Map<String, Json> = words.iter().enumerate().map(|(id, word)| (word.clone(), id.into())).collect();
+    let added = |(number, word): (usize, &String)| {
+        json!({
+            "id": first + number, "content": word, "special": true, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false,
+        })
+    };
+    let json = json!({
+        "version": "1.0",
+        "added_tokens": words[first..].iter().enumerate().map(added).collect::<Vec<_>>(),
+        "decoder": { "type": "Fuse" },
+        "model": { "type": "WordLevel", "vocab": vocab, "unk_token": " " },
+    });
+    Tokenizer::from_json(json.to_string().as_bytes()).unwrap()
+}
+
+/// Whether the grammar of a format takes a text, with these markers as control tokens; where it stops if it does not.
+fn takes(row: &'static Format, control: &[&str], only: Option<&str>, text: &str) -> Result<(), String> {
+    let tokenizer = tokenizer(control, text);
+    let compiler = GrammarCompiler::new(&tokenizer, tokenizer.eos_ids()).map_err(|error| error.to_string())?;
+    let rules = tools().grammar(row, &ControlTokens::of(&tokenizer), only, false);
+    let mut constraint = compiler.lark(format!("start: calls\n{rules}")).map_err(|error| format!("{error} in {rules}"))?;
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let marker = control.iter().find(|marker| rest.starts_with(**marker));
+        let word = marker.map_or_else(|| first.to_string(), |marker| (*marker).to_owned());
+        let id = tokenizer.token_to_id(&word).unwrap();
+        constraint.accept(id).map_err(|_| format!("before {rest:?}: {rules}"))?;
+        rest = &rest[word.len()..];
+    }
+    let mut logits = vec![0.0; tokenizer.vocab_size()];
+    constraint.mask(&mut logits).map_err(|error| error.to_string())?;
+    let end = tokenizer.eos_ids()[0] as usize;
+    if logits[end] == 0.0 { Ok(()) } else { Err(format!("does not end: {rules}")) }
+}
+
+#[test]
+fn grammars_take_what_models_write() {
+    for row in FORMATS {
+        let calls = [
+            call("get_weather", json!({ "city": "say \"hi\",\nyou", "days": 3, "options": { "a": [1, "x"] } })),
+            call("get", json!({ "city": "Ulm" })),
+        ];
+        let text = row.write(&calls);
+        takes(row, &[], None, &text).unwrap_or_else(|error| panic!("{}: {text}\n{error}", row.name));
+        let named = row.write(&calls[1..]);
+        takes(row, &[], Some("get"), &named).unwrap_or_else(|error| panic!("{}: {named}\n{error}", row.name));
+        assert!(takes(row, &[], Some("get"), &text).is_err(), "{} takes another function", row.name);
+    }
+}
+
+#[test]
+fn grammars_name_control_tokens() {
+    let by_name = |name: &str| FORMATS.iter().find(|row| row.name == name).unwrap();
+    for (name, control) in [
+        ("mistral", &["[TOOL_CALLS]", "[ARGS]"][..]),
+        ("mistral-array", &["[TOOL_CALLS]"]),
+        ("hermes", &["<tool_call>", "</tool_call>"]),
+        ("kimi-k2", &["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_end|>"]),
+        ("gemma-4", &["<|tool_call>", "<tool_call|>", "<|\"|>"]),
+        ("kimi-k3", &["<|open|>", "<|close|>", "<|sep|>"]),
+        ("glm", &["<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"]),
+    ] {
+        let row = by_name(name);
+        let text = row.write(&[call("get", json!({ "city": "Ulm", "days": 3 }))]);
+        takes(row, control, None, &text).unwrap_or_else(|error| panic!("{name}: {text}\n{error}"));
+    }
+}

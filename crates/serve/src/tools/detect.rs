@@ -1,0 +1,191 @@
+//! Finds the format that a chat template teaches, by rendering calls and reading them back.
+
+use flambeau::text::{ChatInput, ChatTemplate, Clock, message};
+use serde_json::{Value as Json, json};
+
+use super::{
+    Parser, Tools,
+    format::{Format, Ids},
+    table::FORMATS,
+};
+use crate::answer::{Delta, Reader};
+
+/// How a template takes calls, and how its model writes them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ToolFormat {
+    pub(crate) format: &'static Format,
+    /// Whether the template wants arguments as JSON text.
+    pub(super) text_arguments: bool,
+    /// Whether a message may hold several calls.
+    pub(crate) several: bool,
+    /// Whether calls of earlier answers are written into their texts, because the template leaves them out.
+    pub(super) is_written: bool,
+}
+
+/// A question of the probe.
+const QUESTION: &str = "A question";
+/// An answer in the place of calls.
+const ANSWER: &str = "ZZ-an-answer";
+const NAMES: [&str; 2] = ["probe_first_tool", "probe_second_tool"];
+/// Texts of the probe's arguments; plain ones are for templates that write no escapes.
+const TEXTS: [&str; 2] = ["with \"quotes\"\nand {breaks} é", "plain words"];
+
+/// A rendering of the probe.
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    text: &'static str,
+    text_arguments: bool,
+    ids: Ids,
+    calls: usize,
+}
+
+impl Probe {
+    fn arguments(self, number: usize) -> Json {
+        json!({ "probe_text": self.text, "probe_count": 17 + number })
+    }
+
+    fn message(self) -> Json {
+        let call = |number: usize| {
+            let arguments = self.arguments(number);
+            let arguments = if self.text_arguments { arguments.to_string().into() } else { arguments };
+            let function = json!({ "name": NAMES[number], "arguments": arguments });
+            json!({ "id": self.id(number), "type": "function", "function": function })
+        };
+        json!({ "role": "assistant", "content": "", "tool_calls": (0..self.calls).map(call).collect::<Vec<_>>() })
+    }
+
+    fn id(self, number: usize) -> String {
+        match self.ids {
+            Ids::Counted => format!("functions.{}:{number}", NAMES[number]),
+            Ids::Nine | Ids::Free | Ids::Written => format!("probe000{number}"),
+        }
+    }
+}
+
+fn tools() -> Vec<Json> {
+    let tool = |name: &&str| {
+        let properties = json!({ "probe_text": { "type": "string", "description": "A text" }, "probe_count": { "type": "integer", "description": "A number" } });
+        let parameters = json!({ "type": "object", "properties": properties, "required": ["probe_text", "probe_count"] });
+        json!({ "type": "function", "function": { "name": name, "description": "A tool", "parameters": parameters } })
+    };
+    NAMES.iter().map(tool).collect()
+}
+
+/// Whether a template that shows no calls describes tools as a row's family does.
+fn is_taught(row: &Format, template: &ChatTemplate) -> bool {
+    let [with, without] = [Some(tools()), None].map(|tools| render_with(template, None, tools).unwrap_or_default());
+    row.taught_by.iter().any(|text| with.contains(text) && !without.contains(text))
+}
+
+fn render(template: &ChatTemplate, answer: Option<Json>) -> Option<String> {
+    render_with(template, answer, Some(tools()))
+}
+
+fn render_with(template: &ChatTemplate, answer: Option<Json>, tools: Option<Vec<Json>>) -> Option<String> {
+    let add_generation_prompt = answer.is_none();
+    let messages = std::iter::once(message("user", QUESTION)).chain(answer).collect();
+    let now = Some(Clock { unix_seconds: 0, utc_offset: 0 });
+    let mut input = ChatInput { messages, tools, add_generation_prompt, now, ..ChatInput::default() };
+    input.extra.insert("enable_thinking".into(), false.into());
+    template.render(&input).ok()
+}
+
+impl ToolFormat {
+    /// Whether the template takes arguments as JSON text.
+    pub(crate) fn takes_text(&self) -> bool {
+        self.text_arguments
+    }
+
+    /// Whether the template itself writes calls of earlier answers.
+    pub(crate) fn is_shown(&self) -> bool {
+        !self.is_written
+    }
+
+    /// The format of a template's model.
+    ///
+    /// # Errors
+    /// The template shows no calls, or calls in no known format.
+    pub(crate) fn of(template: &ChatTemplate) -> Result<ToolFormat, &'static str> {
+        let begun: Vec<String> =
+            [None, Some(message("assistant", ANSWER))].into_iter().filter_map(|answer| render(template, answer)).collect();
+        let mut shows = false;
+        for text in TEXTS {
+            for text_arguments in [false, true] {
+                let mut best: Option<(usize, &'static Format)> = None;
+                for ids in [Ids::Nine, Ids::Counted] {
+                    let probe = Probe { text, text_arguments, ids, calls: 1 };
+                    let Some(rendered) = render(template, Some(probe.message())) else { continue };
+                    shows |= rendered.rfind(NAMES[0]) > rendered.rfind(QUESTION);
+                    let rows = FORMATS.iter().filter(|row| (row.ids == Ids::Counted) == (ids == Ids::Counted));
+                    for row in rows {
+                        let Some(left) = left_over(row, probe, &rendered, &begun) else { continue };
+                        if best.is_none_or(|(least, _)| left < least) {
+                            best = Some((left, row));
+                        }
+                    }
+                }
+                if let Some((_, format)) = best {
+                    let ids = if format.ids == Ids::Counted { Ids::Counted } else { Ids::Nine };
+                    let probe = Probe { text, text_arguments, ids, calls: 2 };
+                    let rendered = render(template, Some(probe.message()));
+                    let several = rendered.is_some_and(|rendered| left_over(format, probe, &rendered, &begun).is_some());
+                    return Ok(ToolFormat { format, text_arguments, several, is_written: false });
+                }
+            }
+        }
+        if let Some(format) = FORMATS.iter().find(|row| !shows && is_taught(row, template)) {
+            return Ok(ToolFormat { format, text_arguments: false, several: true, is_written: true });
+        }
+        Err(if shows { "writes calls of tools in no known format" } else { "knows no tools" })
+    }
+}
+
+/// Bytes of text that are left of a rendering when a row reads it; `None` if it reads other calls.
+fn left_over(row: &'static Format, probe: Probe, rendered: &str, begun: &[String]) -> Option<usize> {
+    let ways = begun.iter().filter_map(|begun| {
+        let at = shared(begun, rendered);
+        let (calls, left) = read(row, &rendered[..at], &rendered[at..]);
+        let expected = |(number, (name, arguments)): (usize, &(String, String))| {
+            name == NAMES[number] && serde_json::from_str::<Json>(arguments).is_ok_and(|found| found == probe.arguments(number))
+        };
+        (calls.len() == probe.calls && calls.iter().enumerate().all(expected)).then_some(left)
+    });
+    ways.min()
+}
+
+/// Where the answer begins: bytes that two renderings share, without the beginning of a marker.
+fn shared(begun: &str, rendered: &str) -> usize {
+    if rendered.starts_with(begun) {
+        return begun.len();
+    }
+    let same = begun.char_indices().zip(rendered.chars()).take_while(|((_, a), b)| a == b);
+    let at = same.last().map_or(0, |((at, c), _)| at + c.len_utf8());
+    let cuts = ['<', '['].map(|open| {
+        let close = if open == '<' { '>' } else { ']' };
+        rendered[..at].rfind(open).filter(|&begin| !rendered[begin..at].contains(close))
+    });
+    cuts.into_iter().flatten().min().unwrap_or(at)
+}
+
+/// The calls of an answer, and the bytes of its text.
+fn read(row: &'static Format, prompt: &str, answer: &str) -> (Vec<(String, String)>, usize) {
+    let known = Tools::read(&tools()).unwrap_or_default();
+    let mut reader = Reader::of_chat(prompt, Some(Parser::new(row, known, 0, false)));
+    let mut deltas = Vec::new();
+    reader.push(answer, &mut deltas);
+    reader.finish(&mut deltas);
+    let (mut calls, mut left): (Vec<(String, String)>, usize) = (Vec::new(), 0);
+    for delta in deltas {
+        match delta {
+            Delta::Content(text) => left += text.trim().len(),
+            Delta::Thinking(_) => {}
+            Delta::Call { name, .. } => calls.push((name, String::new())),
+            Delta::Arguments { number, text } => {
+                if let Some((_, arguments)) = calls.get_mut(number) {
+                    arguments.push_str(&text);
+                }
+            }
+        }
+    }
+    (calls, left)
+}

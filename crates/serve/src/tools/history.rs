@@ -1,0 +1,107 @@
+//! Calls of earlier answers, as a template takes them.
+
+use serde_json::{Value as Json, json};
+
+use super::{detect::ToolFormat, format::Ids, write::Call};
+
+/// Number of calls in a conversation.
+pub(crate) fn calls(messages: &[Json]) -> usize {
+    messages.iter().filter_map(|message| message["tool_calls"].as_array()).map(Vec::len).sum()
+}
+
+impl ToolFormat {
+    /// Brings calls and results into the shape that the template takes.
+    ///
+    /// Templates may take one call a message, arguments as JSON text, or ids of a certain form.
+    pub(crate) fn history(&self, messages: Vec<Json>) -> Vec<Json> {
+        let mut messages = if self.several { messages } else { divide(messages) };
+        self.name_calls(&mut messages);
+        if self.is_written {
+            messages.iter_mut().for_each(|message| self.write_calls(message));
+        }
+        if self.text_arguments {
+            let calls = messages.iter_mut().filter_map(|message| message.get_mut("tool_calls")?.as_array_mut()).flatten();
+            for arguments in calls.filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
+                if !arguments.is_string() {
+                    *arguments = arguments.to_string().into();
+                }
+            }
+        }
+        messages
+    }
+
+    /// Writes a message's calls into its text.
+    fn write_calls(&self, message: &mut Json) {
+        let Some(message) = message.as_object_mut() else { return };
+        let Some(Json::Array(calls)) = message.remove("tool_calls") else { return };
+        let call = |call: &Json| Call {
+            name: call["function"]["name"].as_str().unwrap_or_default().to_owned(),
+            id: call["id"].as_str().unwrap_or_default().to_owned(),
+            arguments: call["function"]["arguments"].as_object().cloned().unwrap_or_default(),
+        };
+        let written = self.format.write(&calls.iter().map(call).collect::<Vec<_>>());
+        let text = message.get("content").and_then(Json::as_str).unwrap_or_default();
+        message.insert("content".to_owned(), format!("{text}{written}").into());
+    }
+
+    /// Gives calls the format's ids, and gives results the ids of their calls.
+    fn name_calls(&self, messages: &mut [Json]) {
+        let mut renamed: Vec<(Json, String)> = Vec::new();
+        let mut count = 0;
+        for message in messages {
+            for call in message.get_mut("tool_calls").and_then(Json::as_array_mut).into_iter().flatten() {
+                let fitting = match self.format.ids {
+                    Ids::Free | Ids::Written => None,
+                    Ids::Nine => nine(&call["id"], count),
+                    Ids::Counted => Some(format!("functions.{}:{count}", call["function"]["name"].as_str().unwrap_or_default())),
+                };
+                count += 1;
+                if let (Some(id), Some(call)) = (fitting, call.as_object_mut()) {
+                    renamed.push((call.insert("id".to_owned(), id.as_str().into()).unwrap_or_default(), id));
+                }
+            }
+            if message["role"] == "tool"
+                && let Some((_, id)) = renamed.iter().rev().find(|(old, _)| *old == message["tool_call_id"])
+            {
+                message["tool_call_id"] = id.as_str().into();
+            }
+        }
+    }
+}
+
+/// An id of nine letters or digits for a call that has another.
+fn nine(id: &Json, count: usize) -> Option<String> {
+    let fits = |id: &str| id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if id.as_str().is_some_and(fits) { None } else { Some(format!("call{count:05}")) }
+}
+
+/// Divides messages of several calls into one message each, with its result behind it.
+fn divide(messages: Vec<Json>) -> Vec<Json> {
+    let mut out: Vec<Json> = Vec::with_capacity(messages.len());
+    let mut messages = messages.into_iter().peekable();
+    while let Some(mut message) = messages.next() {
+        let calls = message["tool_calls"].as_array().cloned().unwrap_or_default();
+        if calls.len() < 2 {
+            out.push(message);
+            continue;
+        }
+        let mut results = Vec::new();
+        while let Some(result) = messages.next_if(|next| next["role"] == "tool") {
+            results.push(result);
+        }
+        for (number, call) in calls.into_iter().enumerate() {
+            // Results without an id come in the order of their calls.
+            let named = results.iter().position(|result| result["tool_call_id"] == call["id"]);
+            message["tool_calls"] = json!([call]);
+            out.push(message.clone());
+            if number == 0 {
+                message["content"] = "".into();
+            }
+            if !results.is_empty() {
+                out.push(results.remove(named.unwrap_or(0)));
+            }
+        }
+        out.extend(results);
+    }
+    out
+}

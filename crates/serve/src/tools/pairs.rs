@@ -1,0 +1,169 @@
+//! Arguments as pairs of tags, turned into JSON as they come.
+
+use serde_json::Value as Json;
+
+use super::{
+    Piece, Tools,
+    format::{Middle, Pairs, Value},
+    marker::{Found, begun, meet},
+};
+
+/// Reads the arguments of one call.
+#[derive(Clone, Debug)]
+pub(super) struct PairReader {
+    pairs: &'static Pairs,
+    function: String,
+    place: Place,
+    /// The end of the value that is being read.
+    close: String,
+    held: String,
+    count: usize,
+}
+
+/// Where in the arguments the reader is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    /// Before a key or the end of the arguments.
+    Between,
+    /// In a text, which is handed on as it comes; whether nothing of it has come.
+    Text(bool),
+    /// In the value of this key, which is handed on when it is whole.
+    Whole(String, Value),
+}
+
+/// Whether a text begins with a pair; where its key begins.
+pub(super) fn begins(pairs: &Pairs, text: &str) -> Found<usize> {
+    meet(pairs.open, text).and_then(|met| match text[met.length..].chars().next() {
+        None => Found::More,
+        // The opening marker may be the beginning of a closing tag too.
+        Some('/') => Found::No,
+        Some(_) => Found::Yes(met.length),
+    })
+}
+
+impl PairReader {
+    pub(super) fn new(pairs: &'static Pairs, function: &str) -> PairReader {
+        PairReader {
+            pairs,
+            function: function.to_owned(),
+            place: Place::Between,
+            close: String::new(),
+            held: String::new(),
+            count: 0,
+        }
+    }
+
+    /// Takes more text. `Some` is what follows the arguments.
+    pub(super) fn push(&mut self, text: &str, tools: &Tools, number: usize, out: &mut Vec<Piece>) -> Option<String> {
+        self.held.push_str(text);
+        loop {
+            let moves = match self.place.clone() {
+                Place::Between => match self.key(tools, number, out) {
+                    Found::Yes(()) => true,
+                    Found::More => false,
+                    Found::No => {
+                        self.finish(number, out);
+                        return Some(std::mem::take(&mut self.held));
+                    }
+                },
+                Place::Text(is_first) => self.text(is_first, number, out),
+                Place::Whole(key, kind) => self.whole(&key, kind, tools, number, out),
+            };
+            if !moves {
+                return None;
+            }
+        }
+    }
+
+    /// Closes the object if no argument is open.
+    pub(super) fn finish(&self, number: usize, out: &mut Vec<Piece>) {
+        if self.place == Place::Between {
+            let text = if self.count == 0 { "{}" } else { "}" };
+            out.push(Piece::Arguments { number, text: text.to_owned() });
+        }
+    }
+
+    /// Reads a key and begins its value.
+    fn key(&mut self, tools: &Tools, number: usize, out: &mut Vec<Piece>) -> Found<()> {
+        let begin = self.held.len() - self.held.trim_start().len();
+        let met = match begins(self.pairs, &self.held[begin..]) {
+            Found::Yes(length) => begin + length,
+            Found::More => return Found::More,
+            Found::No => return Found::No,
+        };
+        for (at, _) in self.held[met..].char_indices() {
+            for middle in self.pairs.middles {
+                match meet(middle.text, &self.held[met + at..]) {
+                    Found::Yes(end) => {
+                        let key = self.held[met..met + at].trim().to_owned();
+                        self.held.drain(..met + at + end.length);
+                        self.begin(key, middle, tools, number, out);
+                        return Found::Yes(());
+                    }
+                    Found::More => return Found::More,
+                    Found::No => {}
+                }
+            }
+        }
+        Found::More
+    }
+
+    fn begin(&mut self, key: String, middle: &Middle, tools: &Tools, number: usize, out: &mut Vec<Piece>) {
+        let before = if self.count == 0 { "{" } else { "," };
+        out.push(Piece::Arguments { number, text: format!("{before}{}:", Json::from(key.as_str())) });
+        self.count += 1;
+        self.close = middle.close.replace("{key}", &key);
+        let kind = middle.value;
+        let is_text = kind == Value::Text || kind == Value::Schema && tools.is_text(&self.function, &key);
+        if is_text {
+            out.push(Piece::Arguments { number, text: "\"".to_owned() });
+        }
+        self.place = if is_text { Place::Text(true) } else { Place::Whole(key, kind) };
+    }
+
+    fn text(&mut self, is_first: bool, number: usize, out: &mut Vec<Piece>) -> bool {
+        if is_first && self.pairs.on_lines {
+            if self.held.is_empty() {
+                return false;
+            }
+            if self.held.starts_with('\n') {
+                self.held.remove(0);
+            }
+        }
+        self.place = Place::Text(false);
+        let found = self.held.find(&self.close);
+        let end = found.unwrap_or_else(|| self.held.len() - begun(&self.held, &self.close));
+        // The line break before the closing tag is the format's own.
+        let is_own = self.pairs.on_lines && self.held[..end].ends_with('\n');
+        let shown = end - usize::from(is_own);
+        if shown > 0 {
+            let quoted = Json::from(&self.held[..shown]).to_string();
+            out.push(Piece::Arguments { number, text: quoted[1..quoted.len() - 1].to_owned() });
+        }
+        let Some(at) = found else {
+            self.held.drain(..shown);
+            return false;
+        };
+        self.held.drain(..at + self.close.len());
+        out.push(Piece::Arguments { number, text: "\"".to_owned() });
+        self.place = Place::Between;
+        true
+    }
+
+    fn whole(&mut self, key: &str, kind: Value, tools: &Tools, number: usize, out: &mut Vec<Piece>) -> bool {
+        let Some(at) = self.held.find(&self.close) else { return false };
+        let mut text = &self.held[..at];
+        if self.pairs.on_lines {
+            text = text.strip_prefix('\n').unwrap_or(text);
+            text = text.strip_suffix('\n').unwrap_or(text);
+        }
+        let value = match kind {
+            Value::Json => serde_json::from_str(text.trim()).unwrap_or_else(|_| Json::from(text)),
+            _ => tools.value(&self.function, key, text),
+        };
+        out.push(Piece::Arguments { number, text: value.to_string() });
+        self.held.drain(..at + self.close.len());
+        self.place = Place::Between;
+        true
+    }
+}

@@ -1,0 +1,377 @@
+//! Tells calls from text by a row of the table, as an answer comes.
+
+use super::{
+    Piece, Tools,
+    format::{Arguments, Field, Format, Head, Ids, Pairs},
+    json::{self, JsonReader},
+    literal,
+    marker::{Found, meet},
+    pairs::{PairReader, begins},
+};
+
+/// Tells calls from text as an answer comes. Anything but a call of a known tool stays text.
+#[derive(Clone, Debug)]
+pub(crate) struct Parser {
+    format: &'static Format,
+    tools: Tools,
+    place: Place,
+    /// Text that may still become a call or the end of one.
+    held: String,
+    /// Whether blanks are dropped until something else comes.
+    trims: bool,
+    calls: usize,
+    /// Calls of the conversation before this answer.
+    before: usize,
+    /// Whether only the first call counts.
+    single: bool,
+}
+
+/// Where in an answer a parser is.
+#[derive(Clone, Debug)]
+enum Place {
+    /// Before the first character that is no blank, where answers that are calls begin.
+    Start,
+    Text,
+    Arguments(Reader),
+    /// Before the marker after the arguments.
+    End,
+    /// Behind a call: another one, the end of the section, or text.
+    Between,
+    /// Nothing counts that follows.
+    Over,
+}
+
+#[derive(Clone, Debug)]
+enum Reader {
+    Json(JsonReader),
+    Pairs(PairReader),
+}
+
+/// A call's beginning.
+struct Begun {
+    /// Bytes up to its arguments.
+    length: usize,
+    name: String,
+    id: Option<String>,
+    arguments: Begin,
+}
+
+enum Begin {
+    /// JSON, and whether it stands inside of an object.
+    Json(bool),
+    Pairs(&'static Pairs),
+    /// All of the arguments.
+    Whole(String),
+}
+
+impl Parser {
+    /// A parser of an answer to a conversation with `before` calls.
+    pub(crate) fn new(format: &'static Format, tools: Tools, before: usize, single: bool) -> Parser {
+        let place = if format.is_whole { Place::Start } else { Place::Text };
+        Parser { format, tools, place, held: String::new(), trims: false, calls: 0, before, single }
+    }
+
+    pub(crate) fn format(&self) -> &'static Format {
+        self.format
+    }
+
+    /// Number of calls so far.
+    pub(crate) fn calls(&self) -> usize {
+        self.calls
+    }
+
+    /// Whether a call has begun whose arguments have not ended.
+    pub(crate) fn is_in_call(&self) -> bool {
+        matches!(self.place, Place::Arguments(_))
+    }
+
+    /// Takes a piece of text and hands on what is decided.
+    pub(crate) fn push(&mut self, text: &str, out: &mut Vec<Piece>) {
+        self.held.push_str(text);
+        while self.advance(out) {}
+    }
+
+    /// The text is over: text that was held back is text, or the rest of a call.
+    pub(crate) fn finish(&mut self, out: &mut Vec<Piece>) {
+        match std::mem::replace(&mut self.place, Place::Over) {
+            Place::Arguments(Reader::Pairs(reader)) => reader.finish(self.calls - 1, out),
+            Place::Start | Place::Text => self.show(self.held.len(), out),
+            Place::Between if self.format.section.1.is_empty() && !self.format.is_whole => self.show(self.held.len(), out),
+            _ => {}
+        }
+        self.held.clear();
+    }
+
+    /// Hands the first bytes of the held text on.
+    fn show(&mut self, length: usize, out: &mut Vec<Piece>) {
+        let text: String = self.held.drain(..length).collect();
+        let text = if self.trims { text.trim_start() } else { &text };
+        if !text.is_empty() {
+            self.trims = false;
+            out.push(Piece::Text(text.to_owned()));
+        }
+    }
+
+    /// Decides what can be decided; true if there may be more.
+    fn advance(&mut self, out: &mut Vec<Piece>) -> bool {
+        match &mut self.place {
+            Place::Start => self.begin(out),
+            Place::Text => self.find_call(out),
+            Place::Arguments(reader) => {
+                let (held, number) = (std::mem::take(&mut self.held), self.calls - 1);
+                let rest = match reader {
+                    Reader::Json(reader) => reader.push(&held, number, out),
+                    Reader::Pairs(reader) => reader.push(&held, &self.tools, number, out),
+                };
+                let Some(rest) = rest else { return false };
+                self.held = rest;
+                self.place = Place::End;
+                true
+            }
+            Place::End => self.end(),
+            Place::Between => self.between(out),
+            Place::Over => {
+                self.held.clear();
+                false
+            }
+        }
+    }
+
+    /// The first characters of an answer: calls, or text from here on.
+    fn begin(&mut self, out: &mut Vec<Piece>) -> bool {
+        let blank = self.held.len() - self.held.trim_start().len();
+        if blank == self.held.len() {
+            return false;
+        }
+        match self.start(&self.held[blank..], false) {
+            Found::Yes(begun) => self.enter(blank, begun, out),
+            Found::More => return false,
+            Found::No => self.place = Place::Text,
+        }
+        true
+    }
+
+    /// Text up to the next call; blanks before it belong to neither.
+    fn find_call(&mut self, out: &mut Vec<Piece>) -> bool {
+        if self.format.is_whole {
+            self.show(self.held.len(), out);
+            return false;
+        }
+        let mut undecided = self.held.len();
+        for (at, _) in self.held.char_indices() {
+            match self.start(&self.held[at..], false) {
+                Found::Yes(begun) => {
+                    self.show(self.held[..at].trim_end().len(), out);
+                    let blank = self.held.len() - self.held.trim_start().len();
+                    self.enter(blank, begun, out);
+                    return true;
+                }
+                Found::More => {
+                    undecided = at;
+                    break;
+                }
+                Found::No => {}
+            }
+        }
+        self.show(self.held[..undecided].trim_end().len(), out);
+        false
+    }
+
+    /// Enters a call that begins after some bytes of the held text.
+    fn enter(&mut self, at: usize, begun: Begun, out: &mut Vec<Piece>) {
+        let number = self.calls;
+        let id = self.id(&begun);
+        self.held.drain(..at + begun.length);
+        out.push(Piece::Call { number, id, name: begun.name.clone() });
+        self.calls += 1;
+        self.place = match begun.arguments {
+            Begin::Json(is_inside) => Place::Arguments(Reader::Json(JsonReader::new(is_inside))),
+            Begin::Pairs(pairs) => Place::Arguments(Reader::Pairs(PairReader::new(pairs, &begun.name))),
+            Begin::Whole(text) => {
+                out.push(Piece::Arguments { number, text });
+                Place::End
+            }
+        };
+    }
+
+    /// The call's id for the client, if the format has its own.
+    fn id(&self, begun: &Begun) -> Option<String> {
+        match self.format.ids {
+            Ids::Free => None,
+            Ids::Written => begun.id.clone(),
+            Ids::Nine => {
+                let written = begun.id.clone().filter(|id| id.len() == 9);
+                Some(written.unwrap_or_else(|| std::iter::repeat_with(fastrand::alphanumeric).take(9).collect()))
+            }
+            Ids::Counted => Some(format!("functions.{}:{}", begun.name, self.before + self.calls)),
+        }
+    }
+
+    /// The marker after a call's arguments.
+    fn end(&mut self) -> bool {
+        let length = self.held.len() - self.held.trim_start().len();
+        self.held.drain(..length);
+        match meet(self.format.close, &self.held) {
+            Found::Yes(met) => {
+                self.held.drain(..met.length);
+                self.place = if self.single { Place::Over } else { Place::Between };
+                true
+            }
+            Found::More => false,
+            Found::No if self.may_follow() => {
+                self.place = if self.single { Place::Over } else { Place::Between };
+                true
+            }
+            // Models that go wrong here write things that are neither text nor call.
+            Found::No => self.held.chars().next().is_some_and(|c| {
+                self.held.drain(..c.len_utf8());
+                true
+            }),
+        }
+    }
+
+    /// Whether the held text begins another call, or ends the section.
+    fn may_follow(&self) -> bool {
+        let ends = !self.format.section.1.is_empty() && !matches!(meet(self.format.section.1, &self.held), Found::No);
+        ends || !matches!(self.start(&self.held, true), Found::No)
+    }
+
+    fn between(&mut self, out: &mut Vec<Piece>) -> bool {
+        let length = self.held.len() - self.held.trim_start().len();
+        self.held.drain(..length);
+        if self.held.is_empty() {
+            return false;
+        }
+        let between = self.format.between.trim();
+        match meet(between, &self.held) {
+            Found::Yes(met) if met.length > 0 => {
+                self.held.drain(..met.length);
+                return true;
+            }
+            Found::More => return false,
+            _ => {}
+        }
+        let mut waits = false;
+        for in_section in [true, false] {
+            match self.start(&self.held, in_section) {
+                Found::Yes(begun) => {
+                    self.enter(0, begun, out);
+                    return true;
+                }
+                Found::More => waits = true,
+                Found::No => {}
+            }
+        }
+        let (mut ended, section) = (0, self.format.section.1);
+        if !section.is_empty() {
+            match meet(section, &self.held) {
+                Found::Yes(met) => ended = met.length,
+                Found::More => waits = true,
+                Found::No => {}
+            }
+        }
+        if ended == 0 && waits {
+            return false;
+        }
+        self.held.drain(..ended);
+        self.trims = true;
+        self.place = if self.format.is_whole { Place::Over } else { Place::Text };
+        true
+    }
+
+    /// Whether a text begins a call.
+    fn start(&self, text: &str, in_section: bool) -> Found<Begun> {
+        let section = self.format.section.0;
+        let sections: &[&str] = match () {
+            () if in_section => &[""],
+            () if self.format.omits_section => &[section, ""],
+            () => &[section],
+        };
+        let ways = sections.iter().flat_map(|section| self.format.open.iter().map(move |open| (section, open)));
+        first(ways.map(|(section, open)| {
+            meet(section, text).and_then(|met| {
+                let rest = &text[met.length..];
+                let rest = if section.is_empty() { rest } else { rest.trim_start() };
+                meet(open, rest).and_then(|met| {
+                    let head = &rest[met.length..];
+                    self.head(head, text.len() - head.len(), met.id)
+                })
+            })
+        }))
+    }
+
+    /// Whether a text begins with a call's head; `before` bytes stand before it.
+    fn head(&self, text: &str, before: usize, id: Option<&str>) -> Found<Begun> {
+        let id = id.map(str::to_owned);
+        match &self.format.head {
+            Head::Object(fields) => {
+                let key = fields.iter().find_map(|field| if let Field::Name(key) = field { Some(*key) } else { None });
+                match json::head(text, key.unwrap_or("name")) {
+                    Ok(Some(head)) if self.tools.has(&head.name) => {
+                        Found::Yes(Begun { length: before + head.arguments, name: head.name, id, arguments: Begin::Json(true) })
+                    }
+                    Ok(None) => Found::More,
+                    _ => Found::No,
+                }
+            }
+            Head::Name(middles, arguments) => {
+                // A name that continues another comes first.
+                let ways = self.tools.names().rev().flat_map(|name| middles.iter().map(move |middle| (name, middle)));
+                first(ways.map(|(name, middle)| {
+                    let Some(rest) = text.strip_prefix(name) else {
+                        return if name.starts_with(text) { Found::More } else { Found::No };
+                    };
+                    meet(middle, rest).and_then(|met| {
+                        let rest = &rest[met.length..];
+                        let at = before + text.len() - rest.len();
+                        let id = met.id.map(str::to_owned).or_else(|| id.clone());
+                        self.arguments(arguments, rest).map(|(skipped, arguments)| Begun {
+                            length: at + skipped,
+                            name: name.to_owned(),
+                            id,
+                            arguments,
+                        })
+                    })
+                }))
+            }
+        }
+    }
+
+    /// Whether a text begins with arguments; the bytes to skip, and how to read them.
+    fn arguments(&self, arguments: &'static Arguments, text: &str) -> Found<(usize, Begin)> {
+        let blank = text.len() - text.trim_start().len();
+        let rest = &text[blank..];
+        if rest.is_empty() {
+            return Found::More;
+        }
+        // A call without arguments ends here; the first word of the marker tells.
+        let ends = || match self.format.close.split_whitespace().next() {
+            Some(word) => meet(word, rest).map(|_| (0, Begin::Whole("{}".to_owned()))),
+            None => Found::No,
+        };
+        match arguments {
+            Arguments::Json if rest.starts_with(['{', '"']) => Found::Yes((blank, Begin::Json(false))),
+            Arguments::Json => ends(),
+            Arguments::Pairs(pairs) => match begins(pairs, rest) {
+                Found::Yes(_) => Found::Yes((blank, Begin::Pairs(pairs))),
+                Found::More => Found::More,
+                Found::No => ends(),
+            },
+            Arguments::Python => literal::python(rest).map(|(length, text)| (blank + length, Begin::Whole(text))),
+            Arguments::Quoted(quote) => literal::quoted(rest, quote).map(|(length, text)| (blank + length, Begin::Whole(text))),
+        }
+    }
+}
+
+/// The first way that fits, or else whether one may fit.
+fn first<T>(ways: impl Iterator<Item = Found<T>>) -> Found<T> {
+    let mut found = Found::No;
+    for way in ways {
+        match way {
+            Found::Yes(_) => return way,
+            Found::More => found = Found::More,
+            Found::No => {}
+        }
+    }
+    found
+}
