@@ -1,15 +1,22 @@
-//! The only list of nodes: wire tag, name, and fields with their types and defaults in wire order.
+//! The only list of nodes: wire tag, name, and fields with types and defaults, in wire order.
 //!
-//! Tags and field positions are ExecuTorch's and append-only. A field's type states its role (`In`, `Out`, …) and its codec; a
-//! default makes it optional on the wire. Structs, the [`Node`](crate::Node) enum, slot walks, text, JSON, the wire codec and the
-//! generated documentation all expand from these rows.
+//! Tags and field positions are ExecuTorch's and append-only. A field's type states its role (`In`,
+//! `Out`, …) and its codec. A default makes the field optional on the wire. These rows expand to
+//! the structs, the [`Node`](crate::Node) enum, slot walks, text, JSON, the wire codec and the
+//! generated documentation.
 //!
-//! The brackets behind a row state its [`Effect`](crate::Effect) and its [`Cost`](crate::Cost). A `FloatFunction` maps every element of
-//! `x` in `flt(x)`: its rule and both engines' halves follow from the row, through the functions of its name in the kernels and in
-//! MLX ([`for_each_float_function`](crate::for_each_float_function)).
+//! The brackets behind a row state its [`Effect`](crate::Effect) and its [`Cost`](crate::Cost).
+//! `FloatFunction` marks a function of each element of `x`, computed in `flt(x)`. Its shape rule
+//! and its code in both engines expand from the row
+//! ([`for_each_float_function`](crate::for_each_float_function)). They call the functions of the
+//! same name in the kernels and in MLX.
 //!
-//! Notation in the docs: `promo` is MLX's promotion of the operand types, `flt(d)` is `d` if it is floating and f32 otherwise.
-//! Shapes stand in brackets. Operands broadcast by numpy's rules unless a row says otherwise; negative axes count from the end.
+//! Notation in the docs: `promo` is MLX's promotion of the operand types. `flt(d)` is `d` if it is
+//! floating, else f32. Shapes are in brackets. A formula without `=` gives `out`. Operands
+//! broadcast by numpy's rules unless a row says otherwise; negative axes count from the end.
+//!
+//! Each row has exactly one doc comment, because the macros accept one `#[doc]`. A doc of several
+//! lines is one `/** */`.
 
 /// Expands `$callback! { context rows }` over every node.
 #[macro_export]
@@ -19,25 +26,35 @@ macro_rules! for_each_node {
             $($context)*
             /// Does nothing.
             1 Noop {} [Pure, Free];
-            /// `out = x`, shape and type of `x`; into a mutable buffer's slot this is the buffer's write-back.
+            /// Copies `x`. A copy into a mutable buffer's slot is the buffer's write-back.
             2 IdCopy { x: In, out: Out } [Pure, View(x)];
-            /// `out = alpha * (mat1 @ mat2) + beta * bias`, mat1 `[.., M, K]`, mat2 `[.., K, N]`, floating `promo`; without bias `alpha` and `beta` are ignored.
+            /** `alpha * (mat1 @ mat2) + beta * bias` in `promo`, which must be floating. mat1 is
+                `[.., M, K]`, mat2 `[.., K, N]`. Without bias, `alpha` and `beta` are ignored. */
             3 Addmm { mat1: In, mat2: In, out: Out, bias: Option<In>, alpha: f32 = 1.0, beta: f32 = 1.0 } [Pure, Product(mat1, mat2, out)];
-            /// `out` = the only element of `x`, as a 32-bit integer: bool gives 0 or 1, integers wrap.
+            /// The only element of `x` as a 32-bit integer; bool gives 0 or 1, integers wrap.
             4 ItemInt { x: In, out: OutVid } [Pure, Free];
-            /// `x` with an axis of size 1 inserted at `axis` of the result.
+            /// `x` with an axis of size 1 inserted; `axis` is its place in the result.
             5 ExpandDims { x: In, out: Out, axis: i32 } [Pure, View(x)];
-            /// `x` repeated `reps[i]` times along axis `i`; the shorter of `reps` and the shape is padded with ones on the left.
+            /** Repeats `x` `reps[i]` times along axis `i`. The shorter of `reps` and the shape of
+                `x` is padded on the left with ones. */
             6 Tile { x: In, out: Out, reps: Vec<Int> } [Pure, Stream];
-            /// `out[i..] = x[.., indices[i..], ..]` on `axis`; same ranks, the other axes broadcast; negative indices wrap once.
+            /** `out[.., i, ..] = x[.., indices[.., i, ..], ..]` along `axis`. `x` and `indices`
+                have the same rank; their other axes broadcast. Negative indices wrap once. */
             7 TakeAlongAxis { x: In, indices: In, out: Out, axis: i32 } [Pure, Gather];
-            /// An integer index selects one element of `axis` and drops the axis; a tensor index replaces the axis by its own shape.
+            /** Selects elements of `axis`. An integer index selects one and drops the axis. A
+                tensor index replaces the axis by the shape of the index. */
             8 Take { x: In, out: Out, index: Index, axis: i32 } [Pure, Gather];
-            /// `x * rsqrt(mean(x^2) + eps)` over the last axis in f32, cast to `promo(x, weight)`, then times `weight` `[D]`.
+            /** RMS norm over the last axis: `x * rsqrt(mean(x^2) + eps)` in f32, cast to
+                `promo(x, weight)`, then times `weight` `[D]`. */
             9 RMSNorm { x: In, weight: Option<In>, out: Out, eps: f32 } [Pure, Stream];
-            /// `(x - mean) * rsqrt(var + eps)` over the last axis in f32, cast to `promo`, then times `weight` `[D]` plus `bias` `[D]`.
+            /** Layer norm over the last axis: `(x - mean) * rsqrt(var + eps)` in f32, cast to
+                `promo`, then times `weight` `[D]` plus `bias` `[D]`. */
             10 LayerNorm { x: In, out: Out, weight: Option<In>, bias: Option<In>, eps: f32 } [Pure, Stream];
-            /// Rotates the first `dims` of the last axis of `x` `[B, .., T, D]` by `(t + offset) * scale * base^(-i / (dims/2))`; `freqs` `[dims/2]` gives periods instead of `base`.
+            /** Rotary position embedding. Rotates pairs of the first `dims` elements of the last
+                axis of `x` `[B, .., T, D]`. The angle of pair `i` is
+                `(t + offset) * scale * base^(-i / (dims/2))`. `freqs` `[dims/2]` gives periods
+                instead of `base`. Pairs are `(2i, 2i + 1)` if `traditional`, else
+                `(i, i + dims/2)`. */
             11 Rope {
                 x: In,
                 out: Out,
@@ -48,19 +65,21 @@ macro_rules! for_each_node {
                 base: f32 = 500000.0,
                 scale: f32 = 1.0,
             } [Pure, Stream];
-            /// `softmax(q * scale @ k^T + mask) @ v`; q `[B, Hq, Tq, D]`, k `[B, Hkv, Tk, D]`, v `[B, Hkv, Tk, Dv]`; a bool mask keeps where true; causal is aligned to the last key.
+            /** Attention, `softmax(q * scale @ k^T + mask) @ v`. q is `[B, Hq, Tq, D]`, k
+                `[B, Hkv, Tk, D]`, v `[B, Hkv, Tk, Dv]`. A bool mask keeps positions where it is
+                true. `causal` aligns the last query with the last key. */
             12 Sdpa { q: In, k: In, v: In, out: Out, scale: f32, mask: Option<In>, causal: bool = false } [Pure, Attention(q, k, out)];
             /// `a + b` in `promo`; integers wrap, bool is "or".
             13 Add { a: In, b: In, out: Out } [Pure, Stream];
-            /// `out = a + b`, an error outside of 32 bits.
+            /// `a + b`; an error outside of 32 bits.
             14 AddInt { a: Int, b: Int, out: OutVid } [Pure, Free];
-            /// `out = a - b`, an error outside of 32 bits.
+            /// `a - b`; an error outside of 32 bits.
             15 SubtractInt { a: Int, b: Int, out: OutVid } [Pure, Free];
-            /// `out = a * b`, an error outside of 32 bits.
+            /// `a * b`; an error outside of 32 bits.
             16 MultiplyInt { a: Int, b: Int, out: OutVid } [Pure, Free];
-            /// `out = floor(a / b)`; division by zero is an error.
+            /// `floor(a / b)`; division by zero is an error.
             17 FloorDivideInt { a: Int, b: Int, out: OutVid } [Pure, Free];
-            /// `out` = size `dim` of `a`.
+            /// Size of axis `dim` of `a`.
             18 SymSize { a: In, dim: i32, out: OutVid } [Pure, Free];
             /// `a * b` in `promo`.
             19 Multiply { a: In, b: In, out: Out } [Pure, Stream];
@@ -68,9 +87,11 @@ macro_rules! for_each_node {
             20 Divide { a: In, b: In, out: Out } [Pure, Stream];
             /// `a - b` in `promo`; integers wrap.
             21 Subtract { a: In, b: In, out: Out } [Pure, Stream];
-            /// Cross-correlation, x `[N, L, Ci]`, w `[Co, K, Ci / groups]`, out `[N, Lo, Co]`, floating `promo`.
+            /** Cross-correlation in `promo`, which must be floating. x is `[N, L, Ci]`, w
+                `[Co, K, Ci / groups]`, out `[N, Lo, Co]`. */
             22 Conv1D { x: In, w: In, out: Out, stride: i32 = 1, padding: i32 = 0, dilation: i32 = 1, groups: i32 = 1 } [Pure, Convolution(w, out)];
-            /// Cross-correlation, x `[N, H, W, Ci]`, w `[Co, Kh, Kw, Ci / groups]`, out `[N, Ho, Wo, Co]`, floating `promo`.
+            /** Cross-correlation in `promo`, which must be floating. x is `[N, H, W, Ci]`, w
+                `[Co, Kh, Kw, Ci / groups]`, out `[N, Ho, Wo, Co]`. */
             23 Conv2D {
                 x: In,
                 w: In,
@@ -83,7 +104,8 @@ macro_rules! for_each_node {
                 dilation_w: i32 = 1,
                 groups: i32 = 1,
             } [Pure, Convolution(w, out)];
-            /// Cross-correlation, x `[N, D, H, W, Ci]`, w `[Co, Kd, Kh, Kw, Ci]`, out `[N, Do, Ho, Wo, Co]`, floating `promo`, one group.
+            /** Cross-correlation in `promo`, which must be floating, with one group. x is
+                `[N, D, H, W, Ci]`, w `[Co, Kd, Kh, Kw, Ci]`, out `[N, Do, Ho, Wo, Co]`. */
             24 Conv3D {
                 x: In,
                 w: In,
@@ -99,9 +121,10 @@ macro_rules! for_each_node {
                 dilation_w: i32 = 1,
                 groups: i32 = 1,
             } [Pure, Convolution(w, out)];
-            /// `0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x^3)))` if `approximate` is `tanh`, else `0.5 * x * (1 + erf(x / sqrt(2)))`.
+            /** `0.5 * x * (1 + erf(x / sqrt(2)))`. If `approximate` is `tanh`:
+                `0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x^3)))`. */
             25 Gelu { x: In, out: Out, approximate: String } [Pure, Stream];
-            /// `[start, start + step, ..)` up to `stop`, of `scalar_type` or i32.
+            /// `start, start + step, ..` up to and without `stop`, of `scalar_type` or i32.
             26 ARange { out: Out, start: Int, stop: Int, step: Int, scalar_type: Option<DType> } [Pure, Stream];
             /// `x * sigmoid(x)` in `flt(x)`.
             27 Silu { x: In, out: Out } [Pure, Stream];
@@ -109,27 +132,31 @@ macro_rules! for_each_node {
             28 Sigmoid { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// Hyperbolic tangent in `flt(x)`.
             29 Tanh { x: In, out: Out } [Pure, Stream, FloatFunction];
-            /// `x` without those of `dims` that have size 1; without any axis of size 1 if `dims` is empty.
+            /// Drops the axes in `dims` that have size 1, or all axes of size 1 if `dims` is empty.
             30 Squeeze { x: In, out: Out, dims: Vec<i32> = [] } [Pure, View(x)];
-            /// Parts of `x` along `axis`: chunks of `sizes[0]` if it is the only entry, else sections of those lengths.
+            /** Parts of `x` along `axis`. A single entry of `sizes` is the length of each chunk;
+                several are the lengths of the parts. The last part takes the rest. */
             31 Split { x: In, outs: Vec<Out>, sizes: Vec<Int>, axis: i32 } [Pure, View(x)];
             /// `1 / sqrt(x)` in `flt(x)`.
             32 Rsqrt { x: In, out: Out } [Pure, Stream, FloatFunction];
-            /// The larger element in `promo`; NaN wins.
+            /// Elementwise maximum in `promo`; NaN wins.
             33 Maximum { a: In, b: In, out: Out } [Pure, Stream];
-            /// The smaller element in `promo`; NaN wins.
+            /// Elementwise minimum in `promo`; NaN wins.
             34 Minimum { a: In, b: In, out: Out } [Pure, Stream];
             /// Natural logarithm in `flt(x)`.
             35 Log { x: In, out: Out } [Pure, Stream, FloatFunction];
-            /// `e^(x - max) / sum` along `axis`; `flt(x)` on the last axis, the type of `x` on others; `precise` computes in f32.
+            /** `e^(x - max) / sum` along `axis`, in `flt(x)` on the last axis and in the type of
+                `x` on others. `precise` computes in f32. */
             36 Softmax { x: In, out: Out, axis: i32, precise: bool = false } [Pure, Stream];
-            /// `x` broadcast to `shape`; -1 keeps the size at that place counted from the right.
+            /// `x` broadcast to `shape`; -1 keeps the size of `x`, with axes aligned on the right.
             37 BroadcastTo { x: In, out: Out, shape: Vec<Int> } [Pure, View(x)];
-            /// `x` with `pad_width` (before, after) pairs per axis; mode `constant` fills with `constant_value`, `edge` repeats the border.
+            /** Pads axis `i` of `x` by `pad_width[2i]` elements before and `pad_width[2i + 1]`
+                after. Mode `constant` fills with `constant_value`; `edge` repeats the border. */
             38 Pad { x: In, out: Out, pad_width: Vec<Int>, mode: String, constant_value: f32 = 0.0 } [Pure, Stream];
-            /// `condition ? x : y` in `promo(x, y)`, all three broadcast; the condition is "not zero".
+            /** `condition ? x : y` in `promo(x, y)`; nonzero conditions are true; all three
+                broadcast. */
             39 Where { condition: In, x: In, y: In, out: Out } [Pure, Stream];
-            /// The same elements in row-major order in `shape`; one -1 is inferred.
+            /// `x` in `shape`, elements in row-major order; the size of one -1 is inferred.
             40 Reshape { x: In, out: Out, shape: Vec<Int> } [Pure, View(x)];
             /// `x` with its axes permuted: axis `i` of the result is axis `perm[i]` of `x`.
             41 Transpose { x: In, out: Out, perm: Vec<i32> } [Pure, View(x)];
@@ -137,25 +164,29 @@ macro_rules! for_each_node {
             42 AsStrided { x: In, out: Out, shape: Vec<Int>, strides: Vec<Int>, offset: u64 = 0 } [Pure, View(x)];
             /// `x` in row-major storage.
             43 Contiguous { x: In, out: Out } [Pure, Relayout(x)];
-            /// Slices of `slice_sizes` that start at `indices[k]` along `axes[k]`; the result is the indices' common shape followed by `slice_sizes`.
+            /** Slices of size `slice_sizes` that start at `indices[k]` along `axes[k]`. `out` has
+                the common shape of the indices, followed by `slice_sizes`. */
             44 Gather { x: In, indices: Vec<In>, out: Out, axes: Vec<i32>, slice_sizes: Vec<i32> } [Pure, Gather];
             /// `x[start:stop:step]` along `axis`; both ends clamp; a negative step walks backwards.
             45 Slice { x: In, out: Out, axis: Int, start: Int, stop: Int, step: i32 = 1 } [Pure, View(x)];
-            /// `x` converted to `scalar_type`; floats truncate toward zero to integers, anything not zero is true.
+            /// Converts `x` to `scalar_type`; floats truncate toward zero, nonzero gives true.
             46 AsType { x: In, out: Out, scalar_type: DType } [Pure, Stream];
             /// The tensors joined along `axis` in `promo`.
             47 Concatenate { tensors: Vec<In>, out: Out, axis: i32 } [Pure, Stream];
-            /// `v` rounded to f32 and converted to `scalar_type`, in `shape`.
+            /// `v` in every element of `shape`, rounded to f32, then converted to `scalar_type`.
             48 Full { out: Out, shape: Vec<Int>, v: Float, scalar_type: DType } [Pure, Stream];
-            /// `v` in the shape of `x`, in `scalar_type` or the type of `x`.
+            /// `v` in every element of the shape of `x`, in `scalar_type` or the type of `x`.
             49 FullLike { x: In, out: Out, v: Float, scalar_type: Option<DType> } [Pure, Stream];
-            /// u32 index of the largest element along `axis`; the first of equals; the first NaN wins.
+            /// u32 index of the largest element along `axis`; first NaN, else first of equals.
             50 Argmax { x: In, out: Out, axis: i32, keepdims: bool = false } [Pure, Stream];
-            /// `dst` with `start:stop:step` of `axis` replaced by `update`, which is cast and broadcast; in place if `out` is `dst`.
+            /** `dst` with `start:stop:step` of `axis` replaced by `update`, cast and broadcast. In
+                place if `out` is `dst`. */
             51 SliceUpdate { dst: In, update: In, out: Out, axis: Int, start: Int, stop: Int, step: i32 = 1 } [Pure, Update(update)];
-            /// `dst` with `out[.., indices[i], ..] = update[.., i, ..]` along `axis`; i64 indices `[n]`; the last of equals wins.
+            /** `dst` with `out[.., indices[i], ..] = update[.., i, ..]` along `axis`. Indices are
+                i64 `[n]`; of equal indices the last wins. */
             52 IndexCopy { dst: In, update: In, indices: In, out: Out, axis: i32 } [Pure, Update(update)];
-            /// `w` unpacked to floats by `scales` and `biases`; rows of `w` are little-endian bit streams of `bits`-bit codes in u32 words.
+            /** Unpacks `w` to floats with `scales` and `biases`. A row of `w` is a little-endian
+                bit stream of `bits`-bit codes in u32 words. */
             53 Dequantize {
                 w: In,
                 scales: In,
@@ -179,13 +210,13 @@ macro_rules! for_each_node {
             58 Equal { a: In, b: In, out: Out } [Pure, Stream];
             /// `a != b` in `promo`, bool.
             59 NotEqual { a: In, b: In, out: Out } [Pure, Stream];
-            /// Not, of "is not zero", bool.
+            /// `x == 0`, bool.
             60 LogicalNot { x: In, out: Out } [Pure, Stream];
-            /// And of "is not zero", bool.
+            /// `a != 0 && b != 0`, bool.
             61 LogicalAnd { a: In, b: In, out: Out } [Pure, Stream];
-            /// Or of "is not zero", bool.
+            /// `a != 0 || b != 0`, bool.
             62 LogicalOr { a: In, b: In, out: Out } [Pure, Stream];
-            /// `[n, m]`, 1 where `j <= i + k`, else 0.
+            /// Matrix `[n, m]` of `scalar_type`: 1 where `j <= i + k`, else 0.
             63 Tri { out: Out, n: Int, m: Int, k: i32 = 0, scalar_type: DType } [Pure, Stream];
             /// `x` where `j <= i + k` on the last two axes, else 0.
             64 Tril { x: In, out: Out, k: i32 = 0 } [Pure, Stream];
@@ -231,17 +262,17 @@ macro_rules! for_each_node {
             84 Erf { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// `e^x - 1` in `flt(x)`.
             85 Expm1 { x: In, out: Out } [Pure, Stream, FloatFunction];
-            /// To the nearest, ties to even, at `decimals` decimal places; the type is kept.
+            /// Rounds to `decimals` decimal places, ties to even; the type is kept.
             86 Round { x: In, out: Out, decimals: i32 = 0 } [Pure, Stream];
             /// `1 / x` in `flt(x)`.
             87 Reciprocal { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// Square root in `flt(x)`.
             88 Sqrt { x: In, out: Out } [Pure, Stream, FloatFunction];
-            /// Magnitude; the type is kept.
+            /// Absolute value; the type is kept.
             89 Abs { x: In, out: Out } [Pure, Stream];
             /// `-x`; the type is kept; bool is an error.
             90 Neg { x: In, out: Out } [Pure, Stream];
-            /// Angle of the point (b, a) in `flt(promo)`.
+            /// `atan2(a, b)`, the angle of the point (b, a), in `flt(promo)`.
             91 Atan2 { a: In, b: In, out: Out } [Pure, Stream];
             /// `ln(e^a + e^b)` in `flt(promo)`.
             92 LogAddExp { a: In, b: In, out: Out } [Pure, Stream];
@@ -251,29 +282,31 @@ macro_rules! for_each_node {
             94 Power { a: In, b: In, out: Out } [Pure, Stream];
             /// `ln(sum(e^x))` over `axes` in `flt(x)`; an empty list reduces nothing.
             95 LogSumExp { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false } [Pure, Stream];
-            /// Sum over `axes`, all if empty; bool and integers below 32 bits widen to 32.
+            /// Sum over `axes`, all if empty; bool and integers below 32 bits widen to 32 bits.
             96 Sum { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false } [Pure, Stream];
             /// Mean over `axes`, all if empty, in `flt(x)`.
             97 Mean { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false } [Pure, Stream];
-            /// Mean squared deviation over `axes`, all if empty, divided by `n - ddof`, in `flt(x)`.
+            /// Variance over `axes`, all if empty, with divisor `n - ddof`, in `flt(x)`.
             98 Var { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false, ddof: i32 = 0 } [Pure, Stream];
-            /// Square root of the variance, as in `Var`.
+            /// Standard deviation, the square root of `Var`.
             99 Std { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false, ddof: i32 = 0 } [Pure, Stream];
-            /// Product over `axes`, all if empty; types as in `Sum`.
+            /// Product over `axes`, all if empty; result types as in `Sum`.
             100 Prod { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false } [Pure, Stream];
             /// Largest element over `axes`, all if empty; NaN wins; the type is kept.
             101 Max { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false } [Pure, Stream];
             /// Smallest element over `axes`, all if empty; NaN wins; the type is kept.
             102 Min { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false } [Pure, Stream];
-            /// u32 index of the smallest element along `axis`; the first of equals; the first NaN wins.
+            /// u32 index of the smallest element along `axis`; first NaN, else first of equals.
             103 Argmin { x: In, out: Out, axis: i32, keepdims: bool = false } [Pure, Stream];
-            /// Middle element over `axes`, all if empty; the mean of the two middle ones for an even count; `flt(x)`.
+            /** Median over `axes`, all if empty, in `flt(x)`. An even count gives the mean of the
+                two middle elements. */
             104 Median { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false } [Pure, Stream];
             /// `out = a mod b` with the sign of `b`; `b = 0` is an error.
             105 ModInt { a: Int, b: Int, out: OutVid } [Pure, Free];
             /// `a mod b` with the sign of `b`, in `promo`.
             106 Remainder { a: In, b: In, out: Out } [Pure, Stream];
-            /// Transposed convolution, x `[N, L, Ci]`, w `[Co, K, Ci / groups]`, out `[N, Lo, Co]`.
+            /** Transposed convolution. x is `[N, L, Ci]`, w `[Co, K, Ci / groups]`, out
+                `[N, Lo, Co]`. */
             107 ConvTranspose1D {
                 x: In,
                 w: In,
@@ -284,7 +317,8 @@ macro_rules! for_each_node {
                 output_padding: i32 = 0,
                 groups: i32 = 1,
             } [Pure, Stream];
-            /// Transposed convolution, x `[N, H, W, Ci]`, w `[Co, Kh, Kw, Ci / groups]`, out `[N, Ho, Wo, Co]`.
+            /** Transposed convolution. x is `[N, H, W, Ci]`, w `[Co, Kh, Kw, Ci / groups]`, out
+                `[N, Ho, Wo, Co]`. */
             108 ConvTranspose2D {
                 x: In,
                 w: In,
@@ -299,7 +333,8 @@ macro_rules! for_each_node {
                 output_padding_w: i32 = 0,
                 groups: i32 = 1,
             } [Pure, Stream];
-            /// Transposed convolution, x `[N, D, H, W, Ci]`, w `[Co, Kd, Kh, Kw, Ci]`, out `[N, Do, Ho, Wo, Co]`, one group.
+            /** Transposed convolution with one group. x is `[N, D, H, W, Ci]`, w
+                `[Co, Kd, Kh, Kw, Ci]`, out `[N, Do, Ho, Wo, Co]`. */
             109 ConvTranspose3D {
                 x: In,
                 w: In,
@@ -318,29 +353,33 @@ macro_rules! for_each_node {
                 output_padding_w: i32 = 0,
                 groups: i32 = 1,
             } [Pure, Stream];
-            /// `min(max(x, a_min), a_max)` in `promo`; at least one bound.
+            /// `min(max(x, a_min), a_max)` in `promo`; at least one bound is present.
             110 Clip { x: In, out: Out, a_min: Option<In>, a_max: Option<In> } [Pure, Stream];
-            /// Running sum along `axis`, from the end if `reverse`, shifted by one if not `inclusive`; bool gives i32.
+            /** Cumulative sum along `axis`, from the end if `reverse`; bool gives i32. Element `i`
+                includes `x[i]` if `inclusive`. */
             111 Cumsum { x: In, out: Out, axis: i32, reverse: bool = false, inclusive: bool = true } [Pure, Stream];
             /// The tensors joined along a new axis `axis`, in `promo`.
             112 Stack { tensors: Vec<In>, out: Out, axis: i32 = 0 } [Pure, Stream];
-            /// -1, 0 or 1; NaN gives 0; the type is kept.
+            /// Sign, -1, 0 or 1; NaN gives 0; the type is kept.
             113 Sign { x: In, out: Out } [Pure, Stream];
-            /// Whether any element over `axes` is not zero, all axes if empty; bool.
+            /// True if any element over `axes` is nonzero; all axes if empty; bool.
             114 Any { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false } [Pure, Stream];
-            /// Whether every element over `axes` is not zero, all axes if empty; bool.
+            /// True if every element over `axes` is nonzero; all axes if empty; bool.
             115 All { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false } [Pure, Stream];
             /// Each element repeated `repeats` times along `axis`.
             116 Repeat { x: In, out: Out, repeats: Int, axis: i32 } [Pure, Stream];
-            /// `x` ascending along `axis`, NaN last.
+            /// Sorts `x` in ascending order along `axis`, NaN last.
             117 Sort { x: In, out: Out, axis: i32 } [Pure, Stream];
-            /// u32 permutation that sorts `x` ascending along `axis`, stable, NaN last.
+            /// u32 indices that sort `x` in ascending order along `axis`; stable, NaN last.
             118 Argsort { x: In, out: Out, axis: i32 } [Pure, Stream];
-            /// `x` with the `kth` smallest element of `axis` in its sorted place, smaller ones before it.
+            /** Partitions `x` along `axis`. Element `kth` takes its sorted place, after all smaller
+                elements. */
             119 Partition { x: In, out: Out, kth: Int, axis: i32 } [Pure, Stream];
-            /// u32 permutation that partitions `x` as `Partition` does.
+            /// u32 indices that partition `x` as `Partition` does.
             120 ArgPartition { x: In, out: Out, kth: Int, axis: i32 } [Pure, Stream];
-            /// `x @ dequantize(w)^T`, x `[.., K]`, w `[N, K * bits / 32]`, scales `[N, K / group_size]`; without `transpose`, w is `[K, N * bits / 32]`.
+            /** `x @ dequantize(w)^T`. x is `[.., K]`, w `[N, K * bits / 32]`, scales
+                `[N, K / group_size]`. Without `transpose`: `x @ dequantize(w)` with w
+                `[K, N * bits / 32]`. */
             121 QuantizedMatmul {
                 x: In,
                 w: In,
@@ -352,9 +391,11 @@ macro_rules! for_each_node {
                 mode: QuantMode,
                 transpose: bool = true,
             } [Pure, PackedProduct(x, w, bits, out)];
-            /// `x` with `out[.., indices[p], ..] += updates[p]` along `axis` for every position `p`; same ranks.
+            /** `x` with `out[.., indices[p], ..] += updates[p]` along `axis` for every position
+                `p`. All ranks are equal. */
             122 ScatterAdd { x: In, indices: In, updates: In, out: Out, axis: i32 } [Pure, Stream];
-            /// `a[lhs] @ b[rhs]` over flattened batch axes; a missing index list counts its operand's batch.
+            /** `a[lhs] @ b[rhs]`; indices select matrices of the flattened batch axes. A missing
+                index list selects every matrix of its operand in order. */
             123 GatherMm {
                 a: In,
                 b: In,
@@ -364,7 +405,7 @@ macro_rules! for_each_node {
                 sorted_indices: bool = false,
                 sorted_indices_flag: Option<Int>,
             } [Pure, GatheredProduct(a, out)];
-            /// `GatherMm` with a quantized `w` `[E, N, K * bits / 32]`, as in `QuantizedMatmul`.
+            /// `GatherMm` with quantized `w` `[E, N, K * bits / 32]`, as in `QuantizedMatmul`.
             124 GatherQmm {
                 x: In,
                 w: In,
@@ -380,7 +421,9 @@ macro_rules! for_each_node {
                 sorted_indices: bool = false,
                 sorted_indices_flag: Option<Int>,
             } [Pure, GatheredProduct(x, out)];
-            /// Runs a chain once per index of `scan_axis` of `originals`, with `sliced` set to the slices; stacks `outputs` on `scan_axis`; the body updates `carry` itself.
+            /** Runs a chain once per index of axis `scan_axis` of `originals`. Each step sets
+                `sliced` to the slices at the index. The results in `outputs` are stacked along
+                `scan_axis`. The body updates `carry` itself. */
             125 Scan {
                 originals: Vec<In>,
                 sliced: Vec<Out>,
@@ -389,7 +432,7 @@ macro_rules! for_each_node {
                 body_chain_idx: ChainId,
                 scan_axis: i32 = 1,
             } [RunsChains, Free];
-            /// A Metal kernel given by source text; engines run those they know by name.
+            /// A Metal kernel as source text; engines run the kernels that they know by name.
             126 MetalKernel {
                 name: String,
                 source: String,
@@ -420,11 +463,13 @@ macro_rules! for_each_node {
             130 BitwiseOr { a: In, b: In, out: Out } [Pure, Stream];
             /// `a ^ b` of integers or bool, in `promo`.
             131 BitwiseXor { a: In, b: In, out: Out } [Pure, Stream];
-            /// Runs one of two chains, which write their result slots directly.
+            /// Runs one of two chains; each writes its result slots directly.
             132 If { cond: Int, then_chain_idx: ChainId, else_chain_idx: ChainId } [RunsChains, Free];
-            /// Uniform random bits of `width` bytes in `shape`; with a seed, Threefry-2x32 counters under the key (0, seed).
+            /** Uniform random bits in `shape`, `width` bytes per element. With a seed,
+                Threefry-2x32 counters under the key (0, seed). */
             133 RandomBits { out: Out, shape: Vec<Int>, seed: Option<InVid>, width: i32 = 4 } [Random(seed), Stream];
-            /// Appends k and v `[1, Hkv, T, D]` to the session's cache at `position[0]` and attends with q `[1, Hq, T, D]`.
+            /** Appends k and v `[1, Hkv, T, D]` to the session's cache at `position[0]`. Then
+                attends with q `[1, Hq, T, D]`. */
             134 UpdateAndAttend {
                 q: In,
                 k: In,
