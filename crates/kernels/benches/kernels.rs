@@ -1,4 +1,5 @@
-//! Rates of the kernels that decide decode and prefill speed. Arguments: instruction set and threads (`avx2 1`); both optional.
+//! Rates of the kernels that decide decode and prefill speed. Arguments: instruction set and
+//! threads (`avx2 1`); both optional.
 
 use std::{hint::black_box, time::Instant};
 
@@ -142,7 +143,8 @@ fn heads(pool: &Pool, queries: usize, keys: usize) {
     report(&format!("attention q {queries} k {keys}"), seconds, hkv * keys * d * 4, 4 * hq * queries * keys * d);
 }
 
-/// Single queries over as many caches of a layer as no processor's cache holds: in bf16, then in 8 bits with scales for 32 elements.
+/// Attention of single queries over more layer caches than the processor's cache holds: in bf16,
+/// then in 8 bits with one scale per 32 elements.
 fn caches(pool: &Pool, [hq, hkv, keys]: [usize; 3]) {
     let (d, group) = (64, 32);
     let count = hkv * keys * d;

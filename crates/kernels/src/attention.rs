@@ -43,10 +43,11 @@ const ROWS: usize = 48;
 /// Keys of a task where there are few query rows.
 const SPLIT: usize = 256;
 
-/// `out[B, Hq, Tq, Dv] = softmax(scale · q·kᵀ + mask) · v` for q `[B, Hq, Tq, D]`, k `[B, Hkv, Tk, D]`, v `[B, Hkv, Tk, Dv]`.
+/// `out[B, Hq, Tq, Dv] = softmax(scale · q·kᵀ + mask) · v` for q `[B, Hq, Tq, D]`, k
+/// `[B, Hkv, Tk, D]`, v `[B, Hkv, Tk, Dv]`.
 ///
-/// Query head `h` uses key head `h / (Hq / Hkv)`. All strides are free. Scores and sums are `f32`. A query that sees no key, or
-/// only scores of −∞, gets zeros.
+/// Query head `h` uses key head `h / (Hq / Hkv)`. All strides are free. Scores and sums are `f32`.
+/// The result is zero for a query without visible keys or with only scores of −∞.
 ///
 /// # Errors
 /// [`Error::Size`] if ranks or sizes do not fit, [`Error::Broadcast`] if the mask does not.
@@ -97,7 +98,7 @@ impl Target {
 
 /// Storage of keys and values, `[B, Hkv, Tk, D]`.
 trait Stored: Sync + Sized {
-    /// The type to which weights are rounded before the product with values.
+    /// Rounds weights to this type before the product with values.
     type Weight: Float;
     /// The row access for single queries.
     type Lines: Lines;

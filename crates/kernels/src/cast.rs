@@ -5,8 +5,10 @@ use half::{bf16, f16};
 
 use crate::{Error, Float, Pool, View, ViewMut, elementwise};
 
-/// Conversion of one element: floats truncate toward zero, through 64 bits for u32 and i64 and 32 bits for other integers (NaN and what is
-/// out of range there: its smallest integer, as x86 has it), integers wrap, halves round to nearest even, and anything non-zero (NaN too) is true.
+/// Conversion of one element. Floats truncate toward zero, through i64 for u32 and i64 and through
+/// i32 for other integers. NaN and values outside that type's range give its smallest integer, as
+/// on x86. Integers wrap. Results in f16 and bf16 round to nearest even. Nonzero values, NaN
+/// included, are true.
 pub trait CastTo<D>: Element {
     /// The converted value.
     fn cast_to(self) -> D;

@@ -25,8 +25,9 @@ fn source(axis: WindowAxis, o: usize, tap: usize, input: usize, transposed: bool
     usize::try_from(position).ok().filter(|&position| position < input)
 }
 
-/// A convolution: `x` is `[N, spatial…, C_in]`, `w` is `[C_out, taps…, C_in / groups]` (for both directions), `out` is
-/// `[N, spatial…, C_out]`. Output channels of a group use the input channels of the same group.
+/// A convolution: `x` is `[N, spatial…, C_in]`, `w` is `[C_out, taps…, C_in / groups]` (for both
+/// directions), `out` is `[N, spatial…, C_out]`. Output channels of a group use the input channels
+/// of the same group.
 #[derive(Clone, Debug)]
 pub struct Conv<'a> {
     /// One entry a spatial axis: one to three.

@@ -1,6 +1,7 @@
 //! Maps over one, two or three broadcast operands, copies and fills.
 //!
-//! Every function writes all of `out`; operands broadcast to its shape. A result does not depend on the number of threads.
+//! Every function writes all of `out`; operands broadcast to its shape. A result does not depend on
+//! the number of threads.
 
 mod copy;
 pub mod erased;
@@ -29,7 +30,7 @@ const MOST_LANES: usize = 16;
 /// `step[i]`.
 pub(crate) trait Runs<const N: usize>: Sync {
     /// # Safety
-    /// The `n` elements of each operand are valid, and no other thread touches those that are written.
+    /// The `n` elements of each operand are valid, and no other thread accesses the written ones.
     unsafe fn run<I: Isa>(&self, isa: I, at: [isize; N], step: [isize; N], n: usize);
 }
 
@@ -45,7 +46,7 @@ impl<const N: usize, R: Runs<N>> Kernel for Task<'_, N, R> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let step = self.walk.inner();
-        // SAFETY: the walk stays inside the views it was made from, and tasks cover disjoint ranges of it.
+        // SAFETY: the walk stays inside its views, and tasks cover disjoint ranges of it.
         self.walk.runs(self.start, self.end, |at, n| unsafe { self.runs.run(isa, at, step, n) });
     }
 }
@@ -157,8 +158,8 @@ unsafe fn widen<T: Float, I: Isa>(isa: I, p: *const T, step: isize, n: usize, to
     let mut i = 0;
     while i < n {
         let left = n - i;
-        // SAFETY: `n` elements are readable, as the caller promised; BLOCK is a multiple of LANES, so a vector at `i` fits the
-        // buffer.
+        // SAFETY: `n` elements are readable, as the caller promised; BLOCK is a multiple of LANES,
+        // so a vector at `i` fits the buffer.
         unsafe {
             let v = if left >= I::LANES { T::load(isa, p.add(i)) } else { load_partial(isa, p.add(i), left) };
             isa.store(to.as_mut_ptr().add(i), v);
@@ -225,7 +226,8 @@ unsafe fn zip_lanes<A: Float, B: Float, C: Float, I: Isa>(
     n: usize,
     f: &impl Fn(f32, f32) -> f32,
 ) {
-    // SAFETY: all have `n` elements, or one where `b` is fixed, as the caller promised; the arrays hold a vector.
+    // SAFETY: the caller gives all operands `n` elements, or one for a fixed `b`; the arrays hold a
+    // vector.
     unsafe {
         if fixed {
             let b = (*b).to_f32();

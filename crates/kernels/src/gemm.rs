@@ -9,8 +9,8 @@
 //! `[N, K]` of a linear layer.
 //!
 //! The unit of reading is the *word* of 32 bits: one `f32`, or a *pair* of consecutive bf16 along
-//! K. Pairs need a CPU that multiplies them, and operands that fit bf16 or may be rounded to it
-//! ([`quantized`]). Sizes and strides select one of two paths:
+//! K. Pairs need a CPU with their dot product, and operands in bf16 or with permission to round to
+//! it ([`quantized`]). Sizes and strides select one of two paths:
 //!
 //! - *Skinny* (`skinny`): up to eight rows, or columns, of activations, of one input or of several.
 //!   Activations are widened and laid out once for each kind of weight; nothing is packed. A task
@@ -127,9 +127,11 @@ impl Default for Addmm<'_> {
     }
 }
 
-/// `out[..., M, N] = alpha · a[..., M, K] · b[..., K, N] + beta · bias`; leading axes of `a`, `b` and `bias` broadcast.
+/// `out[..., M, N] = alpha · a[..., M, K] · b[..., K, N] + beta · bias`; leading axes of `a`, `b`
+/// and `bias` broadcast.
 ///
-/// Strides are free: a linear layer passes its weight `[N, K]` permuted, and nothing is transposed in memory.
+/// Strides are free: a linear layer passes its weight `[N, K]` permuted, and nothing is transposed
+/// in memory.
 ///
 /// # Errors
 /// [`Error::Size`] or [`Error::Broadcast`] if the operands do not fit, or a rank is below 2.
@@ -237,7 +239,8 @@ unsafe fn product(team: &mut Team, [m, n, k]: [usize; 3], a: &Dense, b: &Dense, 
     }
 }
 
-/// Every job's `x · rowsᵀ` for `x` `[m, k]`: rows of the jobs are columns of their outputs, and the jobs are `transposed`.
+/// Computes `x · rowsᵀ` of each job for `x` `[m, k]`. A job's rows are the columns of its output,
+/// and all jobs are `transposed`.
 ///
 /// # Safety
 /// The operands have these sizes.
@@ -262,8 +265,9 @@ pub(crate) unsafe fn linear(team: &mut Team, [m, k]: [usize; 2], x: &Dense, jobs
     }
 }
 
-/// As [`linear`] for each input. They have one element type, and their jobs the same operands, which are read once for up to
-/// [`skinny::ROWS`] rows. Each input has the bits that it has alone.
+/// As [`linear`] for each input. All inputs have one element type, and their jobs have the same
+/// operands. Operands are read once for up to [`skinny::ROWS`] rows. Results are bit-identical to
+/// separate calls.
 ///
 /// # Safety
 /// The operands have these sizes.
@@ -292,7 +296,8 @@ fn is_skinny(m: usize, jobs: &[Job]) -> bool {
     m <= skinny::ROWS && operands.all(skinny::readable)
 }
 
-/// Whether the batch is only more rows of `a` against one `b`, as in a linear layer over `[batch, time, features]`.
+/// Whether the batch only adds rows of `a` for one `b`, as in a linear layer over
+/// `[batch, time, features]`.
 fn fold_batch(batch: &Walk<4>, [m, _]: [usize; 2], a: [isize; 2], out: [isize; 2], bias: Option<[isize; 2]>) -> bool {
     let step = batch.inner();
     let follows = |outer: isize, row: isize| m == 1 || outer == row * m as isize;

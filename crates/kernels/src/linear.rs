@@ -60,7 +60,8 @@ pub enum Residual<'a> {
     View(FloatView<'a>),
 }
 
-/// The steps after a product, in this order: `residual + gate · activation(product + bias)`, each optional.
+/// The steps after a product, in this order: `residual + gate · activation(product + bias)`, each
+/// optional.
 ///
 /// Each step rounds to the type of the output, so a layer is bit-identical to its separate steps.
 /// Product and bias are one step.
@@ -70,7 +71,8 @@ pub struct Epilogue<'a> {
     pub bias: Option<FloatView<'a>>,
     /// Applied after the bias.
     pub activation: Option<Unary>,
-    /// A factor that is a product of the same input: `gate.activation(x · gate.weightᵀ + gate.bias)`.
+    /// A factor that is a product of the same input:
+    /// `gate.activation(x · gate.weightᵀ + gate.bias)`.
     pub gate: Option<Gate<'a>>,
     /// Added at the end.
     pub residual: Residual<'a>,
@@ -107,7 +109,8 @@ pub fn layers<X: Float, Y: Float>(pool: &Pool, x: &View<X>, layers: &mut [Layer<
 /// share weights, a weight is read once for up to eight rows.
 ///
 /// # Errors
-/// As [`layers`], and if the layers are no multiple of the inputs; then no output of any input is written.
+/// As [`layers`], and if the number of layers is not a multiple of the number of inputs. Then no
+/// output is written.
 pub fn layers_of_each<X: Float, Y: Float>(pool: &Pool, xs: &[View<X>], layers: &mut [Layer<'_, Y>]) -> Result<(), Error> {
     let each = layers.len() / xs.len().max(1);
     same("layers of several inputs", each * xs.len(), layers.len())?;
@@ -128,7 +131,8 @@ pub fn layers_of_each<X: Float, Y: Float>(pool: &Pool, xs: &[View<X>], layers: &
         let k = xs[start].shape()[1];
         let is_like = |(input, x): &(&gemm::Input, &View<X>)| x.shape()[1] == k && have_same_weights(first.jobs, input.jobs);
         let end = start + inputs.iter().zip(xs).skip(start).take_while(is_like).count().max(1);
-        // SAFETY: the views are inside their data and borrowed until the end; sizes are checked above.
+        // SAFETY: the views are inside their data and borrowed until the end; sizes are checked
+        // above.
         unsafe { gemm::linear_of_each(&mut pool.team(), k, &inputs[start..end]) };
         start = end;
     }

@@ -21,8 +21,8 @@ macro_rules! functions {
             /// All of them.
             pub const ALL: &[Unary] = &[$(Unary::$name),*];
 
-            /// The largest error at `x`: units in the last place of the `f32` result, and an absolute error that may come on top.
-            /// Half a unit is correct rounding.
+            /// The largest error at `x`: units in the last place of the `f32` result, plus an
+            /// absolute error. Half a unit is correct rounding.
             ///
             /// Bounds hold for all finite `f16` and `bf16` inputs with hardware fused multiply-add.
             /// Without it, all but the correctly rounded functions may be one unit worse.
@@ -54,7 +54,8 @@ functions! {
     Relu: by_vectors(functions::relu), |_| ulps(0.5);
     /// x·(1+erf(x/√2))/2
     Gelu: by_vectors(functions::gelu), |x| (4.0, if x < 0.0 { 2f64.powi(-22) * x.abs() } else { 0.0 });
-    /// x·(1+tanh(√(2/π)(x+0.044715x³)))/2; the bound's square comes from the exponential's argument.
+    /// x·(1+tanh(√(2/π)(x+0.044715x³)))/2; the bound grows with x² as the exponential's argument
+    /// does.
     GeluTanh: by_vectors(functions::gelu_tanh), |x| (8.0 + 4.0 * x * x, denormal(x));
     /// Error function.
     Erf: by_vectors(functions::erf), |_| ulps(4.0);
@@ -64,7 +65,8 @@ functions! {
     Cos: by_blocks(functions::cos), |_| ulps(2.0);
     /// Square root.
     Sqrt: by_vectors(functions::sqrt), |_| ulps(0.5);
-    /// 1/√x. The root is off by half a unit, which its reciprocal at most doubles, and the division adds its own.
+    /// 1/√x. The root's error is half a unit; its reciprocal at most doubles it, and the division
+    /// adds half a unit.
     Rsqrt: by_vectors(functions::rsqrt), |_| ulps(1.5);
     /// 1/x
     Reciprocal: by_vectors(functions::reciprocal), |_| ulps(0.5);
@@ -103,7 +105,8 @@ fn ulps(units: f64) -> (f64, f64) {
     (units, 0.0)
 }
 
-/// The absolute error of a factor below the smallest normal `f32`, which is off by one denormal step.
+/// The absolute error of a factor below the smallest normal `f32`, which is off by one denormal
+/// step.
 fn denormal(x: f64) -> f64 {
     x.abs() * 2f64.powi(-149)
 }

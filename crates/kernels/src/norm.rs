@@ -26,8 +26,8 @@ enum Row<'a> {
     LogSoftmax,
 }
 
-/// `out = x · (mean(x²) + eps)^−½ · weight` for each row of `width` elements, in `f32`; rounded to the type of `out` before the weight, too,
-/// as MLX's kernels do.
+/// `out = x · (mean(x²) + eps)^−½ · weight` for each row of `width` elements, in `f32`; also
+/// rounded to the type of `out` before the weight, as in MLX's kernels.
 ///
 /// # Errors
 /// [`Error::Size`] if the lengths do not fit; `weight` is `[width]`.
@@ -42,8 +42,8 @@ pub fn rms_norm<X: Float, Y: Float>(
     scaled(&mut pool.team(), x, width, [weight, None], (false, eps), out)
 }
 
-/// `out = (x − mean) · (var + eps)^−½ · weight + bias` for each row of `width` elements, in `f32`, rounded once, as PyTorch does. The
-/// variance is biased.
+/// `out = (x − mean) · (var + eps)^−½ · weight + bias` for each row of `width` elements, in `f32`,
+/// rounded once, as in PyTorch. The variance is biased.
 ///
 /// # Errors
 /// [`Error::Size`] if the lengths do not fit; `weight` and `bias` are `[width]`.

@@ -27,7 +27,8 @@ impl<'a, T: Element> Lines<'a, T> {
         Ok(Lines { x, axis })
     }
 
-    /// Calls `f(line, write)` for each line, where `write(i, value)` puts element `i` of the line's output.
+    /// Calls `f(line, write)` for each line, where `write(i, value)` puts element `i` of the line's
+    /// output.
     fn run<O: Send>(&self, pool: &Pool, out: &mut [O], f: impl Fn(&[T], &mut dyn FnMut(usize, O)) + Sync) {
         let shape = self.x.shape();
         let length = shape[self.axis];
@@ -59,7 +60,8 @@ impl<'a, T: Element> Lines<'a, T> {
 
     /// Line `i` of those that [`are_rows`](Self::are_rows).
     fn row(&self, i: usize) -> &'a [T] {
-        // SAFETY: the elements of a line are inside the view, whose data is borrowed for `'a`, and follow each other.
+        // SAFETY: the elements of a line are contiguous and inside the view, whose data is borrowed
+        // for `'a`.
         unsafe { std::slice::from_raw_parts(self.x.origin().offset(self.start(i)), self.x.shape()[self.axis]) }
     }
 
@@ -111,8 +113,8 @@ pub fn argsort<T: Ordered>(pool: &Pool, x: &View<T>, axis: usize, out: &mut [u32
     Ok(())
 }
 
-/// Running sums along `axis`: of the elements up to each one, or strictly before it; from the end if `reverse`. Floats
-/// accumulate in `f32`, and integers wrap.
+/// Running sums along `axis`, from the end if `reverse`. Sums include the element itself if
+/// `inclusive`. Floats accumulate in `f32`, and integers wrap.
 ///
 /// # Errors
 /// As [`sort`].
@@ -153,7 +155,8 @@ pub fn cumsum<T: Numeric>(
     Ok(())
 }
 
-/// Lines that are summed at the same time, since each addition waits for the one before it in its line.
+/// Number of lines summed at the same time: within a line, each addition waits for the previous
+/// one.
 const TOGETHER: usize = 4;
 
 /// Elements of each line per block. Lines a power of two apart would evict each other from the

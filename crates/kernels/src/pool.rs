@@ -109,9 +109,11 @@ impl Pool {
         self.cpu.dispatch(kernel)
     }
 
-    /// Calls `f(0)` … `f(tasks - 1)`, each once, in any order and on any threads; returns when all are done.
+    /// Calls `f(0)` … `f(tasks - 1)`, each once, in any order and on any threads; returns when all
+    /// are done.
     ///
-    /// Inside a task of the same pool, and while four other threads use it, all tasks run on the calling thread.
+    /// Inside a task of the same pool, and while four other threads use it, all tasks run on the
+    /// calling thread.
     ///
     /// # Panics
     /// If a task panics, after the others have ended.
@@ -155,21 +157,23 @@ impl Pool {
         Team { pool: self, lease: self.lease(), own: Arena::default() }
     }
 
-    /// Names memory that the next jobs will read. Idle workers prefetch the beginning of it into their caches: some hundred
-    /// kilobytes of the first few pieces.
+    /// Announces memory that the next jobs will read. Idle workers prefetch its beginning into
+    /// their caches: a few hundred kilobytes of the first few pieces.
     pub fn prefetch<'a>(&self, pieces: impl IntoIterator<Item = &'a [u8]>) {
         if !self.workers.is_empty() {
             self.jobs.prefetch.set(pieces);
         }
     }
 
-    /// Cuts `0..len` into ranges of `grain` (the last may be short) and calls `f` for each, in parallel.
+    /// Cuts `0..len` into ranges of `grain` (the last may be short) and calls `f` for each, in
+    /// parallel.
     pub fn run_ranges<F: Fn(Range<usize>) + Sync>(&self, len: usize, grain: usize, f: F) {
         let grain = grain.max(1);
         self.run(len.div_ceil(grain), |i| f(i * grain..len.min((i + 1) * grain)));
     }
 
-    /// Cuts `data` into chunks of `grain` elements and calls `f(chunk number, chunk)` for each, in parallel.
+    /// Cuts `data` into chunks of `grain` elements and calls `f(chunk number, chunk)` for each, in
+    /// parallel.
     pub fn run_chunks<T: Send, F: Fn(usize, &mut [T]) + Sync>(&self, data: &mut [T], grain: usize, f: F) {
         let (len, grain) = (data.len(), grain.max(1));
         let parts = Parts::new(data);
@@ -185,7 +189,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.jobs.stop();
         for worker in self.workers.drain(..) {
-            // A worker catches every panic of its tasks, so there is nothing to learn from the result.
+            // A worker catches every panic of its tasks, so the result carries no information.
             let _ = worker.join();
         }
     }

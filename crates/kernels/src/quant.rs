@@ -17,7 +17,8 @@ pub use dequant::{dequantize, dequantize_rows};
 pub(crate) use gemv::{Kind, Prepared, number_words, rows_times};
 pub(crate) use pairs::read_pairs;
 
-/// How values are coded. A row is one little-endian bit stream, lowest bits first, in whole `u32` words.
+/// Format of packed values. A row is one little-endian bit stream, lowest bits first, in whole
+/// `u32` words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Format {
@@ -132,7 +133,8 @@ impl Scales<'_> {
     }
 }
 
-/// A matrix `[rows, cols]` of packed codes whose groups run along its rows. Sizes are checked when it is made.
+/// A matrix `[rows, cols]` of packed codes whose groups run along its rows. Sizes are checked on
+/// construction.
 #[derive(Clone, Copy, Debug)]
 pub struct QMatrix<'a> {
     format: Format,
@@ -144,7 +146,8 @@ pub struct QMatrix<'a> {
 }
 
 impl<'a> QMatrix<'a> {
-    /// `words` is `[rows, cols · bits / 32]`, `scales` and (affine only) `biases` are `[rows, cols / group]`.
+    /// `words` is `[rows, cols · bits / 32]`, `scales` and (affine only) `biases` are
+    /// `[rows, cols / group]`.
     ///
     /// # Errors
     /// [`Error::Parameter`] for a format outside the table, a missing or unwanted bias, or scales

@@ -1,6 +1,7 @@
 //! Reductions over any axes.
 //!
-//! The order of accumulation follows from the shape and the strides alone. Floats accumulate in `f32`.
+//! The order of accumulation follows from the shape and the strides alone. Floats accumulate in
+//! `f32`.
 
 mod fold;
 mod ops;

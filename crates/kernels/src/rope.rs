@@ -31,14 +31,16 @@ pub struct Rope<'a> {
     pub periods: Option<&'a [f32]>,
 }
 
-/// Rotates each head of `x` `[B, H, T, D]` by its position `(t + offset) · scale`; `offsets` has one entry, or one a batch.
+/// Rotates each head of `x` `[B, H, T, D]` by its position `(t + offset) · scale`; `offsets` has
+/// one entry, or one per batch entry.
 ///
 /// Angles are `f32`. Sines, cosines and each product are rounded to the element type, as in PyTorch
 /// model code and MLX's CPU path. So half-precision results are bit-identical to theirs where the
 /// sines are.
 ///
 /// # Errors
-/// [`Error::Size`] if the ranks, `dims`, `offsets` or `periods` do not fit, [`Error::Parameter`] for odd `dims`.
+/// [`Error::Size`] if the ranks, `dims`, `offsets` or `periods` do not fit, [`Error::Parameter`]
+/// for odd `dims`.
 pub fn rope<T: Float>(pool: &Pool, x: &View<T>, offsets: &[i32], rope: &Rope, out: &mut ViewMut<T>) -> Result<(), Error> {
     same("rank of a rotated tensor", 4, x.rank())?;
     if x.shape() != out.shape() {

@@ -33,7 +33,7 @@ unsafe impl<T: Sync> Send for View<'_, T> {}
 unsafe impl<T: Sync> Sync for View<'_, T> {}
 // SAFETY: a writable view is an exclusive borrow of a slice.
 unsafe impl<T: Send> Send for ViewMut<'_, T> {}
-// SAFETY: through a shared reference a writable view only hands out its pointer, whose use is unsafe.
+// SAFETY: a shared reference to a writable view gives only its pointer, whose use is unsafe.
 unsafe impl<T: Sync> Sync for ViewMut<'_, T> {}
 
 /// The view's lowest and highest element, or `None` on overflow. `Some(None)`: the view is empty.
@@ -61,7 +61,8 @@ fn check(shape: &[usize], strides: &[isize], offset: usize, len: usize) -> Resul
     }
 }
 
-/// Whether distinct indices surely name distinct elements: sorted by stride, each axis steps over all that the smaller ones span.
+/// Whether distinct indices surely name distinct elements. Sorted by stride, each axis must step
+/// over the whole span of the smaller ones.
 fn is_injective(shape: &[usize], strides: &[isize]) -> bool {
     let mut axes: SmallVec<[(usize, usize); 6]> =
         shape.iter().zip(strides).filter(|&(&d, _)| d != 1).map(|(&d, &s)| (s.unsigned_abs(), d)).collect();
@@ -93,7 +94,8 @@ impl<'a, T> View<'a, T> {
     pub fn new(data: &'a [T], shape: &[usize], strides: &[isize], offset: usize) -> Result<View<'a, T>, Error> {
         check(shape, strides, offset, data.len())?;
         let offset = if shape.contains(&0) { 0 } else { offset };
-        // SAFETY: `offset` is the element at index 0, inside `data` by the check; or 0 in an empty view.
+        // SAFETY: `offset` is the element at index 0, inside `data` by the check; or 0 in an empty
+        // view.
         let origin = unsafe { data.as_ptr().add(offset) };
         Ok(View { origin, shape: Shape::from_slice(shape), strides: Strides::from_slice(strides), life: PhantomData })
     }
@@ -133,7 +135,8 @@ impl<'a, T> View<'a, T> {
 
     /// The elements as a slice, if the view is row-major.
     pub fn as_slice(&self) -> Option<&'a [T]> {
-        // SAFETY: `len` consecutive elements from the origin are all inside the data by the check at construction.
+        // SAFETY: `len` consecutive elements from the origin are all inside the data by the check
+        // at construction.
         is_row_major(&self.shape, &self.strides).then(|| unsafe { std::slice::from_raw_parts(self.origin, self.len()) })
     }
 
@@ -267,7 +270,8 @@ impl<T> fmt::Debug for ViewMut<'_, T> {
     }
 }
 
-/// One iteration space over `N` operands with their strides, collapsed to as few axes as they allow.
+/// One iteration space over `N` operands with their strides, collapsed to as few axes as they
+/// allow.
 #[derive(Debug)]
 pub(crate) struct Walk<const N: usize> {
     shape: Shape,
@@ -310,7 +314,8 @@ impl<const N: usize> Walk<N> {
         self.shape.len() == 1
     }
 
-    /// For a copy to operand 0: its two innermost axes, if the other operand's are the wrong way round and long enough to matter.
+    /// For a copy to operand 0: its two innermost axes, if the other operand has them swapped and
+    /// they are long enough to matter.
     pub(crate) fn transposed(&self) -> Option<Transposed<N>> {
         let n = self.shape.len();
         let (outer, inner) = (n.checked_sub(2)?, n - 1);
@@ -329,7 +334,8 @@ impl<const N: usize> Walk<N> {
         self.strides[self.strides.len() - 1]
     }
 
-    /// Calls `f(offsets of each operand, run length)` for the innermost runs that make up elements `start..end` of the space.
+    /// Calls `f(offsets of each operand, run length)` for the innermost runs that make up elements
+    /// `start..end` of the space.
     #[inline(always)]
     pub(crate) fn runs(&self, start: usize, end: usize, mut f: impl FnMut([isize; N], usize)) {
         for (offsets, n) in self.each_run(start, end) {

@@ -17,7 +17,8 @@ use crate::{
 /// Rows that a task decodes.
 const ROWS: usize = 64;
 
-/// Keys or values `[B, Hkv, Tk, D]` in G groups of a row: an element is its code times the scale of its group.
+/// Keys or values `[B, Hkv, Tk, D]` in G groups per row: an element is its code times the scale of
+/// its group.
 #[derive(Clone, Debug)]
 pub struct Coded<'a> {
     /// `[B, Hkv, Tk, G, D / G]`
@@ -101,7 +102,8 @@ impl<'a> Coded<'a> {
 /// [suit](Coded::suits) it. Weights are multiplied by values in `f32`.
 ///
 /// # Errors
-/// As [`attention`](super::attention()); [`Error::Parameter`] for keys or values that do not suit it.
+/// As [`attention`](super::attention()); [`Error::Parameter`] if keys or values do not
+/// [suit](Coded::suits) the queries.
 pub fn attention_over_codes<T: Float>(
     pool: &Pool,
     q: &View<T>,

@@ -62,7 +62,8 @@ pub(super) fn scratch_words([heads, depth, width, keys]: [usize; 4], lines: [usi
 
 /// The rows of keys or values of one head.
 pub(super) trait Lines: Copy {
-    /// `to[head][key]`: products of queries, in pairs where the instruction set has [`Isa::DOT`], and these keys.
+    /// `to[head][key]`: products of the queries and these keys. Queries are in pairs where the
+    /// instruction set has [`Isa::DOT`].
     fn scores<I: Isa>(self, isa: I, s: Shape, queries: &[u32], keys: Range<usize>, to: &mut [f32]);
     /// Elements of a row from `column` on.
     ///
@@ -140,7 +141,7 @@ impl<K: Stored> One<'_, K> {
 
     /// Turns scores into weights; returns their largest score and their sum.
     ///
-    /// Weights are rounded to the element type and their sum is not, as where there are many queries.
+    /// Weights are rounded to the element type, but their sum is not, as for many queries.
     #[inline(always)]
     fn soften<I: Isa>(&self, isa: I, head: usize, keys: Range<usize>, (scores, mask): (&mut [f32], &mut [f32])) -> [f32; 2] {
         let (count, p) = (keys.len(), self.tile.problem);
@@ -326,11 +327,13 @@ impl<S: Float> Lines for RowsInPlace<S> {
 /// Products of a query with four keys, to be summed over the lanes.
 ///
 /// # Safety
-/// `depth` elements of each key are readable, and of the query as many words, or half as many where they are `PAIRS`.
+/// `depth` elements of each key are readable. The query has `depth` readable words, or half as many
+/// with `PAIRS`.
 #[inline(always)]
 unsafe fn products<I: Isa, S: Float, const PAIRS: bool>(isa: I, query: *const u32, keys: [*const S; 4], depth: usize) -> [I::V; 4] {
     let mut sums = [isa.splat(0.0); 4];
-    // SAFETY: the query has `depth` elements and zeros up to a whole step, and each key has `depth`, as the caller promised.
+    // SAFETY: the query has `depth` elements and zeros up to a whole step, and each key has
+    // `depth`, as the caller promised.
     unsafe {
         if PAIRS {
             for at in (0..depth).step_by(2 * I::LANES) {

@@ -1,4 +1,5 @@
-//! A tile of query rows against a range of keys. Query rows run through the lanes; keys, and columns of values, are broadcast.
+//! A tile of query rows against a range of keys. Each lane holds a query row; keys and columns of
+//! values are broadcast.
 
 use std::ops::Range;
 
@@ -186,7 +187,8 @@ impl<K: Stored> Tile<'_, K> {
                     unsafe { q.origin().offset(base).read(self.cpu, from[3], &mut line[..s.depth]) };
                 }
             }
-            // SAFETY: lines hold LANES rows of `steps`, which is a multiple of twice the lanes; so do the queries.
+            // SAFETY: lines hold LANES rows of `steps` elements, and so do the queries. `steps` is
+            // a multiple of twice the lanes.
             unsafe {
                 let (lines, to) = (b.lines.as_mut_ptr(), b.queries.as_mut_ptr().add(first));
                 if s.pairs {
@@ -308,7 +310,8 @@ impl<S: Float> Tile<'_, View<'_, S>> {
                 self.mask_line(row, keys.clone(), &mut line[..keys.len()]);
             }
             for key in (0..keys.len()).step_by(I::LANES) {
-                // SAFETY: lines hold LANES rows of KEYS, a multiple of LANES, and the weights as many.
+                // SAFETY: lines hold LANES rows of KEYS elements, and so do the weights. KEYS is a
+                // multiple of LANES.
                 unsafe {
                     let to = b.weights.as_mut_ptr().add(key * s.rows + first);
                     isa.transpose(b.lines.as_ptr().add(key).cast(), KEYS, to, s.rows);
@@ -318,9 +321,11 @@ impl<S: Float> Tile<'_, View<'_, S>> {
         true
     }
 
-    /// Turns the scores of a vector of rows into weights relative to the rows' maxima so far, and rescales what the rows have.
+    /// Turns the scores of a vector of rows into weights relative to the rows' running maxima.
+    /// Rescales the rows' running sums.
     ///
-    /// Weights are rounded to the element type and their sum is not, as PyTorch's half-precision kernels do it.
+    /// Weights are rounded to the element type, but their sum is not, as in PyTorch's
+    /// half-precision kernels.
     #[inline(always)]
     fn soften<I: Isa>(&self, isa: I, s: Shape, (keys, masked): (Range<usize>, bool), r: usize, b: &mut Buffers) {
         let (width, rows, count) = (s.width, s.rows, keys.len());

@@ -147,7 +147,8 @@ impl<T: Float> Depthwise<'_, T> {
         for &(x, filter) in taps {
             let x = x + shift;
             assert!(x + (N - 1) * step + c + (V - 1) * I::LANES + lanes <= self.x.len(), "a tap reads inside the input");
-            // SAFETY: the elements are inside the input by the assertion; rows of filters are padded to whole vectors.
+            // SAFETY: the elements are inside the input by the assertion; rows of filters are
+            // padded to whole vectors.
             unsafe {
                 let filter = self.filters.as_ptr().add(filter + c);
                 let factors: [I::V; V] = std::array::from_fn(|v| isa.load(filter.add(v * I::LANES)));

@@ -1,7 +1,8 @@
 //! Convolutions as products of filters with inputs, read in place.
 //!
-//! Filters are packed into panels; each tile of outputs has a list of pointers that say where its taps read. A tap that reads
-//! nothing points to zeros. Taps whose inputs follow each other make one run.
+//! Filters are packed into panels; each tile of outputs has a list of pointers that say where its
+//! taps read. A tap outside of the input points to zeros. Taps with consecutive inputs form one
+//! run.
 
 use super::Geometry;
 use crate::{
@@ -251,7 +252,8 @@ impl Kernel for Task<'_> {
             for t in &tiles {
                 let rows = &pointers[t.at..][..t.runs * mr];
                 let x = Inputs { rows, runs: t.runs, row_step: 1, steps: t.steps, panel: words, panel_step: width };
-                // SAFETY: every run has these steps, the panel has all of them, and `sums` has room for the largest tile.
+                // SAFETY: each run has `t.steps` steps, the panel holds the steps of all runs, and
+                // `sums` has room for the largest tile.
                 unsafe { accumulate(isa, &x, width / I::LANES, sums.as_mut_ptr(), width, false) };
                 self.store(isa, t, column..co.min(column + width), &sums, width);
             }

@@ -32,7 +32,8 @@ fn reference<T: Float>(x: &[T], w: &[T], case: &Case, transposed: bool, out: &[u
     let count = |s: &[usize]| s.iter().product::<usize>();
     let ravel = |index: &[usize], shape: &[usize]| index.iter().zip(shape).fold(0, |sum, (i, d)| sum * d + i);
     let mut result = vec![0.0; 2 * count(out) * co];
-    // `near` is the side that the stride multiplies: outputs of a convolution, inputs of a transposed one.
+    // `near` is the side that the stride multiplies: outputs of a convolution, inputs of a
+    // transposed one.
     let (near, far) = if transposed { (case.input, out) } else { (out, case.input) };
     for batch in 0..2 {
         for p in 0..count(near) {

@@ -1,6 +1,8 @@
-//! Elements of any type a block at a time, as `i64` or as `f32`: one loop for all types instead of one for each combination.
+//! Processes elements of any type in blocks of `i64` or `f32`: one loop for all types instead of
+//! one per combination.
 //!
-//! Arithmetic that wraps leaves the same low bits in 64 bits as in fewer, so integers are exact once they are cut to their type.
+//! Wrapping arithmetic in 64 bits gives the same low bits as in fewer, so integers are exact once
+//! truncated to their type.
 
 use flambeau_tensor::Bool;
 use half::{bf16, f16};
@@ -34,7 +36,7 @@ unsafe fn read<T: CastTo<V>, V>(p: *const T, step: isize, to: &mut [V]) {
 /// They are writable, and no other thread touches them.
 unsafe fn write<T, V: CastTo<T>>(p: *mut T, step: isize, from: &[V]) {
     for (i, &v) in from.iter().enumerate() {
-        // SAFETY: the caller makes these elements writable, and no other thread touches them.
+        // SAFETY: the caller makes these elements writable, and no other thread accesses them.
         unsafe { *p.offset(i as isize * step) = v.cast_to() };
     }
 }
@@ -109,14 +111,16 @@ macro_rules! types {
             /// # Safety
             /// The elements `at + i · step` are writable, and no other thread touches them.
             unsafe fn put_ints(self, at: isize, step: isize, from: &[i64]) {
-                // SAFETY: the caller makes these elements writable, and no other thread touches them.
+                // SAFETY: the caller makes these elements writable, and no other thread accesses
+                // them.
                 unsafe { match self { $(Ptr::$name(p) => write(p.offset(at), step, from)),* } }
             }
 
             /// # Safety
             /// As for [`put_ints`](Self::put_ints).
             unsafe fn put_floats(self, at: isize, step: isize, from: &[f32]) {
-                // SAFETY: the caller makes these elements writable, and no other thread touches them.
+                // SAFETY: the caller makes these elements writable, and no other thread accesses
+                // them.
                 unsafe { match self { $(Ptr::$name(p) => write(p.offset(at), step, from)),* } }
             }
         }
@@ -142,7 +146,8 @@ struct Blocks<'a> {
 impl Runs<3> for Blocks<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(&self, _: I, at: [isize; 3], step: [isize; 3], n: usize) {
-        // SAFETY: the caller keeps the `n` elements of each operand valid and, where they are written, its own.
+        // SAFETY: the caller keeps the `n` elements of each operand valid, and no other thread
+        // accesses the written ones.
         unsafe { self.all(at, step, n) }
     }
 }
@@ -160,11 +165,12 @@ impl Blocks<'_> {
     }
 
     /// # Safety
-    /// The `len` elements of each operand are valid, and no other thread touches those that are written.
+    /// The `len` elements of each operand are valid, and no other thread accesses the written ones.
     unsafe fn block(&self, at: [isize; 3], step: [isize; 3], len: usize) {
         let (mut a, mut b): (Ints, Ints) = ([0; BLOCK], [0; BLOCK]);
         let (mut x, mut y): (Floats, Floats) = ([0.0; BLOCK], [0.0; BLOCK]);
-        // SAFETY: the caller keeps the `len` elements of each operand valid and, where they are written, its own.
+        // SAFETY: the caller keeps the `len` elements of each operand valid, and no other thread
+        // accesses the written ones.
         unsafe {
             match self.work {
                 Work::Ints(f) => {
@@ -208,8 +214,8 @@ pub fn map_ints(pool: &Pool, x: &AnyView, out: &mut AnyViewMut, f: &(dyn Fn(&mut
     run(pool, Work::Ints(f), [x, x], out)
 }
 
-/// `out[i] = f(a[i], b[i])` over integers or booleans; `f` leaves the results in its first operand, and they are cut to the output's
-/// type.
+/// `out[i] = f(a[i], b[i])` over integers or booleans; `f` writes its results over its first
+/// operand; they are truncated to the output's type.
 ///
 /// # Errors
 /// [`Error::Broadcast`] if an operand does not broadcast to `out`.

@@ -136,7 +136,8 @@ struct Fused<'a> {
 impl Runs<{ MAX_INPUTS + 1 }> for Fused<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(&self, _: I, at: [isize; MAX_INPUTS + 1], step: [isize; MAX_INPUTS + 1], n: usize) {
-        // SAFETY: the caller keeps the `n` elements of each operand valid and, where they are written, its own.
+        // SAFETY: the caller keeps the `n` elements of each operand valid, and no other thread
+        // accesses the written ones.
         unsafe { self.blocks(at, step, n) }
     }
 }

@@ -268,7 +268,8 @@ impl Block<'_> {
             for (from, to) in [(Some(sums), &mut *lines), (gate, &mut *gate_lines)] {
                 let Some(from) = from else { continue };
                 for row in (0..self.rows.len()).step_by(I::LANES) {
-                    // SAFETY: ROWS and the stride are multiples of LANES, so the blocks are inside both.
+                    // SAFETY: ROWS and the stride are multiples of LANES, so the blocks are inside
+                    // both.
                     unsafe {
                         let from = from.as_ptr().add(row * stride + column);
                         isa.transpose(from.cast(), stride, to.as_mut_ptr().add(row).cast(), ROWS);

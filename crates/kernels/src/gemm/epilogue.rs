@@ -108,7 +108,8 @@ impl<Y: Float> Kernel for Store<'_, Y> {
 /// There are as many.
 #[inline(always)]
 unsafe fn read<I: Isa>(isa: I, from: &[f32], n: usize) -> I::V {
-    // SAFETY: a whole vector is only read where the slice has one; else the `n` elements that the caller says are there.
+    // SAFETY: a whole vector is read only if the slice has one; else only the `n` elements that the
+    // caller guarantees.
     unsafe { if from.len() >= I::LANES { isa.load(from.as_ptr()) } else { load_partial(isa, from.as_ptr(), n) } }
 }
 
@@ -118,7 +119,8 @@ impl<Y: Float> Store<'_, Y> {
     #[inline(always)]
     unsafe fn steps<I: Isa>(&self, isa: I, product: I::V, gate: Option<I::V>, [i, j, n]: [usize; 3]) -> I::V {
         let f = self.epilogue;
-        // SAFETY: `bias` and `residual` have the shape of the output, inside which the caller keeps the elements from `(i, j)` on.
+        // SAFETY: `bias` and `residual` have the output's shape, and the caller keeps the elements
+        // from `(i, j)` on inside it.
         unsafe {
             let mut v = if f.alpha == 1.0 { product } else { isa.mul(product, isa.splat(f.alpha)) };
             if let Some(bias) = &f.bias {

@@ -96,8 +96,8 @@ impl<W: Float> Dots<'_, W> {
         let mut sums = [[isa.splat(0.0); 4]; MR];
         let (whole, fours) = (k / width * width, k / (4 * width) * 4 * width);
         let (per_word, stride) = (if PAIRS { 2 } else { 1 }, self.x.stride);
-        // SAFETY: the caller keeps row `row` of the weights and rows `i..i + MR` of the activations inside the operands; each has
-        // `k` elements.
+        // SAFETY: the caller keeps row `row` of the weights and rows `i..i + MR` of the activations
+        // inside the operands; each has `k` elements.
         unsafe {
             let w = self.w.offset(row as isize * self.step);
             let x = self.x.words.add(i * stride);
@@ -171,8 +171,8 @@ fn combine<I: Isa, const PAIRS: bool>(isa: I, x: I::U, w: I::U, sum: I::V) -> I:
     if PAIRS { isa.dot_bf16(sum, x, w) } else { isa.fma(isa.with_bits(x), isa.with_bits(w), sum) }
 }
 
-/// `x[m, k] · b[k, n]` for `b` whose rows are contiguous: they are added up, each by its factor. `rows` holds `x` as `f32`, each row
-/// `stride` apart.
+/// `x[m, k] · b[k, n]` for `b` with contiguous rows: adds up the rows of `b`, each times its
+/// element of `x`. `rows` holds `x` as `f32`, with rows `stride` apart.
 ///
 /// # Safety
 /// The operands have these sizes.

@@ -126,10 +126,11 @@ impl Operand<'_> {
         if self.words_in_place(k, pairs).is_some() { 0 } else { words(k, pairs).next_multiple_of(16) }
     }
 
-    /// Pointers to the words of `count` rows from `first` on, those beyond `rows` repeating the last.
+    /// Pointers to the words of `count` rows from `first` on; rows beyond `rows` repeat the last.
     ///
     /// # Safety
-    /// The matrix has `rows` rows of `k` elements. The pointers are good as long as the operand and `buffer`.
+    /// The matrix has `rows` rows of `k` elements. The pointers are valid as long as the operand
+    /// and `buffer`.
     pub(crate) unsafe fn rows(
         &self,
         cpu: Cpu,
@@ -217,14 +218,15 @@ impl Columns<'_> {
         }
     }
 
-    /// Packs up to `width` of columns `n`, zeros beyond them, as `[step][width]` words; `panel` has room for a multiple of 16 steps.
+    /// Packs up to `width` of the columns `n` as `[step][width]` words, padded with zeros. `panel`
+    /// has room for a multiple of 16 steps.
     ///
     /// # Safety
     /// The columns are inside the operand and have `k` elements.
     pub(crate) unsafe fn pack(&self, cpu: Cpu, (k, pairs): (usize, bool), n: Range<usize>, width: usize, panel: &mut [u32]) {
         let n = n.start..n.end.min(n.start + width);
-        // SAFETY: the caller ensures that the operand has these columns of `k` elements and that
-        // the panel has room.
+        // SAFETY: the caller ensures that the operand has these columns of `k` elements, and room
+        // in the panel.
         unsafe {
             match self {
                 Columns::Rows(o) => pack_rows(cpu, o, (k, pairs), n, width, panel),
@@ -306,7 +308,8 @@ unsafe fn pack_lines(cpu: Cpu, o: &Operand, (k, pairs): (usize, bool), n: Range<
     }
     let (mut low, mut high) = ([0.0; STRETCH], [0.0; STRETCH]);
     for (step, to) in panel.chunks_exact_mut(width).enumerate().take(words(k, pairs)) {
-        // SAFETY: these lines are below `k`, and the operand has the columns `n`; a panel is not wider than a stretch.
+        // SAFETY: these lines are below `k`, the operand has the columns `n`, and a panel is at
+        // most STRETCH wide.
         unsafe {
             if pairs {
                 o.read(cpu, 2 * step, n.clone(), &mut low);
@@ -319,7 +322,8 @@ unsafe fn pack_lines(cpu: Cpu, o: &Operand, (k, pairs): (usize, bool), n: Range<
     }
 }
 
-/// `panel[step][c]` is elements `2 · step` and the next one of column `n[c]`, for lines of bf16 whose columns are neighbours.
+/// Sets `panel[step][c]` to elements `2 · step` and `2 · step + 1` of column `n[c]`, for contiguous
+/// lines of bf16.
 struct Pair<'a> {
     /// It has `k` lines and columns `n`.
     lines: Dense,

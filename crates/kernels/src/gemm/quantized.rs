@@ -26,7 +26,8 @@ pub fn linear<X: Float, Y: Float>(pool: &Pool, x: &[X], w: &QMatrix, out: &mut [
 }
 
 fn row_major<X: Float>(x: &[X], cols: usize) -> Dense {
-    // SAFETY: every element of a row-major matrix of `cols` columns is inside the slice, which outlives the product.
+    // SAFETY: every element of a row-major matrix of `cols` columns is inside the slice, which
+    // outlives the product.
     unsafe { Dense::new(FloatPtr::reading(x.as_ptr()), [cols as isize, 1]) }
 }
 
@@ -75,9 +76,9 @@ pub struct Gather<'a> {
     pub transpose: bool,
 }
 
-/// `out[i] = x[lhs[i]] · w[rhs[i]]` (transposed where the gather says so): `x` is `[A, M, K]`, `w` stacks E matrices by rows,
-/// `out` is `[I, M, N]`. Neighbouring products that share a weight matrix, or all if they share
-/// the activations, are computed together.
+/// `out[i] = x[lhs[i]] · w[rhs[i]]` (`w` transposed if the gather says so): `x` is `[A, M, K]`, `w`
+/// stacks E matrices by rows, `out` is `[I, M, N]`. Consecutive products that share a weight matrix
+/// are computed together; so are all products if they share the activations.
 ///
 /// # Errors
 /// [`Error::Size`] if the operands do not fit, [`Error::Parameter`] for an index out of range.

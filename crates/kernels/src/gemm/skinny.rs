@@ -1,4 +1,5 @@
-//! Products of few rows of activations with many weights that share them: one preparation, one fork-join.
+//! Products of a few rows of activations with many weight matrices: the rows are prepared once, and
+//! one fork-join computes all.
 
 use std::ops::Range;
 

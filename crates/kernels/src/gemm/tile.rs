@@ -24,7 +24,8 @@ pub(crate) const fn tile(kind: IsaKind) -> (usize, usize) {
 pub(crate) struct Inputs<'a> {
     /// First word of each row of each run; as many a run as the tile has rows.
     pub(crate) rows: &'a [*const u32],
-    /// Stretches of `steps` words whose products are summed; their steps follow each other in the panel.
+    /// Number of runs of `steps` words; their products are summed. Runs are consecutive in the
+    /// panel.
     pub(crate) runs: usize,
     /// Words between steps of a row.
     pub(crate) row_step: usize,
@@ -34,8 +35,8 @@ pub(crate) struct Inputs<'a> {
     pub(crate) panel_step: usize,
 }
 
-/// `c[row, column] = Σ rows · panel`, or added to it, for `vectors` vectors of columns, at most the tile's; rows of `c` are
-/// `stride` apart.
+/// `c[row, column] = Σ rows · panel`, or `+=` with `add`, for `vectors` vectors of columns, at most
+/// the tile's. Rows of `c` are `stride` apart.
 ///
 /// # Safety
 /// Each row holds `steps` words, the panel holds the words of all runs, and the tile is writable.

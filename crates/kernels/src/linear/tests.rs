@@ -133,7 +133,8 @@ fn a_layer_has_the_bits_of_its_steps() {
     }
 }
 
-/// Three layers of one input, of two kinds of weight and one strided output, against the same layers alone.
+/// Three layers of one input, with two kinds of weight and one strided output, equal the same
+/// layers run alone.
 #[test]
 fn layers_of_one_input_do_not_touch_each_other() {
     for (pool, m) in isas().into_iter().flat_map(|p| [(Pool::with_isa(2, p.isa()).unwrap(), 1), (p, 33)]) {

@@ -122,7 +122,7 @@ pub(crate) fn log<I: Isa>(isa: I, x: I::V) -> I::V {
     let tiny = isa.lt(x, isa.splat(f32::MIN_POSITIVE));
     let scaled = isa.select(tiny, isa.mul(x, isa.splat(8_388_608.0)), x);
     let bits = isa.sub_u(isa.bits(scaled), isa.splat_u(0x3f35_04f3));
-    // An arithmetic shift through the sign-extending trick: the exponent field is biased to stay positive.
+    // An arithmetic shift by a logical one: a bias keeps the shifted exponent field positive.
     let n = isa.sub_u(isa.shr(isa.add_u(bits, isa.splat_u(128 << 23)), 23), isa.splat_u(128));
     let n = isa.int_to_float(n);
     let m = isa.with_bits(isa.add_u(isa.and(bits, isa.splat_u(0x007f_ffff)), isa.splat_u(0x3f35_04f3)));
@@ -204,7 +204,7 @@ pub(crate) fn erf<I: Isa>(isa: I, x: I::V) -> I::V {
 const ERF_TAIL: [f32; 8] =
     [1.166_032_5e-6, -3.659_301e-5, 5.157_455_5e-4, -4.373_922_5e-3, 2.530_860_2e-2, -0.108_091_91, -0.633_971_45, -1.128_957_3];
 
-/// x·(½ + r) with the normal distribution's r = erf(x/√2)/2 as a quotient of polynomials, which reaches ½ at the clamp.
+/// x·(½ + r) with r = erf(x/√2)/2 as a quotient of polynomials. r reaches ½ where x is clamped.
 #[inline(always)]
 pub(crate) fn gelu<I: Isa>(isa: I, x: I::V) -> I::V {
     let half = isa.splat(0.5);

@@ -89,8 +89,8 @@ fn total<X: Float, I: Isa>(isa: I, row: &[X], fill: f32, f: impl Fn(I::V, I::V) 
     isa.sum(isa.add(isa.add(sums[0], sums[1]), isa.add(sums[2], sums[3])))
 }
 
-/// What `mean` lacks of the true mean, and the variance. With `corrects` the first is found: a sum of many elements is rounded on the way,
-/// and what is left of them around its mean tells by how much.
+/// The correction of `mean`, and the variance. A long sum is rounded on the way; with `corrects`,
+/// the mean of `x − mean` corrects it, else the correction is 0.
 #[inline(always)]
 fn around<X: Float, I: Isa>(isa: I, row: &[X], mean: f32, corrects: bool) -> (f32, f32) {
     let (n, means) = (row.len() as f32, isa.splat(mean));
@@ -121,8 +121,8 @@ fn around<X: Float, I: Isa>(isa: I, row: &[X], mean: f32, corrects: bool) -> (f3
     (shift, if variance < 0.0 { 0.0 } else { variance })
 }
 
-/// `out = (x − mean) · (mean((x − mean)²) + eps)^−½ · weight + bias`. Where the mean stays, it is 0, and what has no weight yet is rounded to
-/// the type of `out`, too.
+/// `out = (x − mean) · (mean((x − mean)²) + eps)^−½ · weight + bias`. Without `centre`, the mean is
+/// taken as 0, and the value before the weight is also rounded to the type of `out`.
 #[inline(always)]
 pub(super) fn scale<X: Float, Y: Float, I: Isa>(isa: I, row: &[X], out: &mut [Y], s: &Scale) {
     let n = row.len() as f32;

@@ -22,7 +22,8 @@ pub(super) const MOST_THREADS: usize = INSIDE as usize;
 /// Idle looks at the gates before a worker sleeps: some tens of microseconds.
 const SPINS: u32 = 2000;
 
-/// Gate bit: the job is open for workers to enter. The bits below count the workers inside, those above number the job.
+/// Gate bit: the job is open for workers to enter. The bits below count the workers inside, those
+/// above number the job.
 const OPEN: u64 = 1 << 16;
 const INSIDE: u64 = OPEN - 1;
 const TICKET: u64 = OPEN << 1;
@@ -130,7 +131,8 @@ impl Job {
                     if task >= share.end.load(Relaxed) {
                         break;
                     }
-                    // SAFETY: the caller keeps the closure alive, and `Call::of` only takes one that is `Sync`.
+                    // SAFETY: the caller keeps the closure alive, and `Call::of` only takes one
+                    // that is `Sync`.
                     unsafe { (call.call)(call.data, task, worker) };
                 }
             }
@@ -156,7 +158,8 @@ impl Jobs {
         }
     }
 
-    /// Calls `call` for each task, on this thread, as worker 0, and on up to `helpers` workers; returns a task's panic.
+    /// Calls `call` for each task, on this thread, as worker 0, and on up to `helpers` workers;
+    /// returns a task's panic.
     ///
     /// # Safety
     /// This thread owns the job, and the closure behind `call` is alive until this returns.
@@ -222,7 +225,8 @@ impl Jobs {
         let mut seen = [0; JOBS];
         let mut prefetcher = Prefetcher::new(worker, self.jobs[0].shares.len());
         while let Some(job) = self.enter(&mut seen, &mut prefetcher) {
-            // SAFETY: this worker is inside the open job, so its owner neither writes the call nor lets its closure go.
+            // SAFETY: this worker is inside the open job, so its owner neither writes the call nor
+            // drops its closure.
             unsafe { self.jobs[job].take_tasks(*self.jobs[job].call.get(), worker) };
             self.leave(job);
         }

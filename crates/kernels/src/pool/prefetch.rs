@@ -10,7 +10,8 @@ use crate::simd::prefetch;
 /// Pieces that a list holds.
 const PIECES: usize = 8;
 
-/// The most bytes of a piece that a worker prefetches: with a few pieces, part of a second-level cache.
+/// Maximum bytes that a worker prefetches of one piece. A few pieces fill part of a second-level
+/// cache.
 const PART: usize = 128 << 10;
 
 /// Bytes that a worker prefetches between two looks at the gate.
@@ -18,7 +19,7 @@ const STRETCH: usize = 512;
 
 const LINE: usize = 64;
 
-/// Pieces of memory. They are only ever prefetched, which is harmless for any address, so a reader may see parts of two lists.
+/// Pieces of memory. A reader may see parts of two lists: prefetching is harmless for any address.
 #[derive(Default)]
 pub(super) struct List {
     /// Changes with the list; 0 before the first.
@@ -54,7 +55,8 @@ impl Prefetcher {
         Prefetcher { share: (worker, threads), number: 0, piece: 0, done: PART }
     }
 
-    /// Prefetches some of what this worker is likely to read itself, taking the pieces in turn; `false` if nothing is left.
+    /// Prefetches the next stretch of this worker's likely share, taking the pieces in turn.
+    /// `false` if nothing is left.
     pub(super) fn step(&mut self, list: &List) -> bool {
         let number = list.number.load(Acquire);
         if number != self.number {

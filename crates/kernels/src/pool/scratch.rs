@@ -65,7 +65,8 @@ struct Local(UnsafeCell<Scratch>);
 // to one thread.
 unsafe impl Sync for Local {}
 
-/// A pool in the hands of one kernel call. Where the pool has no job left for it, everything runs on the calling thread.
+/// A pool in use by one kernel call. If the pool has no free job, everything runs on the calling
+/// thread.
 pub(crate) struct Team<'p> {
     pub(super) pool: &'p Pool,
     pub(super) lease: Option<Lease<'p>>,
@@ -123,7 +124,8 @@ impl Team<'_> {
         }
     }
 
-    /// Calls `f(task, scratch)` for each task, in parallel; the scratch is the thread's own and has at least `words` words.
+    /// Calls `f(task, scratch)` for each task, in parallel; the scratch is the thread's own and has
+    /// at least `words` words.
     ///
     /// # Panics
     /// If a task panics, after the others have ended.
@@ -142,7 +144,8 @@ impl Team<'_> {
         }
     }
 
-    /// Cuts `0..len` into ranges of `grain` (the last may be short) and calls `f(range, scratch)` for each, as [`run`](Self::run).
+    /// Cuts `0..len` into ranges of `grain` (the last may be short) and calls `f(range, scratch)`
+    /// for each, as [`run`](Self::run).
     pub(crate) fn run_ranges<F: Fn(Range<usize>, &mut [u32]) + Sync>(&mut self, len: usize, grain: usize, words: usize, f: F) {
         self.run(len.div_ceil(grain), words, |i, scratch| f(i * grain..len.min((i + 1) * grain), scratch));
     }

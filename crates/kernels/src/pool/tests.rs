@@ -80,7 +80,8 @@ fn meet((lock, came): &(Mutex<usize>, Condvar), n: usize) -> bool {
 #[test]
 fn each_of_two_callers_gets_a_worker() {
     let pool = Pool::new(3);
-    // Both jobs are open until the last of four tasks begins, and a thread waits in each: two callers and two workers.
+    // Both jobs are open until the last of four tasks begins, and a thread waits in each: two
+    // callers and two workers.
     let place = (Mutex::new(0), Condvar::new());
     let call = || pool.run(2, |_| assert!(meet(&place, 4), "a worker came to each caller"));
     thread::scope(|s| {

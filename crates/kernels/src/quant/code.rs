@@ -17,20 +17,21 @@ pub(super) trait Code: Copy + Send + Sync + 'static {
     const WHOLE: bool = 32 % Self::BITS == 0;
     /// Codes of a word.
     const CODES: usize = 32 / Self::BITS as usize;
-    /// Values of codes of up to five bits in bf16, which is exact, as often as 32 entries hold them.
+    /// Values of all codes of up to five bits as bf16 (exact), repeated to fill 32 entries.
     const VALUES: Option<[u16; 32]>;
 
     /// The scale of [`Code::integers`]. `Some` if all values are multiples of one power of two and
     /// fit 12 bits and a sign.
     const UNIT: Option<f32>;
 
-    /// Halves that are the values of code `j` of the halves of each word, as `i16` in [`Code::UNIT`]s. For whole codes.
+    /// Values of code `j` of each 16-bit half of the words, as `i16` in [`Code::UNIT`]s. Only for
+    /// whole codes.
     fn integers<I: Isa>(isa: I, packed: I::U, j: usize) -> I::U;
 
     /// The meaning of the bytes of [`Code::bytes`], if [`Code::UNIT`] is `Some`.
     const BYTE: Byte = Byte { unit: 1.0, zero: 0.0, activations: if Self::BITS < 8 { 15 } else { 14 } };
 
-    /// A vector of words that [`Code::bytes`] takes codes from: whole ones of the stream, or ones of four codes each.
+    /// A vector of words for [`Code::bytes`]: words of the stream, or words of four codes each.
     ///
     /// # Safety
     /// A vector is readable.
@@ -312,8 +313,8 @@ fn read_scales<I: Isa>(isa: I, format: Format, scales: Scales, start: usize, to:
     }
 }
 
-/// Writes the scales of groups from `start` on as `f32`, and their biases, `-zero · scale` where none are stored. Without either, biases
-/// stay as they are.
+/// Writes the scales and biases of groups from `start` on as `f32`. If no biases are stored, they
+/// are `-zero · scale`; with `zero` 0 they stay unchanged.
 #[inline(always)]
 pub(super) fn read_numbers<I: Isa>(isa: I, w: &QMatrix, start: usize, zero: f32, scales: &mut [f32], biases: &mut [f32]) {
     read_scales(isa, w.format, w.scales, start, scales);
@@ -368,7 +369,8 @@ pub(super) fn widen<T: Float, I: Isa>(isa: I, from: &[T], to: &mut [f32]) {
     }
 }
 
-/// Writes values `start..` of row `row` to `to`, dequantized; `start` is a multiple of 16 or of LANES.
+/// Writes values `start..` of row `row` to `to`, dequantized; `start` is a multiple of 16 or of
+/// LANES.
 #[inline(always)]
 pub(super) fn read_row<C: Code, I: Isa>(isa: I, w: &QMatrix, row: usize, start: usize, to: &mut [f32]) {
     let words = &w.words[row * w.row_words()..];
@@ -385,7 +387,8 @@ pub(super) fn read_row<C: Code, I: Isa>(isa: I, w: &QMatrix, row: usize, start: 
             let bit = (start + at) * C::BITS as usize;
             let mut spill = [0u32; 5];
             let rest = &words[bit / 32..];
-            // SAFETY: 16 bytes are readable from the bit's word on, so from its byte on unless it is in the last of five words.
+            // SAFETY: 16 bytes from the bit's byte on are inside the five words from the bit's word
+            // on.
             let codes = unsafe {
                 if rest.len() >= 5 {
                     C::at(isa, words.as_ptr().cast(), bit)

@@ -60,12 +60,14 @@ unsafe fn write_row(cpu: Cpu, w: &QMatrix, row: usize, out: FloatPtr) {
     for start in (0..w.cols).step_by(SEGMENT) {
         let values = &mut values[..SEGMENT.min(w.cols - start)];
         read(cpu, w, row, start, values);
-        // SAFETY: these columns are inside the row, whose elements the caller made writable and its own.
+        // SAFETY: these columns are inside the row; the caller made its elements writable, and no
+        // other thread accesses them.
         unsafe { out.offset(start as isize).write(cpu, 1, values) };
     }
 }
 
-/// `to` = columns `start..` of a row, dequantized. `start` is a multiple of 16 or of the vector's lanes.
+/// `to` = columns `start..` of a row, dequantized. `start` is a multiple of 16 or of the vector's
+/// lanes.
 pub(crate) fn read(cpu: Cpu, w: &QMatrix, row: usize, start: usize, to: &mut [f32]) {
     with_code!(w.format, C => cpu.dispatch(ReadRow::<C> { w, row, start, to, code: PhantomData }));
 }

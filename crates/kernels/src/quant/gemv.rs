@@ -151,7 +151,8 @@ struct Tile {
 }
 
 impl Tile {
-    /// Block `b` of each row. Memory ahead of them is asked for in the order of its addresses, although the rows are read side by side.
+    /// Pointers to block `b` of each row. Memory ahead is prefetched in the order of its addresses,
+    /// although the rows are read side by side.
     ///
     /// # Safety
     /// The rows exist.
@@ -201,7 +202,7 @@ impl<C: Code> Task<'_, C> {
             row += unsafe {
                 match (self.x.m, rows.end - row) {
                     (1, 4..) if const { I::TILES } => self.four::<I, P>(&common, row),
-                    // Two rows share each load of activations, where there are registers for their sums.
+                    // Two rows share each load of activations if registers suffice for their sums.
                     (2.., 2..) if const { I::TILES && I::LANES == 16 } => self.with_all::<I, P, 2>(&common, row),
                     _ => self.with_all::<I, P, 1>(&common, row),
                 }
@@ -372,7 +373,8 @@ impl<C: Code> Task<'_, C> {
         }
     }
 
-    /// Multiplies sums of products of bytes by the units of their rows of activations, from `m` on, and of the bytes.
+    /// Multiplies sums of byte products by the unit of the bytes and the units of the activation
+    /// rows from `m` on.
     #[inline(always)]
     fn in_units<I: Isa, const MR: usize, const R: usize>(&self, isa: I, m: usize, total: &mut [[I::V; MR]; R]) {
         let units = &self.x.data.as_floats()[self.x.units + m..][..MR];
@@ -400,8 +402,8 @@ impl<C: Code> Task<'_, C> {
         let sums = &self.x.data.as_floats()[self.x.sums..];
         for g in (0..groups).step_by(I::LANES) {
             for (r, total) in total.iter_mut().enumerate() {
-                // SAFETY: the caller makes a vector of numbers readable behind each row's; rows of `sums` are padded to a multiple
-                // of 16.
+                // SAFETY: the caller makes a vector of numbers readable after each row's numbers;
+                // rows of `sums` are padded to a multiple of 16.
                 unsafe {
                     let bias = isa.load(biases.add(r * groups + g));
                     let is_last = groups - g <= I::LANES;

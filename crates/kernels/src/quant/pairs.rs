@@ -14,7 +14,8 @@ const GROUPS: usize = 16;
 /// The most bytes that reading a vector of codes may touch.
 const REACH: usize = 32;
 
-/// `to` = these columns of a row, dequantized and rounded to bf16, two a word. They begin and end with a group.
+/// Dequantizes these columns of a row to `to`, rounded to bf16, two per word. They begin and end
+/// with a group.
 pub(crate) fn read_pairs(cpu: Cpu, w: &QMatrix, row: usize, columns: Range<usize>, to: &mut [u32]) {
     assert!(columns.start <= columns.end && columns.end <= w.cols && row < w.rows, "the columns are inside the matrix");
     assert!(columns.len() <= 2 * to.len(), "the words hold the columns");
@@ -43,7 +44,8 @@ impl<C: Code> Kernel for ReadPairs<'_, C> {
             let zero = self.w.format.zero();
             read_numbers(isa, self.w, number, zero, &mut scales[..count], &mut biases[..count]);
             let numbers = Numbers { first, count, scales, biases };
-            // SAFETY: by the assertions of `read_pairs`, `to` has room for the columns up to these groups' last.
+            // SAFETY: by the assertions of `read_pairs`, `to` has room for the columns up to these
+            // groups' last.
             unsafe {
                 let to = to.add((first - groups.start) * group);
                 match &C::VALUES {
@@ -84,7 +86,8 @@ impl<C: Code> ReadPairs<'_, C> {
         for (g, table) in tables.iter().enumerate().take(n.count) {
             for at in (0..group).step_by(2 * I::LANES) {
                 let bit = (n.first + g) * group + at;
-                // SAFETY: `from` hands out REACH readable bytes, and the caller made the groups' elements writable at `to`.
+                // SAFETY: `from` passes a pointer to REACH readable bytes, and the caller made the
+                // groups' elements writable at `to`.
                 unsafe {
                     let values = self.from(bit * C::BITS as usize, |p, bit| isa.lookup32(C::halves_at(isa, p.add(bit / 8)), table));
                     isa.store(to.add(g * group + at).cast(), isa.with_bits(values));
@@ -103,7 +106,8 @@ impl<C: Code> ReadPairs<'_, C> {
         for g in 0..n.count {
             for at in (0..group).step_by(I::LANES) {
                 let bit = ((n.first + g) * group + at) * C::BITS as usize;
-                // SAFETY: `from` hands out REACH readable bytes, and the caller made the groups' elements writable at `to`.
+                // SAFETY: `from` passes a pointer to REACH readable bytes, and the caller made the
+                // groups' elements writable at `to`.
                 unsafe {
                     let value = self.from(bit, |p, bit| C::value(isa, C::at(isa, p, bit)));
                     isa.store_bf16(to.add(g * group + at), isa.fma(value, isa.splat(n.scales[g]), isa.splat(n.biases[g])));

@@ -193,7 +193,8 @@ impl<F: Float> Folding<'_, F> {
         let mut lanes = [self.empty(isa); V];
         for ([at], n) in self.reduced.each_run(self.elements.start, self.elements.end) {
             for i in 0..n as isize {
-                // SAFETY: the walks stay inside the view, where these outputs' elements are neighbours.
+                // SAFETY: the walks stay inside the view, where these outputs' elements are
+                // neighbours.
                 let line = unsafe { self.origin.offset(base + at + i * step) };
                 for (v, lanes) in lanes.iter_mut().enumerate() {
                     // SAFETY: the walks stay inside the view, where `V` vectors of neighbouring

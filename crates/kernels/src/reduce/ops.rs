@@ -142,7 +142,8 @@ fn count<T>(x: &View<T>, axes: &[usize]) -> usize {
 /// Σ x over `axes`; `out` holds the kept axes row-major. Nothing sums to 0.
 ///
 /// # Errors
-/// [`Error::Parameter`] or [`Error::Size`] if an axis is out of range or repeated, or `out` has another length.
+/// [`Error::Parameter`] or [`Error::Size`] if an axis is out of range or repeated, or `out` has
+/// another length.
 pub fn sum<T: Numeric>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [T]) -> Result<(), Error> {
     finish(&T::totals(pool, x, axes)?, out, T::narrow)
 }
@@ -200,7 +201,8 @@ pub fn var<T: Float + Numeric<Acc = f32>>(pool: &Pool, x: &View<T>, axes: &[usiz
     })
 }
 
-/// The best element and its number; `MAX` for the largest. NaN beats all, and the first of equals wins.
+/// The largest element with `MAX`, else the smallest, and its index. NaN beats all, and the first
+/// of equals wins.
 struct Best<const MAX: bool>;
 
 impl<const MAX: bool> Best<MAX> {
@@ -282,7 +284,8 @@ fn arg<T: Ordered, const MAX: bool>(pool: &Pool, x: &View<T>, axes: &[usize], ou
     finish(&reduce(pool, x, axes, &Best::<MAX>)?, out, |b| b.map_or(0, |(_, i)| i as u32))
 }
 
-/// Number of the largest element over `axes` (row-major among them); the first NaN if there is one, the first of equals.
+/// Index of the largest element over `axes` (row-major among them): the first NaN, else the first
+/// of equals.
 ///
 /// # Errors
 /// As [`max`].

@@ -53,7 +53,8 @@ fn rotations_match_the_definition() {
 #[test]
 fn large_positions_lose_no_more_than_the_angle_does() {
     let spec = Rope { dims: 64, traditional: false, base: 500_000.0, scale: 1.0, periods: None };
-    // An f32 angle near 131 072 is good to 2^-8 of a radian at best; half of that is the rounding of one product.
+    // An f32 angle near 131 072 is accurate to 2^-8 of a radian at best; the rounding of one
+    // product is half of that.
     for pool in isas() {
         check::<f32>(&pool, [1, 1, 2, 64], &[131_070], &spec, false, 2.0 * 131_072.0 * 2f64.powi(-23));
     }

@@ -65,7 +65,8 @@ macro_rules! enter {
                 fn inner<K: Kernel>(isa: Avx512<$extension>, kernel: K) -> K::Out {
                     kernel.run(isa)
                 }
-                // SAFETY: `self` proves AVX-512 and the extension; every CPU with them has the older ones.
+                // SAFETY: `self` proves AVX-512 and the extension; every CPU with them has the
+                // older ones.
                 unsafe { inner(self, kernel) }
             }
         }
@@ -94,7 +95,7 @@ impl Eights {
     }
 }
 
-/// For each word of 16 (each half of 32), the bytes around its first bit and how far to shift them, in 128-bit quarters.
+/// Byte indices and shifts that extract each of 16 words (32 halves), in 128-bit quarters.
 struct Spread {
     bytes: [u8; 64],
     words: [u32; 16],

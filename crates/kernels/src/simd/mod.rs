@@ -29,7 +29,8 @@ pub enum IsaKind {
     Portable,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
-    /// x86-64 with AVX-512 F, BW, DQ and VL; dot products of BF16 and of bytes where the CPU has them.
+    /// x86-64 with AVX-512 F, BW, DQ and VL; dot products of BF16 and of bytes where the CPU has
+    /// them.
     Avx512,
     /// 64-bit Arm.
     Neon,
@@ -40,7 +41,8 @@ impl IsaKind {
     pub const ALL: [IsaKind; 4] = [IsaKind::Portable, IsaKind::Avx2, IsaKind::Avx512, IsaKind::Neon];
 }
 
-/// Begins to bring the cache line at `p`, any address, into the core's second-level cache, where there is a way to ask.
+/// Prefetches the cache line at `p`, any address, into the core's second-level cache, if the
+/// platform can.
 #[inline(always)]
 pub(crate) fn prefetch(p: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -53,7 +55,8 @@ pub(crate) fn prefetch(p: *const u8) {
     let _ = p;
 }
 
-/// Vector operations of one instruction set. Lane `i` of a result depends on lane `i` of the operands unless stated.
+/// Vector operations of one instruction set. Lane `i` of a result depends on lane `i` of the
+/// operands unless stated.
 pub trait Isa: Copy + Send + Sync + 'static {
     /// `LANES` values of `f32`.
     type V: Copy;
@@ -65,7 +68,7 @@ pub trait Isa: Copy + Send + Sync + 'static {
     const LANES: usize;
     /// Which instruction set this is.
     const KIND: IsaKind;
-    /// Whether kernels that take several rows at once are worth compiling: there are registers to hold them.
+    /// Whether to compile kernels over several rows at once: registers suffice to hold the rows.
     const TILES: bool = true;
 
     /// All lanes `x`.
@@ -122,7 +125,8 @@ pub trait Isa: Copy + Send + Sync + 'static {
     fn sum4(self, a: [Self::V; 4]) -> [f32; 4] {
         a.map(|a| self.sum(a))
     }
-    /// Begins to bring the cache line at `p`, any address, into the core's second-level cache, where there is a way to ask.
+    /// Prefetches the cache line at `p`, any address, into the core's second-level cache, if the
+    /// platform can.
     #[inline(always)]
     fn prefetch(self, _p: *const u8) {}
     /// Largest lane.
@@ -173,7 +177,8 @@ pub trait Isa: Copy + Send + Sync + 'static {
         self.int_to_float(self.and(a, self.splat_u(15)))
     }
 
-    /// Whether [`Isa::dot_bf16`] is one instruction; it then takes subnormals for zero, as does [`Isa::store_bf16`].
+    /// Whether [`Isa::dot_bf16`] is one instruction; it then takes subnormals for zero, as does
+    /// [`Isa::store_bf16`].
     const DOT: bool = false;
     /// Each lane of `sum` plus the products of both halves of its words, as bf16.
     #[inline(always)]
@@ -185,14 +190,16 @@ pub trait Isa: Copy + Send + Sync + 'static {
     }
     /// Whether [`Isa::dot_i16`] is made of instructions for it.
     const DOT_I16: bool = false;
-    /// Each lane of `sum`, an `i32`, plus the products of both halves of its words, as `i16`; wrapping.
+    /// Each lane of `sum`, an `i32`, plus the products of both halves of its words, as `i16`;
+    /// wrapping.
     #[inline(always)]
     fn dot_i16(self, sum: Self::U, a: Self::U, b: Self::U) -> Self::U {
         words::dot_i16(self, sum, a, b)
     }
     /// Whether [`Isa::dot_bytes`] and [`Isa::unpack_bytes`] are made of instructions for them.
     const DOT_BYTES: bool = false;
-    /// Each lane of `sum`, an `i32`, plus the products of the bytes of its words, unsigned in `a` and signed in `b`; wrapping.
+    /// Each lane of `sum`, an `i32`, plus the products of the bytes of its words, unsigned in `a`
+    /// and signed in `b`; wrapping.
     #[inline(always)]
     fn dot_bytes(self, sum: Self::U, a: Self::U, b: Self::U) -> Self::U {
         words::dot_bytes(self, sum, a, b)
@@ -215,7 +222,8 @@ pub trait Isa: Copy + Send + Sync + 'static {
     fn lookup32(self, a: Self::U, table: &[u16; 32]) -> Self::U {
         words::map(self, a, |w| u32::from(table[w as usize & 31]) | u32::from(table[(w >> 16) as usize & 31]) << 16)
     }
-    /// Lane `i` holds, in its low bits, bits `i·BITS..` of the stream at `p`; at least `BITS`, the others are noise.
+    /// The low `BITS` bits of lane `i` are bits `i·BITS..` of the stream at `p`; higher bits are
+    /// arbitrary.
     /// # Safety
     /// 16 bytes are readable at `p`; `BITS` is 1 to 8.
     #[inline(always)]
@@ -226,7 +234,8 @@ pub trait Isa: Copy + Send + Sync + 'static {
         // SAFETY: LANES is at most 16.
         unsafe { self.load_u(words.as_ptr()) }
     }
-    /// Half `i` holds, in its low bits, bits `i·BITS..` of the stream at `p`; at least `BITS`, the others are noise.
+    /// The low `BITS` bits of half `i` are bits `i·BITS..` of the stream at `p`; higher bits are
+    /// arbitrary.
     /// # Safety
     /// 32 bytes are readable at `p`; `BITS` is 1 to 8.
     #[inline(always)]
@@ -419,7 +428,8 @@ impl Cpu {
         }
     }
 
-    /// [`Cpu::dispatch`] with the BF16 dot product, for kernels of pairs of bf16, which are compiled for nothing else.
+    /// [`Cpu::dispatch`] with the BF16 dot product, for kernels of bf16 pairs. They are compiled
+    /// only for it.
     ///
     /// # Panics
     /// Where [`Cpu::has_dot`] is false.
@@ -445,7 +455,8 @@ impl Cpu {
         }
     }
 
-    /// [`Cpu::dispatch`] for kernels that leave vectors to the compiler: it makes no better ones of AVX-512 than of AVX2.
+    /// [`Cpu::dispatch`] for kernels that the compiler vectorizes: with AVX-512 it does no better
+    /// than with AVX2.
     #[inline(always)]
     pub(crate) fn dispatch_plain<K: Kernel>(self, kernel: K) -> K::Out {
         match self {

@@ -37,7 +37,8 @@ macro_rules! lanes {
 }
 
 impl Portable {
-    /// Out of line, as the other instruction sets are: a kernel is compiled once, however many call it.
+    /// Not inlined, as for the other instruction sets: a kernel is compiled once, for all its
+    /// callers.
     #[inline(never)]
     pub(crate) fn enter<K: Kernel>(self, kernel: K) -> K::Out {
         kernel.run(self)

@@ -234,7 +234,8 @@ fn least_exponent<I: Isa>(isa: I, x: &[f32]) -> u32 {
     (isa.max_lane(largest).to_bits() & EXPONENT).saturating_sub(FARTHEST << 23).max(LEAST)
 }
 
-/// The most integers of a lane in a block: of a group of 128 in eight lanes, or of sixteen codes in a word.
+/// Maximum integers of a lane in a block: a group of 128 in eight lanes, or sixteen codes in a
+/// word.
 const MOST_INTEGERS: usize = 16;
 
 /// Words of the upper, signed, and of the lower bytes of four integers each.

@@ -13,15 +13,17 @@ pub(super) trait Products<C: Code> {
     const BEYOND: usize = 0;
     /// Whether there are registers for four rows with one row of activations.
     const FOUR_ROWS: bool = true;
-    /// The group, counted from the block's first, that a lane's codes belong to, for groups of 2^`shift`.
+    /// Group of a lane's codes, counted from the block's first, for groups of 2^`shift` codes.
     fn group_of(lane: usize, shift: u32) -> usize {
         (lane * C::CODES) >> shift
     }
 
-    /// Products of one block of `R` rows with `MR` rows of activations, without scales and without the units of rows and bytes.
+    /// Products of one block of `R` rows with `MR` rows of activations, without scales and the
+    /// units of rows and bytes.
     ///
     /// # Safety
-    /// The blocks, with [`Products::BEYOND`] bytes, and the activations, `x_stride` apart, are readable.
+    /// The blocks plus [`Products::BEYOND`] bytes are readable, and so are the activations, with
+    /// rows `x_stride` apart.
     unsafe fn sums<I: Isa, const MR: usize, const R: usize>(
         isa: I,
         streams: [*const u8; R],
@@ -182,7 +184,8 @@ impl<C: Code, const VECTORS: usize> Products<C> for OrderIntegers<VECTORS> {
     }
 }
 
-/// Sums of products of integers as floats, by the units of the activations, `stride` apart, and of the codes.
+/// Converts sums of integer products to floats and multiplies them by the units of the codes and of
+/// the activations. The activations' units are `stride` apart.
 ///
 /// # Safety
 /// A vector of units is readable in each row.
