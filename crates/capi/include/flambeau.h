@@ -482,6 +482,51 @@ FLB_API FLB_NODISCARD flb_error *flb_transcript_segment(
 /* Frees the transcript with its texts. No other thread may use it. */
 FLB_API void flb_transcript_free(flb_transcript *transcript);
 
+/* ---- Delegates ---- */
+
+/* The payload of one call to ExecuTorch's MLX backend, ready to run, with state of its own. It
+ * is for runtimes that read .pte files by themselves, such as ExecuTorch. */
+typedef struct flb_delegate flb_delegate;
+
+/* Memory that a callback lends. It must live and must not change until the library calls
+ * `release(context)`, once. Where `release` is NULL, it must stay until the delegate is freed. */
+typedef struct flb_lent {
+  const void *data;
+  size_t size;
+  flb_release release;
+  void *context;
+} flb_lent;
+
+/* Lends the weights under a key: writes them to `*lent` and returns 0. Another result says that
+ * there are none. */
+typedef int32_t (*flb_find)(void *context, const char *key, flb_lent *lent);
+
+/* Loads a delegate from its payload of `size` bytes, which are read during the call only. `find`
+ * is called with `context` during the call, once for each weight at least; it may be NULL where
+ * there are no weights. The caller owns `*out`. Any thread. */
+FLB_API FLB_NODISCARD flb_error *flb_delegate_load(
+    const flb_engine *engine, const void *payload, size_t size, flb_find find, void *context,
+    flb_delegate **out);
+
+/* Number of inputs. Any thread. */
+FLB_API size_t flb_delegate_input_count(const flb_delegate *delegate);
+
+/* Number of outputs. Any thread. */
+FLB_API size_t flb_delegate_output_count(const flb_delegate *delegate);
+
+/* Runs a delegate on `count` inputs, tensors and integers of 32 bits in the order of the
+ * backend's call. The results are in `*out`, in that order too; the caller owns it. Any thread;
+ * threads that share a delegate take turns. */
+FLB_API FLB_NODISCARD flb_error *flb_delegate_run(
+    const flb_delegate *delegate, const flb_value *inputs, size_t count, flb_values **out);
+
+/* Sets the state of a delegate back to what loading left. Any thread; waits for a run in
+ * progress. */
+FLB_API FLB_NODISCARD flb_error *flb_delegate_reset(const flb_delegate *delegate);
+
+/* Frees the delegate with its state. No other thread may use it. */
+FLB_API void flb_delegate_free(flb_delegate *delegate);
+
 #ifdef __cplusplus
 }
 #endif

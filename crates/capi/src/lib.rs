@@ -4,6 +4,7 @@
 //! [`border::entry`], which catches panics, and reports failures as owned error objects.
 
 mod border;
+mod delegate;
 mod engine;
 mod error;
 mod language;

@@ -233,17 +233,7 @@ unsafe extern "C" fn flb_method_run(
         // SAFETY: as above.
         let inputs = unsafe { border::array(inputs, count, "inputs")? };
         // SAFETY: as above.
-        let read = inputs.iter().map(|input| unsafe { input.read() });
-        let arguments = if method.is_stateless {
-            read.collect::<Result<Vec<_>, _>>()?
-        } else {
-            // State may keep an argument, and C may write to its memory after the run.
-            let own = |value| match value {
-                Value::Tensor(tensor) => value::copied(&tensor).map(Value::Tensor),
-                other => Ok(other),
-            };
-            read.map(|value| value.and_then(own)).collect::<Result<Vec<_>, _>>()?
-        };
+        let arguments = unsafe { value::arguments(inputs, method.is_stateless)? };
         let results = border::lock(&method.method, "method")?.run(&arguments)?;
         out.give(Values::new(results, &arguments)?);
         Ok(())

@@ -66,6 +66,23 @@ impl RawValue {
     }
 }
 
+/// The arguments of a run. Tensors are read where they are if the callee is stateless. Otherwise state may keep an argument, and C may
+/// write to its memory after the run, so tensors are copied.
+///
+/// # Errors
+/// As [`RawValue::read`].
+///
+/// # Safety
+/// As [`RawValue::read`] for each input.
+pub(crate) unsafe fn arguments(inputs: &[RawValue], is_stateless: bool) -> Result<Vec<Value>, Failure> {
+    let own = |value| match value {
+        Value::Tensor(tensor) if !is_stateless => copied(&tensor).map(Value::Tensor),
+        other => Ok(other),
+    };
+    // SAFETY: passed on to the caller.
+    inputs.iter().map(|input| unsafe { input.read() }.and_then(own)).collect()
+}
+
 /// A tensor with memory of its own.
 pub(crate) fn copied(tensor: &Tensor) -> Result<Tensor, Failure> {
     let bytes = AlignedBytes::copy_of(tensor.bytes()).into_bytes();

@@ -58,6 +58,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         add("threads", threads);
         add("generation", generation);
         add("chat", chat);
+        add("delegate", delegate);
         add("speech", speech);
         add("transcribe", transcribe);
         add("header_is_cpp", header_is_cpp);
@@ -139,6 +140,19 @@ fn chat(setup: Setup) {
     let so_far = [("user", "where is the cat ?"), ("assistant", first.as_str()), ("user", "where is a dog ?")];
     let second = answer(flags, |model| conversation(model, &so_far), 512, false);
     assert_eq!(output, format!("{first}\n{second}\n"));
+}
+
+/// A delegate without the program around it.
+fn delegate(setup: Setup) {
+    let program = flambeau::runtime::Program::open(mlp()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = program.file();
+    let delegate = &file.plan("forward").unwrap().delegates[0];
+    std::fs::write(folder.path().join("payload"), file.delegate_payload(delegate)).unwrap();
+    for key in file.named_data.keys() {
+        std::fs::write(folder.path().join(key.replace('/', "_")), program.named(key).unwrap()).unwrap();
+    }
+    assert_eq!(setup.c99("tests/c/delegate.c").run(&[folder.path().to_str().unwrap()]), "all hold\n");
 }
 
 /// A file of the committed case of a model of speech.

@@ -1,0 +1,168 @@
+//! Delegates by themselves: payloads of ExecuTorch's MLX backend, for runtimes that read `.pte` files on their own.
+
+use std::{
+    ffi::{c_char, c_void},
+    sync::{Arc, Mutex},
+};
+
+use flambeau::{
+    engine::{Constants, EngineError, LoadOptions, Session, Value as EngineValue},
+    ir,
+    runtime::Value,
+    tensor::Bytes,
+    wire::mlx,
+};
+
+use crate::{
+    border::{self, Out},
+    engine::EngineHandle,
+    error::{Failure, Kind},
+    tensor::{Loan, Release},
+    value::{self, RawValue, Values},
+};
+
+/// `flb_lent`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct RawLent {
+    data: *const c_void,
+    size: usize,
+    release: Release,
+    context: *mut c_void,
+}
+
+/// `flb_find`: writes the memory under a key to `lent`; another result than 0 says that there is none.
+type Find = Option<unsafe extern "C" fn(context: *mut c_void, key: *const c_char, lent: *mut RawLent) -> i32>;
+
+/// Weights that C lends by key.
+struct Lender {
+    find: Find,
+    context: *mut c_void,
+}
+
+impl Constants for Lender {
+    fn get(&self, key: &str) -> Option<Bytes> {
+        let key = border::c_string(key.to_owned());
+        let mut lent = RawLent { data: std::ptr::null(), size: 0, release: None, context: std::ptr::null_mut() };
+        // SAFETY: the caller of `flb_delegate_load` gave both for this use; key and place live during the call.
+        let found = unsafe { self.find?(self.context, key.as_ptr(), &mut lent) };
+        if found != 0 {
+            return None;
+        }
+        // SAFETY: the callback has lent this memory, as the header asks.
+        unsafe { Loan::new(lent.data, lent.size, lent.release, lent.context) }.bytes().ok()
+    }
+}
+
+/// The object behind `flb_delegate`.
+struct DelegateHandle {
+    session: Mutex<Box<dyn Session>>,
+    inputs: usize,
+    outputs: usize,
+    /// Whether runs hand nothing on to later ones, so that arguments may be read where they are.
+    is_stateless: bool,
+}
+
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<DelegateHandle>();
+};
+
+/// # Safety
+/// The pointers are as the header says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flb_delegate_load(
+    engine: *const EngineHandle,
+    payload: *const c_void,
+    size: usize,
+    find: Find,
+    context: *mut c_void,
+    out: *mut *mut DelegateHandle,
+) -> *mut Failure {
+    border::entry(|| {
+        // SAFETY: the caller keeps what the header asks of arguments.
+        let (out, engine) = unsafe { (Out::handle(out, "out")?, border::object(engine, "engine")?) };
+        // SAFETY: as above.
+        let payload = unsafe { border::array(payload.cast::<u8>(), size, "payload")? };
+        let load = |error: &dyn std::fmt::Display| Failure::new(Kind::Load, error);
+        let graph = ir::check(mlx::decode(payload).map_err(|error| load(&error))?).map_err(|error| load(&error))?;
+        let (inputs, outputs, is_stateless) = (graph.inputs.len(), graph.outputs.len(), graph.buffers.is_empty());
+        let lender = Lender { find, context };
+        let session = engine.engine.load(Arc::new(graph), &lender, &LoadOptions::default()).map_err(|error| load(&error))?;
+        out.give(DelegateHandle { session: Mutex::new(session), inputs, outputs, is_stateless });
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `delegate` is null or was not freed.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flb_delegate_input_count(delegate: *const DelegateHandle) -> usize {
+    // SAFETY: the caller keeps what the header asks of handles.
+    unsafe { delegate.as_ref() }.map_or(0, |delegate| delegate.inputs)
+}
+
+/// # Safety
+/// As [`flb_delegate_input_count`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flb_delegate_output_count(delegate: *const DelegateHandle) -> usize {
+    // SAFETY: the caller keeps what the header asks of handles.
+    unsafe { delegate.as_ref() }.map_or(0, |delegate| delegate.outputs)
+}
+
+/// # Safety
+/// The pointers are as the header says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flb_delegate_run(
+    delegate: *const DelegateHandle,
+    inputs: *const RawValue,
+    count: usize,
+    out: *mut *mut Values,
+) -> *mut Failure {
+    border::entry(|| {
+        // SAFETY: the caller keeps what the header asks of arguments.
+        let (out, delegate) = unsafe { (Out::handle(out, "out")?, border::object(delegate, "delegate")?) };
+        // SAFETY: as above.
+        let inputs = unsafe { border::array(inputs, count, "inputs")? };
+        // SAFETY: as above.
+        let arguments = unsafe { value::arguments(inputs, delegate.is_stateless)? };
+        let converted = arguments.iter().enumerate().map(|(index, value)| match value {
+            Value::Tensor(tensor) => Ok(EngineValue::Tensor(tensor.clone())),
+            Value::Int(integer) => i32::try_from(*integer)
+                .map(EngineValue::Int)
+                .map_err(|_| Failure::input(format!("input {index} is {integer}, which has more than 32 bits"))),
+            other => Err(Failure::input(format!("input {index} is {}, expected a tensor or an integer", other.describe()))),
+        });
+        let converted = converted.collect::<Result<Vec<_>, _>>()?;
+        let results = border::lock(&delegate.session, "delegate")?.run(&converted).map_err(|error| {
+            let kind = if matches!(error, EngineError::Arguments(_)) { Kind::Input } else { Kind::Execution };
+            Failure::new(kind, error)
+        })?;
+        let results = results.into_iter().map(|result| match result {
+            EngineValue::Tensor(tensor) => Value::Tensor(tensor),
+            EngineValue::Int(integer) => Value::Int(integer.into()),
+        });
+        out.give(Values::new(results.collect(), &arguments)?);
+        Ok(())
+    })
+}
+
+/// # Safety
+/// The pointers are as the header says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flb_delegate_reset(delegate: *const DelegateHandle) -> *mut Failure {
+    border::entry(|| {
+        // SAFETY: the caller keeps what the header asks of arguments.
+        let delegate = unsafe { border::object(delegate, "delegate")? };
+        border::lock(&delegate.session, "delegate")?.reset();
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As [`flb_delegate_input_count`]; the pointer is not used afterwards.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flb_delegate_free(delegate: *mut DelegateHandle) {
+    // SAFETY: the caller gives up the only pointer to an object that this library boxed.
+    unsafe { border::free(delegate) }
+}
