@@ -53,7 +53,8 @@ inline std::optional<mx::array> maybe(fl_array handle) {
   return handle ? std::optional<mx::array>(get(handle)) : std::nullopt;
 }
 
-// Computes the arrays and all they depend on. On MLX's CPU backend, a step for which the memory limit leaves no room is refused.
+// Computes the arrays and all their inputs. On MLX's CPU backend, refuses a step that would exceed
+// the memory limit.
 void evaluate(const std::vector<mx::array>& wanted, bool is_async);
 
 // A new handle; the count of live ones grows.

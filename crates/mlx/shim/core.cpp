@@ -175,7 +175,8 @@ int fl_use_device(int is_gpu, int index) {
     // setting must precede the first product.
     setenv("MLX_ENABLE_TF32", "0", /* overwrite */ 0);
     current = mx::new_stream(device);
-    // MLX keeps compiled functions apart by the thread's default stream. One that appeared later would make it trace them again.
+    // MLX keys compiled functions by the thread's default stream. A default stream created later
+    // would cause retracing.
     mx::default_stream(mx::default_device());
   });
 }
@@ -210,7 +211,8 @@ int64_t fl_live_arrays() {
 }
 
 int fl_array_new(void* data, fl_ints shape, int dtype, fl_release release, void* context, fl_array* out) {
-  // The constructor may throw before it has taken the deleter over, or after it has run it: the owner is released once.
+  // The constructor may throw before it takes over the deleter, or after it has run it: the owner
+  // is released once.
   struct Owner {
     fl_release release;
     void* context;

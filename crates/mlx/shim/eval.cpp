@@ -1,4 +1,5 @@
-// Evaluation. MLX's CPU backend takes whatever its limit says until the system ends the process, so that its runs are looked at first.
+// Evaluation. MLX's CPU backend allocates beyond its limit until the system ends the process, so
+// runs are checked first.
 #include "common.h"
 
 #include <algorithm>
@@ -31,7 +32,8 @@ bool is_reshaped(const mx::array& a) {
   return is_one_of(a, reshapes);
 }
 
-// Whether the result may be written over an input of its size that nothing else needs. Names left out only make the count larger.
+// Whether the result may overwrite an input of its size without other readers. A missing name only
+// makes the estimate larger.
 bool may_reuse(const mx::array& a) {
   static const Names reusing{"Abs",      "Add",      "AsType", "Ceil",   "Cos",     "Divide",     "Equal",         "Erf",
                              "Exp",      "Floor",    "Log",    "Maximum", "Minimum", "Multiply",   "Negative",      "Power",
@@ -93,7 +95,8 @@ bool fits(size_t bytes) {
   return active <= limit && bytes <= limit - active;
 }
 
-// Computes one array after the other, so that each is freed as soon as nothing needs it. A handle here would keep it from that.
+// Computes one array after the other, so each is freed after its last use. A handle held here would
+// prevent that.
 void evaluate_singly(std::vector<mx::array> steps) {
   std::reverse(steps.begin(), steps.end());
   while (!steps.empty()) {

@@ -34,7 +34,8 @@ struct fl_arrays {
   size_t len;
 };
 
-// The function behind fl_compile: reads `in`, writes new handles to the `n_out` places of `out`; non-zero with fl_fail on failure.
+// The function that fl_compile compiles: reads `in` and writes new handles to the `n_out` places of
+// `out`. Returns non-zero, after fl_fail, on failure.
 using fl_function = int (*)(void* context, const fl_array* in, size_t n_in, fl_array* out, size_t n_out);
 using fl_release = void (*)(void* context);
 

@@ -1,4 +1,5 @@
-// Functions behind the operations' table that are more than one call of MLX's: elements, reductions, orders, creation.
+// Functions of the operation table that need several MLX calls: elementwise, reductions, sorting,
+// creation.
 #include "common.h"
 
 namespace fl {

@@ -9,7 +9,8 @@ static mx::array quantized_matmul(const mx::array& x, const fl_quantized& w, boo
   return mx::quantized_matmul(x, get(w.w), get(w.scales), maybe(w.biases), transpose, w.group_size, w.bits, w.mode, s);
 }
 
-// Versions of MLX differ by optional parameters in the middle of a list; a template calls the form that is there.
+// Versions of MLX differ by optional parameters in the middle of a list; a template calls the
+// existing form.
 
 template <typename A>
 mx::array gather_qmm(

@@ -23,7 +23,8 @@ const TILES: &str = include_str!("../kernels/cuda/tiles.cuh");
 const EXPERTS: &str = include_str!("../kernels/cuda/experts.cuh");
 const ROWS: &str = include_str!("../kernels/cuda/rows.cuh");
 
-/// MLX writes a kernel's signature; this gives it the bound that lets a whole block of 16 warps have its registers.
+/// MLX writes a kernel's signature. This adds a launch bound so that a block of 16 warps fits the
+/// registers.
 const BOUND: &str = "#undef __global__\n#define __global__ __attribute__((global)) __launch_bounds__(512, 1)\n";
 
 /// Comments and indentation removed: MLX hashes the text at every launch.

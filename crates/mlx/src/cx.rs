@@ -96,7 +96,7 @@ pub(crate) struct Machine {
     pub(crate) kernels: Kernels,
     /// Present while a run is traced.
     pub(crate) trace: Option<Trace>,
-    /// Bytes that one tensor may take. MLX on a CPU does not survive an allocation that the system refuses.
+    /// Maximum bytes of one tensor. On a CPU, MLX does not survive a failed allocation.
     limit: u64,
     /// Runs of nodes that have kernels of their own; on CUDA only.
     pub(crate) fused: Option<Plan>,

@@ -35,8 +35,8 @@ use crate::{
 pub struct Options {
     /// Where to compute; `None` takes the first GPU, or the CPU where there is none.
     pub device: Option<Device>,
-    /// Whether runs of a signature that comes again are compiled; `None`: on GPUs. On MLX's CPU backend a compiled run is only kept,
-    /// not fused, in the whole process.
+    /// Whether to compile runs of a repeated signature; `None` means on GPUs. On MLX's CPU backend,
+    /// compiled runs are only cached, not fused; this holds for the whole process.
     pub compile: Option<bool>,
     /// Whether unknown Metal kernels may run their source text.
     pub allow_custom_kernels: bool,
@@ -62,7 +62,8 @@ pub struct MemoryUse {
     pub limit: u64,
 }
 
-/// Runs graphs on MLX. All sessions of an engine take turns on its device's thread and share the constants of a program.
+/// Runs graphs on MLX. All sessions of an engine take turns on its device's thread and share the
+/// constants of a program.
 #[derive(Debug)]
 pub struct MlxEngine {
     api: Api,
@@ -90,7 +91,8 @@ pub(crate) struct Upload {
 }
 
 impl MlxEngine {
-    /// Loads the compiled shim at `path` (see [`Shim`](crate::Shim)) with the libmlx that it links to.
+    /// Loads the compiled shim at `path` (see [`Shim`](crate::Shim)) with the libmlx that it links
+    /// to.
     ///
     /// # Errors
     /// [`Error::Load`] if the library does not load, [`Error::Version`] if libmlx differs from the
@@ -134,8 +136,9 @@ impl MlxEngine {
         Ok(MlxEngine { api, device, support, compiles, compiled_runs, together, owner, uploaded, profile: None })
     }
 
-    /// A clock makes sessions loaded from here on measure the time of each step: a node, or the kernel that computes several. They wait
-    /// for every step, compile no run and do not pipeline steps, so that a whole run takes longer than it does otherwise.
+    /// With a clock, sessions loaded from here on measure the time of each step: a node, or a
+    /// kernel for several nodes. They wait for every step, compile no run and do not pipeline
+    /// steps, so a whole run takes longer.
     #[must_use]
     pub fn with_profile(mut self, profile: Option<Clock>) -> MlxEngine {
         self.profile = profile;
@@ -159,7 +162,8 @@ impl MlxEngine {
         all.map(|device| (device, self.api.device_info(device).unwrap_or_default())).collect()
     }
 
-    /// Array handles that are alive in the process: none once every session is dropped and its work is done.
+    /// Number of live array handles in the process; 0 once every session is dropped and its work is
+    /// done.
     pub fn live_arrays(&self) -> i64 {
         // Waits for the queued jobs first.
         let _ = self.owner.queue.call(|| ());
@@ -184,7 +188,8 @@ impl MlxEngine {
         let _ = self.api.memory(Memory::ResetPeak, 0);
     }
 
-    /// Runs of the engine's sessions that built no graph, because one of their signature was compiled.
+    /// Number of runs of the engine's sessions that reused a compiled run of their signature
+    /// instead of building a graph.
     pub fn compiled_runs(&self) -> u64 {
         self.compiled_runs.load(Ordering::Relaxed)
     }
@@ -274,7 +279,8 @@ fn key_of(tensor: &Tensor) -> Key {
     (tensor.bytes().as_ptr() as usize, tensor.dtype(), Shape::from_slice(tensor.shape()))
 }
 
-/// The constants on the device, in order: those that another session brought there, and the rest brought now.
+/// The constants on the device, in order: reuses the uploads of other sessions and uploads the
+/// rest.
 fn upload(api: Api, known: &Uploads, tensors: Vec<Tensor>) -> Result<Vec<(Slot, Arc<Upload>)>, EngineError> {
     let mut known = known.lock().unwrap_or_else(|e| e.into_inner());
     known.retain(|_, upload| upload.strong_count() > 0);

@@ -19,7 +19,8 @@ pub(crate) trait Eval {
         true
     }
 
-    /// How the node runs once for several sequences, given the slots of one; `None` if it runs for each by itself.
+    /// How the node runs once for several sequences, given the slots of one; `None` if it runs per
+    /// sequence.
     fn rows(&self, _one: One<'_>) -> Option<Rows> {
         None
     }
@@ -40,7 +41,8 @@ pub(crate) struct Support {
     pub(crate) multiplies_float_codes: bool,
     /// Whether source text of unknown kernels may run.
     pub(crate) allows_custom: bool,
-    /// Whether a launch may fill the device and wait for itself: no other thread of the process has launches there.
+    /// Whether a launch may fill the device and synchronise its blocks: no other thread of the
+    /// process launches there.
     pub(crate) fills_device: bool,
 }
 

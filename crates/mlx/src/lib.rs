@@ -7,11 +7,13 @@
 //! - `ffi`: the loaded shim behind safe types; the only unsafe code.
 //! - `owner`: one thread per device owns its arrays and works through a queue. Any number of
 //!   sessions and threads take turns without locks.
-//! - `cx`, `eval`, `ops`: the nodes, by family. A node without an `Eval` does not build. Nodes extend MLX's lazy
-//!   graph; a run computes its outputs and buffers together at the end.
-//! - `trace`: a run as a compiled function, for signatures that come again.
-//! - `together`: several sessions of one graph in one run, which joins their rows (`rows`) where a node takes them apart.
-//! - `session`: a graph with its buffers. A buffer has one handle, so that MLX updates its storage in place.
+//! - `cx`, `eval`, `ops`: the nodes, by family. A node without an `Eval` does not build. Nodes
+//!   extend MLX's lazy graph; a run computes its outputs and buffers together at the end.
+//! - `trace`: a run as a compiled function, for repeated signatures.
+//! - `together`: several sessions of one graph in one run. It joins their rows (`rows`) where a
+//!   node treats rows independently.
+//! - `session`: a graph with its buffers. A buffer has one handle, so that MLX updates its storage
+//!   in place.
 
 #![deny(unsafe_code)]
 

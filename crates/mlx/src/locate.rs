@@ -11,7 +11,8 @@ use crate::Error;
 /// Where to look for MLX.
 #[derive(Clone, Debug, Default)]
 pub struct Search {
-    /// The only place to look at: a Python package, a folder of packages, a virtual environment or an installation prefix.
+    /// The only place to search: a Python package, a folder of packages, a virtual environment or
+    /// an installation prefix.
     pub path: Option<PathBuf>,
     /// Python interpreters to ask for their `mlx` package, in order.
     pub interpreters: Vec<PathBuf>,
@@ -39,7 +40,7 @@ impl Search {
     /// The first MLX found.
     ///
     /// # Errors
-    /// [`Error::Incomplete`] for a stated path without MLX, [`Error::Missing`] if there is none anywhere.
+    /// [`Error::Incomplete`] for a given path without MLX, [`Error::Missing`] if no MLX is found.
     pub fn find(&self) -> Result<Install, Error> {
         if let Some(path) = &self.path {
             return Install::at("--mlx-path", path);

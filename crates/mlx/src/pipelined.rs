@@ -250,7 +250,8 @@ fn is_greedy(how: &Sampling) -> bool {
     how.temperature == 0.0 || how.top_k == 1
 }
 
-/// Draws by the running sum of weights: in the order of ids, or of descending weight where bounds need that order.
+/// Samples by the running sum of weights: in the order of ids, or of descending weight if bounds
+/// need that order.
 fn pick(z: &Array, max: &Array, how: &Sampling) -> Result<Array> {
     let (api, f32s) = (z.api(), DType::F32);
     let number = |value: f32| scalar(api, value.into(), f32s);

@@ -24,8 +24,9 @@ fn array(api: Api, values: &[f32], shape: &[usize]) -> Result<Array> {
     Array::from_tensor(api, &tensor)
 }
 
-/// Whether products with weights of each floating code agree with products with the unpacked weights. Early versions of MLX have
-/// such products on GPUs only, and give wrong numbers on a CPU.
+/// Whether products with weights of each floating code agree with products with the unpacked
+/// weights. Early versions of MLX support such products only on GPUs and return wrong numbers on a
+/// CPU.
 pub(crate) fn multiplies_float_codes(api: Api) -> bool {
     let layouts = [("nvfp4", 4, 16, 0x38), ("mxfp4", 4, 32, 127), ("mxfp8", 8, 32, 127)];
     layouts.iter().all(|&(mode, bits, group_size, one)| {

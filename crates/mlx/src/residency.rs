@@ -22,8 +22,9 @@ const MOST: usize = 1023;
 /// Blocks of the measurement: several for every multiprocessor of any device.
 const BLOCKS: i32 = 4096;
 
-/// Bytes of shared memory of a block by compute capability (CUDA C++ Programming Guide, technical specifications), less what kernels
-/// declare by themselves. Zero where asynchronous copies are missing.
+/// Bytes of shared memory of a block by compute capability (CUDA C++ Programming Guide, technical
+/// specifications), less what kernels declare by themselves. Zero where asynchronous copies are
+/// missing.
 fn shared_memory(capability: u32) -> usize {
     let kib = match capability {
         0..800 => return 0,

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 /// How a node runs on the rows of several sequences.
 #[derive(Debug)]
 pub(crate) struct Rows {
-    /// The operands that may hold a row for each sequence. All others are the same for every sequence.
+    /// The operands that may hold one row per sequence. All others are the same for every sequence.
     pub(crate) operands: SmallVec<[Tid; 3]>,
     pub(crate) how: How,
 }

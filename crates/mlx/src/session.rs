@@ -337,7 +337,8 @@ impl State {
         result
     }
 
-    /// The run as arrays that MLX has not computed yet. After a failure, the caller [settles](State::settle).
+    /// Builds the run as arrays that MLX has not computed yet. After a failure, the caller
+    /// [settles](State::settle).
     pub(crate) fn build(&mut self, inputs: &[Value], feedback: Option<&Feedback>) -> Result<Built, EngineError> {
         bind_inputs(&self.machine.graph, inputs)?.try_for_each(|input| input.map(drop))?;
         if let Some(result) = self.build_compiled(inputs, feedback) {

@@ -46,7 +46,8 @@ pub struct Shim {
 }
 
 impl Shim {
-    /// Where the compiled shim is or will be: its name states the version of MLX and the digest of source, flags and library.
+    /// Where the compiled shim is or will be: its name states the version of MLX and the digest of
+    /// source, flags and library.
     pub fn path(&self) -> PathBuf {
         let mut hash = Sha256::new();
         for (name, text) in shim_sources() {

@@ -62,7 +62,8 @@ struct Member {
     inputs: Vec<Value>,
 }
 
-/// [`Session::run_last`](flambeau_ir::engine::Session::run_last) of each; outcomes are in the order of the runs.
+/// [`Session::run_last`](flambeau_ir::engine::Session::run_last) of each; outcomes are in the order
+/// of the runs.
 pub(crate) fn run_last_of_each(owner: &Arc<Owner>, together: &Arc<Together>, runs: &mut [Run<'_>]) -> Vec<Outcome> {
     let mut outcomes: Vec<Option<Outcome>> = runs.iter().map(|_| None).collect();
     if runs.len() > 1 {
@@ -189,7 +190,8 @@ fn are_alike(one: &Held<'_>, other: &Held<'_>) -> bool {
         && inputs.iter().zip(others).all(is_like)
 }
 
-/// Calls `f` with the states and inputs of a group, while they hold all buffers that they share with other sessions.
+/// Calls `f` with the states and inputs of a group, while they hold all buffers that they share
+/// with other sessions.
 fn with_states<T>(group: &mut [Held<'_>], f: impl FnOnce(&mut [&mut State], &[&[Value]]) -> T) -> T {
     let inputs: Vec<&[Value]> = group.iter().map(|held| &held.member.inputs[..]).collect();
     let states: Vec<&mut State> = group.iter_mut().filter_map(|held| held.state.as_deref_mut()).collect();

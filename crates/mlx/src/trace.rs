@@ -206,7 +206,8 @@ impl Traces {
                     Ok(results)
                 }
                 Err(_) => {
-                    // Where one run was traced, another that is not is an exception, such as a position past the end.
+                    // After a traced run, a failed trace is an exception, such as a position past
+                    // the end, and refuses no later trace.
                     known.refused = known.compiled.is_empty();
                     return None;
                 }
@@ -217,7 +218,8 @@ impl Traces {
     }
 }
 
-/// Inputs, then written buffers. The buffers keep their handles in the slots, in case the run fails.
+/// Inputs, then written buffers. The buffers keep their handles in the slots, in case the run
+/// fails.
 fn arguments(m: &Machine, inputs: &[Value], feedback: Option<&Feedback>, written: &[Tid]) -> Result<Vec<Array>> {
     let mut arrays = Vec::with_capacity(inputs.len() + written.len());
     for (i, input) in inputs.iter().enumerate() {

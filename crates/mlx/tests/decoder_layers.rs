@@ -225,7 +225,8 @@ fn check_model(mlx: &MlxEngine, model: Model) {
 /// Zeros precede them in the caches.
 const PLACES: [i64; 8] = [0, 127, 3, 254, 63, 300, 126, CAPACITY as i64 - 4];
 
-/// Sequences step together as each does alone, and no row's bits depend on the number of rows beside it.
+/// Batched sequences give the same results as single ones, and no row's bits depend on the number
+/// of rows.
 fn check_together(mlx: &MlxEngine, model: Model) {
     let (text, constants) = program(model);
     let constants = Given(constants);

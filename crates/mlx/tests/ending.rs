@@ -33,7 +33,8 @@ fn load(engine: &MlxEngine, graph: &str, shared: SharedState) -> Box<dyn Session
     engine.load(Arc::new(graph), &Zeros, &options).expect("the graph loads")
 }
 
-/// As many constants and buffers `[4]` as it takes long to drop, and a result that needs none of them.
+/// So many constants and buffers `[4]` that dropping them takes long, and a result that needs none
+/// of them.
 fn wide() -> String {
     const N: u32 = 2000;
     let (input, output) = (N, N + 1);
@@ -46,7 +47,7 @@ fn wide() -> String {
     text + &format!("chain 0\n  IdCopy x=t{input} out=t{output}\n")
 }
 
-/// Logits `[1, 64]` that take long: products of a square of the input's one element, as large as a temporary.
+/// Slow logits `[1, 64]`: products of temporaries `[600, 600]` filled with the input's one element.
 const LONG: &str = "slots constants=0 inputs=1 outputs=1 buffers=0 temps=4 values=0
 main 0
 input t0

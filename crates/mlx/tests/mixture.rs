@@ -1,9 +1,12 @@
-//! Language models, two with gated delta nets and a mixture of experts, of which one keeps floats in routers and gates, one with windows and heads of several widths, one whose last layers share
-//! caches and which has inputs for each layer: prompts and single tokens, on every device of MLX that there is, beside the CPU engine. On a GPU
-//! kernels of our own compute their single tokens.
+//! Language models on every MLX device, compared with the CPU engine on prompts and single tokens.
+//! Two have gated delta nets and a mixture of experts; one of them keeps floats in routers and
+//! gates. One has windows and heads of several widths. One shares caches among its last layers and
+//! has inputs for each layer. On a GPU, our own kernels compute single tokens.
 //!
-//! `mixture/layers.txt`, `mixture/floats.txt` (`--float-gates`), `mixture/windows.txt` and `mixture/shared.txt` are what `flambeau inspect --nodes` prints of the exports (`--max-seq-len 256`) of folders that
-//! `scripts/bench/gpu_shapes.py make --tiny` wrote, without the text of kernels; shape `gemma4-31b` is the second, `gemma4-e2b` the third. Constants get values here.
+//! `flambeau inspect --nodes` printed `mixture/layers.txt`, `mixture/floats.txt` (`--float-gates`),
+//! `mixture/windows.txt` and `mixture/shared.txt`, here without the text of kernels. The exports
+//! (`--max-seq-len 256`) are of folders by `scripts/bench/gpu_shapes.py make --tiny`. `windows.txt`
+//! has the shape `gemma4-31b`, `shared.txt` has `gemma4-e2b`. The tests give values to constants.
 
 use std::{collections::HashMap, process::ExitCode, sync::Arc};
 
@@ -100,13 +103,14 @@ fn logits(session: &mut Box<dyn Session>, tokens: &[i64], position: i64) -> Vec<
     floats(&session.run(&inputs(tokens, position)).expect("the call runs"))
 }
 
-/// Norm of the difference by that of the expected row.
+/// Norm of the difference, relative to the norm of the expected row.
 fn difference(found: &[f32], expected: &[f32]) -> f32 {
     let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|v| v * v).sum::<f32>().sqrt();
     norm(&mut found.iter().zip(expected).map(|(a, b)| a - b)) / norm(&mut expected.iter().copied())
 }
 
-/// Calls by their numbers of tokens. A row of calls begins a sequence: prompts that fill no chunk, or several, then single tokens.
+/// Token counts of calls. Each row of calls begins a sequence: prompts below one chunk or of
+/// several chunks, then single tokens.
 const CALLS: [&[usize]; 3] = [&[100, 1, 1, 1, 3, 1, 1], &[1, 1, 1], &[37, 1, 64, 1]];
 
 fn check_engine(mlx: &MlxEngine, layers: &'static str) {
@@ -124,7 +128,8 @@ fn check_engine(mlx: &MlxEngine, layers: &'static str) {
             let tokens: Vec<i64> = (0..count).map(|_| (rng.next_unit() * VOCABULARY) as i64).collect();
             let (found, expected) = (logits(&mut found, &tokens, position), logits(&mut expected, &tokens, position));
             let difference = difference(&found, &expected);
-            // Where two experts are nearly as good, rounding may choose another one: MLX's CPU backend differs by up to 0.24.
+            // If two experts score nearly the same, rounding may choose the other: MLX's CPU
+            // backend differs by up to 0.24.
             assert!(difference < 0.5, "{count} tokens at position {position}: {difference} of the row's norm");
             differences.push(difference);
             position += count as i64;
@@ -135,7 +140,8 @@ fn check_engine(mlx: &MlxEngine, layers: &'static str) {
 
 fn check_median(mut differences: Vec<f32>) {
     differences.sort_by(f32::total_cmp);
-    // Rounding to bf16 in two orders makes 0.02 to 0.06 of most rows; rows that have nothing in common differ by more than 1.
+    // Rounding to bf16 in two orders gives 0.02 to 0.06 for most rows; unrelated rows differ by
+    // more than 1.
     let median = differences[differences.len() / 2];
     assert!(median < 0.1, "half of the rows differ by more than {median} of their norms");
 }

@@ -85,7 +85,8 @@ fn mlx_and_the_cpu_engine_agree() {
     assert!(wrong.is_empty(), "{} graphs differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// A gated delta rule over inputs q, k, v, g, beta, state and the number of steps: 2 sequences, 2 key heads, 4 value heads.
+/// A gated delta rule over inputs q, k, v, g, beta, state and the number of steps: 2 sequences, 2
+/// key heads, 4 value heads.
 fn delta_rule(steps: usize) -> Checked {
     let node = format!(
         "MetalKernel name=gated_delta_step source=x inputs=[t0,t1,t2,t3,t4,t5,t6] outputs=[t7,t8] grid=[32,8,8] threadgroup=[32,4,1] \

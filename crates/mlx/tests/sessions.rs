@@ -158,7 +158,8 @@ chain 0
 
 fn aliases_keep_what_they_were_made_of() {
     let (_turn, engine) = (alone(), installed::engine());
-    // The buffer takes the input, 4 remembers the buffer, the buffer changes, and 4 is what comes out.
+    // The input is copied to the buffer and the buffer to slot 4. The buffer then changes, and slot
+    // 4 is the output.
     let chain = vec![copy(1, 3), copy(3, 4), first(1, 5), update(3, 5, 3, 3), copy(4, 2)];
     let mut s = load(&engine, &graph(vec![chain], None), 0.0);
     let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[4]).unwrap();
@@ -266,7 +267,7 @@ fn a_failed_run_leaves_the_session_and_its_memory_usable() {
     assert_eq!(engine.live_arrays(), 0);
 }
 
-/// An engine on MLX's CPU backend, while whose life arrays may take fewer bytes in the whole process.
+/// An engine on MLX's CPU backend; while it lives, the process's limit on array bytes is lower.
 struct Limited {
     engine: MlxEngine,
     before: u64,
@@ -308,8 +309,8 @@ fn programs_without_room_are_refused_before_they_take_any() {
     drop(load(600).expect("there is room again"));
 }
 
-/// A graph from `[1, 2^20]` to `[1]`: `steps` sums that need one another, and the last one's first element. If `joined`, it reads
-/// that element through all of them side by side.
+/// A graph from `[1, 2^20]` to `[1]`: `steps` dependent sums, and the last one's first element. If
+/// `joined`, it reads that element through a concatenation of all sums.
 fn sums(steps: u32, joined: bool) -> Arc<Checked> {
     let end = 2 + steps;
     let next = |i: u32| add(if i == 0 { 0 } else { 1 + i }, 0, 2 + i);

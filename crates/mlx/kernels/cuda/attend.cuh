@@ -1,8 +1,10 @@
-// One new position of attention: rotary embedding of query and key, the cache's new row, and softmax(q K) V.
+// One new position of attention: rotary embedding of query and key, the cache's new row, and
+// softmax(q K) V.
 //
-// A block serves HEADS query heads that share a key head, and one of `splits` ranges of positions; `share` blocks then serve a key head.
-// Lanes hold 8 dimensions each, or 16 where a head is wider than 32 lanes then read. The block that finishes its query heads last merges the
-// ranges; `tickets` counts them and returns to zero by itself.
+// A block serves HEADS query heads that share a key head, and one of `splits` ranges of positions;
+// `share` blocks then serve a key head. Lanes hold 8 dimensions each, or 16 for heads wider
+// than 256. The last block of the same query heads merges their ranges; `tickets` counts finished
+// blocks and returns to zero.
 
 template <typename T, typename N = T>
 struct Attend {
@@ -42,8 +44,8 @@ __device__ inline void turn(const Attend<T, N>& s, int i, float& sin, float& cos
   sincospif(s.position * rate * 0.318309886f, &sin, &cos);
 }
 
-// Normalises one head with one warp and rotates its first TURNED elements; the result is rounded as the model's type, then multiplied by
-// `factor`.
+// Normalises one head with one warp and rotates its first TURNED elements; the result is rounded to
+// the model's type, then multiplied by `factor`.
 template <int D, int TURNED, typename T, typename N>
 __device__ inline void prepare_head(const Attend<T, N>& s, const T* from, const N* norm, float factor, float* to) {
   constexpr int kEach = D / 64;
@@ -135,7 +137,8 @@ struct Softmax {
     }
   }
 
-  // Adds AHEAD positions for each group of lanes; those outside weigh nothing. `query` is scaled for base 2.
+  // Adds AHEAD positions for each group of lanes; positions outside have weight zero. `query` is
+  // scaled for base 2.
   __device__ void add(
       const float* query, const uint4 (&k)[AHEAD][kPieces], const uint4 (&v)[AHEAD][kPieces], const bool (&inside)[AHEAD]) {
 #pragma unroll
@@ -230,8 +233,8 @@ struct Attention {
     value = sums + WARPS * HEADS * D;
   }
 
-  // `wait` returns when query, key and value are there; the cache is read before. A block without work waits all the same. The block begins
-  // with item `first`.
+  // `wait` returns when query, key and value are available; the cache is read before. A block
+  // without work also waits. The block begins with item `first`.
   template <typename Wait>
   __device__ void run(Wait wait, int first = blockIdx.x) {
     __shared__ bool last;
@@ -296,7 +299,8 @@ struct Attention {
         }
       }
     };
-    // The newest row goes from the projections into the cache, and into the sums without going through it.
+    // Writes the newest row from the projections to the cache, and adds it to the sums without
+    // reading it back.
     uint4 fresh[kPieces];
     auto narrow_eight = [](const float* row) {
       return make_uint4(
@@ -385,8 +389,8 @@ struct Attention {
     }
   }
 
-  // Merges the block's warps: into the result if there is one range. Parts hold, for each range and query head, D sums, their
-  // total weight and its exponent.
+  // Merges the block's warps: into the result if there is one range. Parts hold, for each range and
+  // query head, D sums, their total weight and its exponent.
   __device__ void gather(int head, int split) {
     for (int i = threadIdx.x; i < HEADS * D; i += WARPS * 32) {
       int g = i / D;

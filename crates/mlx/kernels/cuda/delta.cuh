@@ -35,7 +35,8 @@ __device__ inline void delta_copy(void* to, const void* from, bool wanted) {
   }
 }
 
-// Block (x, y): rows 32 y and on of head x of all heads of all sequences. DK is a multiple of 32, at most 256.
+// Block (x, y): rows from 32 y on of head x, counted over all sequences. DK is a multiple of 32, at
+// most 256.
 template <int DK>
 __device__ void delta_rule(const DeltaRule& d) {
   constexpr int kSteps = 2048 / DK;

@@ -1,8 +1,9 @@
 // One token of a gated delta net after its projections. The steps are: convolution over the last
 // tokens, norms of queries and keys, gates, the delta rule on the state, and the gated norm.
 //
-// `S` names the sizes: kKeys and kValues (elements of a head), kKeyHeads, kHeads, kTaps. A block takes a head at a time; kLanes threads hold a
-// row of its state, which they read before `wait` returns.
+// `S` names the sizes: kKeys and kValues (elements of a head), kKeyHeads, kHeads, kTaps. A block
+// takes a head at a time; kLanes threads hold a row of its state, which they read before `wait`
+// returns.
 
 template <typename T>
 struct DeltaToken {

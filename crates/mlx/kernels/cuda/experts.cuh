@@ -123,8 +123,8 @@ struct PackedStep {
   }
 };
 
-// Block (x, y): columns 128 x and on of tile y. `k` is a multiple of 64 and of the group, `n` of 128. Dynamic shared memory: the buffers,
-// of 8 KiB for rows and 16 KiB for weights.
+// Block (x, y): columns from 128 x on of tile y. `k` is a multiple of 64 and of the group, `n`
+// of 128. Dynamic shared memory: the buffers, of 8 KiB for rows and 16 KiB for weights.
 template <typename T, int GROUP>
 __device__ void expert_products(const ExpertProducts<T>& p) {
   extern __shared__ __align__(128) char buffers[];

@@ -1,4 +1,5 @@
-// Decoder layers in one launch: products and attention one after the other, with a barrier of the grid between them.
+// Decoder layers in one launch: products and attention one after the other, with a barrier of the
+// grid between them.
 //
 // Weights do not depend on barriers, so a warp can prefetch them in all layers. Its copies to
 // shared memory run SLOTS steps ahead of its sums, past barriers and attention, to keep DRAM busy.

@@ -1,4 +1,5 @@
-// Few rows times matrices of affine 4-bit codes or of 16-bit floats, bound by memory: a weight is read once for all rows.
+// Few rows times matrices of affine 4-bit codes or of 16-bit floats, bound by memory: a weight is
+// read once for all rows.
 //
 // `arrange_rows` normalises rows if required and stores them in the tensor-core operand order of
 // `RowProducts`. `RowProducts` divides tiles of 16 matrix rows among blocks, and the depth among a
@@ -62,9 +63,10 @@ __device__ void arrange_rows(const T* x, const N* norm, float eps, int k, int co
 //
 // Matrices are of codes in groups of GROUP, or of floats if that is 0.
 //
-// SIDES warps stand beside each other, each with up to TILES tiles, so that what they read of x comes once to their multiprocessor; DEEP such
-// groups share the depth. Dynamic shared memory: BUFFERS times 8 EIGHTS columns of 16 TILES SIDES + 4 sums for each of these groups. With two
-// buffers, warps go on while others still add up.
+// A group of SIDES warps shares its columns of x, read once per multiprocessor; each warp computes
+// up to TILES tiles. DEEP such groups divide the depth. Dynamic shared memory: BUFFERS times 8
+// EIGHTS columns of 16 TILES SIDES + 4 sums for each of these groups. With two buffers, warps
+// continue while others still add their sums.
 template <typename T, int GROUP, int TILES, int EIGHTS, Gate GATE, int WARPS, int SIDES, int DEEP, int BUFFERS, int COUNT>
 struct RowProducts {
   static constexpr bool kGated = GATE != Gate::kNone;

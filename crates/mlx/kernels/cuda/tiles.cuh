@@ -56,8 +56,8 @@ __device__ inline unsigned twice(__half v) {
   return __half_as_ushort(v) * 0x10001u;
 }
 
-// Eight codes as pairs (0, 4), (1, 5), (2, 6), (3, 7). A code becomes a float by its place in the mantissa of a power of two, which is then
-// subtracted: exactly.
+// Eight codes as pairs (0, 4), (1, 5), (2, 6), (3, 7). A code is placed in the mantissa of a power
+// of two, which is then subtracted; the result is exact.
 template <typename T>
 __device__ inline void unpack_pairs(unsigned w, unsigned scale, unsigned bias, unsigned (&pair)[4]) {
   unsigned power = power_of_codes(T{});

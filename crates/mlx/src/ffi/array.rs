@@ -42,8 +42,8 @@ impl fmt::Debug for Array {
 /// # Safety
 /// `context` must come from [`Box::into_raw`] of a `Box<Bytes>`, and must not be used again.
 unsafe extern "C" fn release_bytes(context: *mut c_void) {
-    // SAFETY: the shim passes the pointer that `from_tensor` took from `Box::into_raw` of a `Box<Bytes>`, once, as `fl_array_new`
-    // promises.
+    // SAFETY: the shim passes the pointer that `from_tensor` took from `Box::into_raw` of a
+    // `Box<Bytes>`, once, as `fl_array_new` promises.
     drop(unsafe { Box::from_raw(context.cast::<Bytes>()) });
 }
 

@@ -31,8 +31,8 @@ struct Context {
 /// # Safety
 /// `context` must come from [`Box::into_raw`] of a `Box<Context>`, and must not be used again.
 unsafe extern "C" fn release(context: *mut c_void) {
-    // SAFETY: the shim passes the pointer that `Closure::compile` took from `Box::into_raw` of a `Box<Context>`, when the last copy of
-    // the C++ function is destroyed.
+    // SAFETY: the shim passes the pointer that `Closure::compile` took from `Box::into_raw` of a
+    // `Box<Context>`. It does so once, when the last copy of the C++ function is destroyed.
     drop(unsafe { Box::from_raw(context.cast::<Context>()) });
 }
 
@@ -44,7 +44,8 @@ unsafe extern "C" fn run(context: *mut c_void, inputs: *const Raw, n_inputs: usi
     let context = unsafe { &*context.cast::<Context>() };
     let inputs: &[Raw] = match n_inputs {
         0 => &[],
-        // SAFETY: the shim passes the data and length of a `std::vector` that it keeps during the call.
+        // SAFETY: the shim passes the data and length of a `std::vector` that lives during the
+        // call.
         n => unsafe { slice::from_raw_parts(inputs, n) },
     };
     let traced = catch_unwind(AssertUnwindSafe(|| {
@@ -56,7 +57,8 @@ unsafe extern "C" fn run(context: *mut c_void, inputs: *const Raw, n_inputs: usi
         for (i, result) in results.iter().enumerate() {
             let mut raw = ptr::null_mut();
             call!(context.api, fl_array_clone(result.raw(), &raw mut raw))?;
-            // SAFETY: `i` is below `n_out`, as just checked, and the shim passes a vector of `n_out` places.
+            // SAFETY: `i` is below `n_out`, as just checked, and the shim passes a vector of
+            // `n_out` places.
             unsafe { *out.add(i) = raw };
         }
         Ok(())

@@ -53,7 +53,8 @@ pub(crate) struct Kernel {
     outputs: usize,
 }
 
-// SAFETY: the handle owns a C++ function object that no other handle refers to; MLX's caches behind it have locks.
+// SAFETY: the handle owns a C++ function object that no other handle refers to; MLX's caches behind
+// it have locks.
 unsafe impl Send for Kernel {}
 
 /// Terminated strings and the pointers to them.

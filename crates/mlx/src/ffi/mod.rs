@@ -2,8 +2,8 @@
 //!
 //! - [`Api`]: the loaded shim, which stays loaded until the process ends, because MLX keeps its own
 //!   threads.
-//! - [`Array`]: a handle to an array of MLX, freed when it is dropped. Operations are lazy: they extend MLX's graph until
-//!   something evaluates it.
+//! - [`Array`]: a handle to an MLX array, freed on drop. Operations are lazy: they extend MLX's
+//!   graph until an evaluation.
 //! - [`Kernel`] and [`Closure`]: custom kernels and compiled functions.
 //!
 //! MLX binds its streams to threads. Operations work only on a thread that has chosen a device with
@@ -101,7 +101,8 @@ impl Api {
         if status == 0 {
             return Ok(());
         }
-        // SAFETY: the entry returns a thread-local string's terminated text, which stays until this thread's next failure.
+        // SAFETY: the entry returns a thread-local terminated string, valid until this thread's
+        // next failure.
         let what = unsafe { text((self.0.fl_error)()) };
         Err(Failure(if is_of_memory(&what) { self.with_memory(&what) } else { what }))
     }
@@ -139,7 +140,8 @@ impl Api {
         let mut buffer = [0 as c_char; 4096];
         let (is_gpu, index) = device.parts();
         call!(self, fl_device_info(is_gpu, index, buffer.as_mut_ptr(), buffer.len()))?;
-        // SAFETY: on success, the entry has written a terminated string to the buffer, which is alive.
+        // SAFETY: on success, the entry has written a terminated string to the buffer, which is
+        // alive.
         Ok(unsafe { text(buffer.as_ptr()) })
     }
 
@@ -167,7 +169,7 @@ impl Api {
         unsafe { (self.0.fl_live_arrays)() }
     }
 
-    /// Compiled functions are kept as they are, without kernels of their own; for the whole process.
+    /// Disables fusion of compiled functions in the whole process: they generate no kernels.
     pub(crate) fn fuse_nothing(self) -> Result<()> {
         call!(self, fl_fuse_nothing())
     }

@@ -9,15 +9,15 @@ use super::{
     parameter::{Cpp, Parameter, kind},
 };
 
-/// One operation in C++: the function that takes the parameters in their order, and the stream behind them.
+/// One operation in C++: a function of the parameters in order, followed by the stream.
 struct Definition {
     name: &'static str,
     parameters: &'static [(&'static str, Cpp)],
     function: &'static str,
 }
 
-/// Expands the rows, each an entry of the shim with its C++ definition. The first parameter of those under `of an array` is the array
-/// whose method the operation is.
+/// Expands the rows, each an entry of the shim with its C++ definition. Rows under `of an array`
+/// are methods of an array, their first parameter.
 macro_rules! operations {
     (
         of an array {
@@ -40,8 +40,8 @@ macro_rules! operations {
             /// The library must be the shim, built from [`definitions`].
             pub(super) unsafe fn new(library: &Library) -> std::result::Result<Operations, libloading::Error> {
                 Ok(Operations {
-                    // SAFETY: the library is the shim, whose entries are written from the same rows as these types; it outlives the
-                    // pointers, since `Table` holds both.
+                    // SAFETY: the library is the shim, whose entries are generated from the same
+                    // rows as these types. It outlives the pointers, since `Table` holds both.
                     $($method: *unsafe { library.get(concat!("fl_", stringify!($method), "\0").as_bytes()) }?,)*
                     // SAFETY: the shim's entry has this type, and `Table` keeps the library as long
                     // as the pointer.
@@ -106,7 +106,8 @@ operations! {
         expand_dims(axes: Axes) = "mx::expand_dims";
         squeeze(axes: Axes) = "mx::squeeze";
         tile(reps: Axes) = "mx::tile";
-        /// Elements of the row-major array at `offset + sum(i * strides)`; the caller has proved that they exist.
+        /// Elements of the row-major array at `offset + sum(i * strides)`; the caller has proved
+        /// that they exist.
         as_strided(shape: Shape, strides: Strides, offset: Offset) = "mx::as_strided";
         slice(start: Bounds, stop: Bounds, step: Bounds) = "mx::slice";
         slice_update(update: Operand, start: Bounds, stop: Bounds, step: Bounds) = "mx::slice_update";
@@ -140,7 +141,8 @@ operations! {
         quantized_matmul(w: Quantized, transpose: Flag) = "fl::quantized_matmul";
         /// As [`Array::quantized_matmul`], with matrices chosen by the index lists.
         gather_qmm(w: Quantized, lhs: OptionalOperand, rhs: OptionalOperand, transpose: Flag, sorted: Flag) = "fl::gather_qmm";
-        /// Channels last: self `[N, .., Ci]`, w `[Co, .., Ci / groups]`; `flip` turns the kernel around.
+        /// Channels last: self `[N, .., Ci]`, w `[Co, .., Ci / groups]`; `flip` reverses the
+        /// kernel.
         conv(w: Operand, axes: ConvAxes, groups: Int, flip: Flag) = "fl::conv";
         rms_norm(weight: OptionalOperand, eps: Float) = "mx::fast::rms_norm";
         layer_norm(weight: OptionalOperand, bias: OptionalOperand, eps: Float) = "mx::fast::layer_norm";

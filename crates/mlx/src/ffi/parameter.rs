@@ -1,4 +1,5 @@
-//! Kinds of parameters that operations have: how Rust states each, how it crosses the C interface, and how C++ reads it.
+//! Parameter kinds of operations: the Rust type of each, its form in the C interface, and its C++
+//! reader.
 
 use std::ffi::CString;
 

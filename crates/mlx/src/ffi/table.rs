@@ -118,7 +118,8 @@ macro_rules! table {
                     // the type that the header declares. `_library` keeps the code loaded as long
                     // as the pointers exist.
                     $($name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }?,)*
-                    // SAFETY: the caller's library is the shim, which is built from the operations' definitions too.
+                    // SAFETY: the caller's library is the shim, which is built from the same
+                    // operation definitions.
                     operations: unsafe { Operations::new(&library) }?,
                     _library: library,
                 })

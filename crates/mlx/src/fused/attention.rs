@@ -1,4 +1,5 @@
-//! Attention of one position over a cache: norms and rotary embedding of query and key, the cache's new row, and the softmax.
+//! Attention of one position over a cache: norms and rotary embedding of query and key, the cache's
+//! new row, and the softmax.
 //!
 //! The kernel writes the new row into the cache in place. No other reader can observe the write. A
 //! buffer's array has one handle, and its next reader runs later in the same stream or depends on
@@ -65,7 +66,8 @@ pub(crate) struct Rotation {
     dims: usize,
 }
 
-/// The position's key and value, which the step writes into the caches. Without them, an earlier step has.
+/// The position's key and value, which the step writes into the caches. `None` if an earlier step
+/// wrote them.
 #[derive(Debug)]
 pub(super) struct Fresh {
     pub(super) k: Heads,
@@ -342,8 +344,8 @@ impl Attention {
         same_periods(m, &self.q, &other.q)
     }
 
-    /// The position of the step, if all that name it agree and the cache has room for it. In a trace they agree in where they come
-    /// from.
+    /// The position of the step, if all its sources agree and the cache has room for it. In a
+    /// trace, their origins must agree.
     pub(super) fn position(&self, m: &Machine) -> Option<Position> {
         let value = |vid: Vid| m.env.values.get(vid.0 as usize).copied().flatten();
         let origin = |vid: Vid| m.env.origins.get(vid.0 as usize).copied().flatten();

@@ -43,7 +43,8 @@ struct Around {
 /// A fused step of the chosen experts.
 #[derive(Debug)]
 pub(crate) struct Chosen {
-    /// The router's logits in the model's type, and the row; before its norm if there is something [`Around`].
+    /// The router's logits in the model's type. `x` is the row, before its norm if [`Around`] is
+    /// present.
     logits: Tid,
     pub(super) x: Tid,
     around: Option<Around>,
@@ -69,7 +70,8 @@ fn coded(r: &Reader<'_, '_>, slots: Matrices, mode: QuantMode, bits: i32, group:
     fits.then_some((slots, usize::try_from(group).ok()?))
 }
 
-/// A product of rows with matrices: of the experts that `numbers` names, or of one; the matrices, their group, the result.
+/// A product of rows with the matrices of the experts in `numbers`, or of one expert. Returns the
+/// matrices, their group size and the result.
 fn product(r: &mut Reader<'_, '_>, x: Content, numbers: Option<Content>) -> Option<(Matrices, usize, Content)> {
     let (matrices, group, out) = match r.next()? {
         Node::GatherQmm(n) if numbers.is_some() => {
@@ -105,7 +107,8 @@ fn expert(r: &mut Reader<'_, '_>, x: Content, numbers: Option<Content>) -> Optio
     same.then_some((Expert { gate, up, down, group }, each))
 }
 
-/// Shares of the best `chosen`, and their numbers: softmax, the last of an ascending order, the share of their sum.
+/// Routing: softmax, then the last `k` of an ascending sort, with weights divided by their sum.
+/// Returns the logits, `k`, and the weights and indices of the chosen experts.
 fn route(r: &mut Reader<'_, '_>) -> Option<(Content, usize, [Content; 2])> {
     let wide = node!(r, AsType);
     let (logits, mut scores) = (r.read(wide.x)?, r.wrote(wide.out.0));
@@ -176,7 +179,8 @@ fn find_experts(scope: &Scope<'_>, at: usize) -> Option<(Chosen, usize)> {
     given.then_some((Chosen { logits: logits.0, x: x.0, around: None, experts, chosen, out }, r.at))
 }
 
-/// A row's norm, the router, the experts, one for every row if there is one, and the sum of the results and the row.
+/// Matches a row's norm, router, experts, an optional shared expert, and the sum of the results and
+/// the row.
 fn find_all(scope: &Scope<'_>, at: usize) -> Option<(Chosen, usize)> {
     let mut r = Reader::new(scope, at);
     let norm = node!(r, RMSNorm);
@@ -242,7 +246,7 @@ fn floats(r: &Reader<'_, '_>, slot: In) -> Option<Weights> {
     r.scope.is_constant(slot.0).then(|| Weights { format: Format::Float, slots: vec![slot.0] })
 }
 
-/// The product of a row and a matrix that stands as columns.
+/// The product of a row and a matrix stored as columns.
 fn column_product(r: &mut Reader<'_, '_>, row: Content, columns: Content) -> Option<Content> {
     let mm = node!(r, Addmm);
     r.reads(mm.mat1, row)?;
@@ -261,7 +265,7 @@ fn weights(r: &Reader<'_, '_>, slots: Matrices, mode: QuantMode, bits: i32, grou
 fn own_expert(r: &mut Reader<'_, '_>, row: Content, sum: &mut Content) -> Option<(Expert, Weights)> {
     let (own, result) = expert(r, row, None)?;
     let (gate, column) = if let Some(Node::Addmm(mm)) = r.scope.nodes.get(r.at) {
-        // One row of floats stands as a column already.
+        // One row of floats is already stored as a column.
         let shape = r.scope.graph.meta.get(mm.mat2.0.0 as usize)?.static_shape()?;
         (matches!(shape[..], [_, 1]).then(|| floats(r, mm.mat2))??, (mm.mat2.0, None))
     } else {

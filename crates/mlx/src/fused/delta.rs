@@ -171,7 +171,8 @@ fn rule(r: &Reader<'_, '_>, n: &MetalKernel, operands: [Content; 6]) -> Option<[
     Some([n.template_size("Dk")?, n.template_size("Dv")?, n.template_size("Hk")?, n.template_size("Hv")?])
 }
 
-/// The norm of the result in the model's type, times a gate: its weight and constant, the gate's projection, the result.
+/// Matches the norm of the result in the model's type, times a gate. Returns the norm's weight and
+/// epsilon, the gate's projection, and the result.
 fn gated(r: &mut Reader<'_, '_>, y: Content) -> Option<((Tid, f32), Tid, Tid)> {
     let y = applied!(r, AsType, y);
     let norm = node!(r, RMSNorm);

@@ -25,7 +25,7 @@ use crate::{
     trace::Origins,
 };
 
-/// The steps of a layer, by their first nodes: query, key and value; attention; its output; gate and up; down.
+/// First nodes of a layer's steps: query, key and value; attention; its output; gate and up; down.
 type Starts = [usize; 5];
 
 /// Layers that follow one another.
@@ -60,7 +60,8 @@ impl<'a> Layer<'a> {
         Some(Layer { qkv: linear(0)?, attention, o: linear(2)?, gate_up: linear(3)?, down: linear(4)? })
     }
 
-    /// The layer whose first step begins at a node, with where each step begins and the last one ends.
+    /// The layer whose first step begins at node `at`, the first node of each step, and the end of
+    /// the last.
     fn find(steps: &'a BTreeMap<usize, Step>, at: usize) -> Option<(Layer<'a>, Starts, usize)> {
         let (mut starts, mut next) = ([at; 5], at);
         for start in &mut starts {
@@ -147,8 +148,8 @@ impl<'a> Layer<'a> {
     }
 }
 
-/// Finds the longest row of like layers. There is one at most: two launches that run at the same time would each keep the other
-/// from being resident as a whole.
+/// Finds the longest run of equal layers. At most one is fused: two launches at the same time would
+/// each keep the other from being wholly resident.
 pub(super) fn find(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>) -> Option<Layers> {
     let (mut longest, mut done): (Option<Layers>, usize) = (None, 0);
     for &at in steps.keys() {

@@ -294,7 +294,8 @@ fn source(sizes: &Sizes, attention: &Attention, eps: f32) -> String {
 mod tests {
     use super::*;
 
-    /// A model with 32 heads, 8 key heads and weights of `bits`, on 132 multiprocessors with `shared_memory` KiB for a block.
+    /// A model with 32 heads, 8 key heads and weights of `bits`, on 132 multiprocessors with
+    /// `shared_memory` KiB per block.
     fn sizes([hidden, inner, dim, layers]: [usize; 4], bits: usize, shared_memory: usize) -> Sizes {
         let device = Residency { blocks: 132, shared_memory: shared_memory << 10 };
         let (dtype, group, heads, key_heads) = (DType::BF16, 64, 32, 8);
@@ -320,7 +321,8 @@ mod tests {
 
     #[test]
     fn warps_share_what_a_block_computes() {
-        // Six tiles of two chunks: twelve halves are one round of sixteen warps. Thirty-two tiles fill every warp twice.
+        // Six tiles of two chunks: twelve halves are one round of sixteen warps. Thirty-two tiles
+        // fill every warp twice.
         assert_eq!((share_out(6, 2), share_out(32, 2), share_out(1, 40)), ((1, 1), (0, 2), (4, 3)));
         for shape in [LLAMA_1B, QWEN_8B] {
             let (products, _) = sizes(shape, 4, 226).products();

@@ -406,7 +406,8 @@ impl Linear {
         (fits && same).then_some(sizes)
     }
 
-    /// The formats of the matrices, most bits first: the row stays in shared memory as the last one reads it.
+    /// The formats of the matrices, most bits first: shared memory holds the row in the layout of
+    /// the last one.
     pub(super) fn formats(&self) -> Vec<Format> {
         let mut formats: Vec<Format> = Vec::new();
         for weights in &self.weights {
@@ -418,7 +419,8 @@ impl Linear {
         formats
     }
 
-    /// Whether a kernel takes matrices of these formats together: a gate and what it multiplies are of one.
+    /// Whether one kernel takes matrices of these formats: a gate and its factor must have the same
+    /// format.
     pub(super) fn has_known_formats(&self) -> bool {
         self.formats().len() <= if self.gated { 1 } else { MOST_FORMATS }
     }
@@ -483,7 +485,8 @@ pub(super) fn staged_bytes(bits: usize, k: usize) -> usize {
     passes * 32 * codes * 4 + if bits == 16 { 0 } else { passes * 32 * 8 }
 }
 
-/// Rows of a matrix with `k` columns, where one row may stand as a column; `None` if its slots hold another.
+/// Number of rows of a matrix with `k` columns; a single row may be stored as a column. `None` if
+/// the slots hold another shape.
 pub(super) fn rows_of(m: &Machine, weights: &Weights, dtype: DType, k: usize) -> Option<usize> {
     let slot = |i: usize| m.env.tensors.get(weights.slots.get(i)?.0 as usize)?.as_ref();
     let w = slot(0)?;

@@ -94,7 +94,7 @@ impl Caches {
     }
 }
 
-/// Steps that follow one another, on the rows of all sequences. The first sequence's slots hold the rows.
+/// Consecutive steps on the rows of all sequences. The first sequence's slots hold the rows.
 pub(crate) struct RowSteps<'a> {
     pub(super) builder: Builder,
     pub(super) shared: &'a mut Shared,
@@ -241,7 +241,8 @@ impl Linear {
             };
             let shares = self.share_out(b, tiles, most, eights);
             let Shares { sides, deep, buffers, .. } = shares;
-            // All warps have read the sums of one format before another format writes there. Writing to a string cannot fail.
+            // All warps have read the sums of one format before another format writes there.
+            // Writing to a string cannot fail.
             let _ = write!(
                 text,
                 "{}{{Matrix<{ty}> all[]={{{}}};RowProducts<{ty},{group},{most},{eights},Gate::{gate},kW,{sides},{deep},{buffers},{}>{{all,{k}}}\
@@ -256,8 +257,8 @@ impl Linear {
         Ok(true)
     }
 
-    /// How a block's warps share out tiles of the results, each up to `most` at once: as many beside each other as the block has work for, since
-    /// those read the same columns of the rows.
+    /// How a block's warps divide result tiles, each warp up to `most` at once. As many warps as
+    /// the block has tiles for read the same columns of the rows.
     fn share_out(&self, b: &Builder, tiles: usize, most: usize, eights: usize) -> Shares {
         let of_warp = if self.gated { most / 2 } else { most };
         let of_block = b.all_warps().map_or(1, |all| tiles.div_ceil(all / b.warps()));

@@ -1,6 +1,7 @@
 use super::*;
 
-/// One decoder layer: its linear layers are lines that begin with `@`, then operand, matrix and result.
+/// One decoder layer: its linear layers are lines that begin with `@`, then operand, matrix and
+/// result.
 const LAYER: &str = "
   RMSNorm x=t23 weight=t0 out=t30 eps=0.00001
   @ t30 1 t31
@@ -136,7 +137,8 @@ fn layers_stay_apart_where_they_differ_or_are_read_between() {
     }
 }
 
-/// The plan of a small model of delta nets and attention in front of mixtures, as the exporter writes it.
+/// The plan of a small model with delta nets and attention, each before a mixture of experts, as
+/// exported.
 fn mixture(change: impl FnOnce(&str) -> String) -> Plan {
     let graph = change(include_str!("../../tests/mixture/layers.txt")).parse().expect("the text parses");
     Plan::of(&flambeau_ir::check(graph).expect("the graph is valid"), true)

@@ -77,7 +77,8 @@ impl Eval for ir::Sdpa {
     }
 }
 
-/// Which keys of an open number a query sees, as a mask over the padded ones; `None` if their number is known.
+/// Mask over padded keys that shows each query its keys, if a trace leaves their number open;
+/// `None` if the number is known.
 ///
 /// # Errors
 /// If a trace cannot leave it open.

@@ -18,7 +18,8 @@ fn general(axis: WindowAxis, taps: usize, (input, output): (usize, usize), trans
     if !transposed {
         return ConvAxis { stride, pad_low: padding, pad_high: padding, kernel_dilation: dilation, input_dilation: 1 };
     }
-    // A convolution of the spread-out input with the kernel turned around, padded so far that the output comes out right.
+    // A convolution of the dilated input with the reversed kernel, padded to give the output's
+    // size.
     let span = axis.span(taps as i64);
     let spread = (input as i64 - 1) * stride + 1;
     let pad_low = span - 1 - padding;

@@ -11,7 +11,8 @@ use crate::{
     rows::{One, Rows},
 };
 
-/// The type to compute a float function in: MLX's CPU rounds half precision after every step, where PyTorch rounds once.
+/// The type to compute a float function in. On a CPU, MLX rounds half precision after every step;
+/// PyTorch rounds once.
 fn working(cx: &Cx<'_>, dtype: DType) -> DType {
     if cx.is_cpu() { DType::F32 } else { dtype }
 }
@@ -281,8 +282,9 @@ struct Division {
     remainder: Array,
 }
 
-/// Division of integers toward minus infinity; both parts are 0 where the divisor is. On a CPU, dividing by zero and dividing the
-/// least integer by -1 end the process, so that both divisors are replaced before.
+/// Division of integers toward minus infinity; both parts are 0 where the divisor is 0. On a CPU,
+/// dividing by zero and dividing the least integer by -1 end the process, so both kinds of divisors
+/// are replaced first.
 fn divide(cx: &Cx<'_>, a: &Array, b: &Array, dtype: DType) -> Result<Division> {
     let (zero, one) = (cx.scalar(0.0, dtype)?, cx.scalar(1.0, dtype)?);
     let by_zero = b.binary(Binary::Equal, &zero)?;

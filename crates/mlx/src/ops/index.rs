@@ -182,7 +182,8 @@ impl Eval for ir::ScatterAdd {
             return cx.put(self.out, x.array);
         }
         let indices = safe_indices(cx, &indices, x.shape[axis])?.broadcast(&shape)?;
-        // Sums of half precision, and "or" of bools, through a type whose sum is exact or atomic on every backend.
+        // Sums half precision, and ors bools, through a type whose sum is exact or atomic on every
+        // backend.
         let through = match x.dtype {
             DType::F16 | DType::BF16 => DType::F32,
             DType::Bool | DType::U8 | DType::I8 | DType::I16 => DType::I32,

@@ -12,7 +12,8 @@ use crate::{
     rows::{One, Rows},
 };
 
-/// The type that products of a result's type are computed in. MLX's CPU keeps sums of half precision in half precision.
+/// The type to compute products in, given the result's type. On a CPU, MLX sums half precision in
+/// half precision.
 pub(super) fn product_type(cx: &Cx<'_>, dtype: DType) -> DType {
     if cx.is_cpu() { DType::F32 } else { dtype }
 }
@@ -64,7 +65,8 @@ pub(super) fn is_sorted(cx: &Cx<'_>, stated: bool, flag: Option<ir::Int>, indice
     Ok(stated && known.is_some_and(|host| super::index::integers(host).is_ok_and(|all| all.is_sorted())))
 }
 
-/// Rows of products with matrices that a list names for each of them; without a list of rows, these are counted.
+/// Rows of products in which a list names each row's matrix. Without a list of rows, rows are taken
+/// in order.
 pub(super) fn gathered([x, w]: [ir::In; 2], lhs: Option<ir::In>, rhs: Option<ir::In>, one: One<'_>) -> Option<Rows> {
     let rhs = rhs.filter(|_| lhs.is_none())?;
     let fits = one.rank(w) == Some(3) && one.rank(x)? == one.rank(rhs)? + 2 && one.rank(rhs) > Some(0);

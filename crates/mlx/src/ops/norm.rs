@@ -79,7 +79,8 @@ impl Eval for ir::Rope {
     }
 }
 
-/// `x` `[B, .., T, D]` rotated from positions `offset` on, i32: one, or one for each of the first axis.
+/// Rotates `x` `[B, .., T, D]` by positions from `offset` on, i32: one, or one per entry of the
+/// first axis.
 ///
 /// # Errors
 /// If MLX refuses the operands.

@@ -30,7 +30,8 @@ struct Packed {
     multiplies: bool,
 }
 
-/// The shortest group of affine codes that MLX multiplies. Shorter ones it unpacks on its CPU alone: on CUDA it leaves the result unwritten.
+/// The shortest group of affine codes that MLX multiplies. MLX unpacks shorter groups on its CPU
+/// only: on CUDA the result stays unwritten.
 const SHORTEST_GROUP: i32 = 32;
 
 impl Packed {

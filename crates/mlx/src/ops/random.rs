@@ -10,7 +10,8 @@ use crate::{
     ffi::{Api, Array},
 };
 
-/// Keys for draws without a seed: each draw splits the state. A session starts from seed 0, so that its runs can be repeated.
+/// Random keys for nodes without a seed: each use splits the state. A session starts from seed 0,
+/// so its runs are repeatable.
 #[derive(Debug, Default)]
 pub(crate) struct KeySequence(Option<Array>);
 

@@ -147,7 +147,7 @@ impl Window {
         let (n, start) = (self.stop[axis], start as i64);
         let end = start + step * count as i64;
         self.start[axis] = start;
-        // Before the first element: MLX wraps a negative stop, so that it must be past the front twice.
+        // MLX adds `n` to a negative stop, so a stop before the first element must be `n` lower.
         self.stop[axis] = if step < 0 && end < 0 { end - n } else { end };
         self.step[axis] = step;
         self

@@ -1,4 +1,5 @@
-//! Nodes that replace part of a tensor. MLX writes in place where a buffer's storage has no other reader.
+//! Nodes that replace part of a tensor. MLX writes in place where a buffer's storage has no other
+//! reader.
 
 use flambeau_ir::{self as ir, infer::axis_of};
 use flambeau_tensor::DType;

@@ -151,7 +151,8 @@ impl<'m, 's> Lanes<'m, 's> {
         let results = graph.outputs.iter().map(|slot| self.result(*slot)).collect::<Result<_>>()?;
         self.contents.clear();
         let written = self.before.drain(..).map(|(session, tid, _)| (session, tid)).collect();
-        // Only then do intermediate arrays have no handle but MLX's own, so that MLX may reuse their storage.
+        // Only then does MLX hold the only handles to intermediate arrays, so it may reuse their
+        // storage.
         self.states.iter_mut().for_each(|state| clear(&mut state.machine));
         Ok(Built { results, written, _inputs: held })
     }

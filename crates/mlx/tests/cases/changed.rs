@@ -1,4 +1,5 @@
-//! Programs with small faults: MLX, which checks little by itself, must neither end the process nor disagree with the CPU engine.
+//! Programs with small faults. MLX itself checks little; it must neither end the process nor
+//! disagree with the CPU engine.
 
 use std::path::Path;
 

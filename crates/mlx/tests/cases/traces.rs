@@ -64,7 +64,8 @@ impl Constants for Nothing {
     }
 }
 
-/// A step of attention over a cache of 700 positions: q, k, v `[1, 2, 1, 8]` and the position; what custom SDPA exports to.
+/// A step of attention over a cache of 700 positions, as custom SDPA is exported: q, k, v
+/// `[1, 2, 1, 8]` and the position.
 const DECODE: &str = "\
 slots constants=0 inputs=2 outputs=1 buffers=2 temps=5 values=4
 main 0
@@ -109,7 +110,8 @@ fn step(session: &mut Box<dyn Session>, position: i64) -> Result<Vec<Value>, Str
 pub(crate) fn positions_stay_open_in_compiled_runs() {
     let [compiling, plain] = engines();
     let (mut a, mut b) = (decode_session(&compiling), decode_session(&plain));
-    // Every position, then back to the first: the last one of the cache, and those where the padded length changes, included.
+    // Every position, then back to the first. This includes the cache's last position and changes
+    // of the padded length.
     for position in (0..700).chain([0, 1, 256]) {
         let same = agree(&step(&mut a, position).expect("a step"), &step(&mut b, position).expect("a step"));
         assert_eq!(same, Ok(()), "position {position}");

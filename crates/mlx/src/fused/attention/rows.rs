@@ -28,7 +28,8 @@ impl Attention {
         Some([&self.q, &fresh.k, &fresh.v])
     }
 
-    /// Whether the kernel takes rows `[sequences, ..]` of queries, keys and values, and the caches of these machines.
+    /// Whether the kernel takes rows `[sequences, ..]` of queries, keys and values, and the caches
+    /// of these machines.
     pub(crate) fn takes_rows(&self, machines: &[&mut Machine], rows: [&Slot; 3]) -> bool {
         let (count, dtype) = (machines.len(), rows[0].dtype);
         let is_row = |(row, heads): (&&Slot, &&Heads)| {
@@ -46,7 +47,8 @@ impl Attention {
 }
 
 impl RowSteps<'_> {
-    /// The names of the rows `[sequences, ..]` of queries, keys and values that attention's kernel [takes](Attention::takes_rows).
+    /// The names of the rows `[sequences, ..]` of queries, keys and values that attention's kernel
+    /// [takes](Attention::takes_rows).
     ///
     /// # Errors
     /// If MLX fails.
@@ -55,7 +57,8 @@ impl RowSteps<'_> {
         heads.zip(rows).map(|(heads, row)| self.builder.rows(heads.source, row)).collect()
     }
 
-    /// Adds attention of [named](RowSteps::name_heads) rows of that type, once the step's other nodes have run.
+    /// Adds attention of [named](RowSteps::name_heads) rows of type `dtype`, after the step's other
+    /// nodes.
     ///
     /// # Errors
     /// If a sequence's position is outside its cache, or MLX fails.

@@ -1,4 +1,5 @@
-//! The gated delta rule: by a kernel on CUDA; elsewhere step by step for few steps, in chunks for more.
+//! The gated delta rule: by a kernel on CUDA; elsewhere step by step for few steps, in chunks for
+//! many.
 
 mod chunks;
 mod recurrent;

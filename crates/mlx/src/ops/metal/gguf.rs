@@ -39,7 +39,8 @@ impl Bytes<'_> {
         Ok(part.reshape(&whole)?)
     }
 
-    /// The half-precision number at `start`, as f32, in a shape of `rank` ones after the axis of blocks.
+    /// The half-precision number at `start`, as f32, in a shape of `rank` ones after the axis of
+    /// blocks.
     fn half(&self, start: usize, rank: usize) -> Result<Array> {
         let bytes = super::super::shape::dense(&self.part(start, 2, &[2])?)?;
         let mut shape = vec![1; rank + 1];

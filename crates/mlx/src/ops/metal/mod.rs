@@ -20,7 +20,8 @@ use crate::{
 /// Compiled kernels of a session by the digest of their text.
 pub(crate) type Kernels = HashMap<[u8; 32], Kernel>;
 
-/// Digests and names of the kernels that ExecuTorch's exporter emits (`scripts/trusted-kernels.py`): their text may run.
+/// Digests and names of the kernels that ExecuTorch's exporter emits
+/// (`scripts/trusted-kernels.py`): their text may run.
 const TRUSTED: &str = include_str!("trusted.txt");
 
 fn digest(node: &ir::MetalKernel) -> [u8; 32] {

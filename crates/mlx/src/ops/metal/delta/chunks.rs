@@ -7,7 +7,8 @@
 //! + Uᵀ (K ∘ D's last row)` (Yang et al., "Gated Delta Networks", 2024). All that does not contain
 //! `S₀` is computed for all chunks at once.
 //!
-//! Products of gates are computed as such and not as differences of logarithms, so that a gate may be zero or negative.
+//! Products of gates are computed directly, not as differences of logarithms, so a gate may be zero
+//! or negative.
 
 use flambeau_tensor::DType;
 
@@ -120,7 +121,8 @@ impl Chunks {
     }
 }
 
-/// Products of gates `[.., C, 1]` between steps: the lower triangle of `square`, ones on its diagonal.
+/// Products of gates `[.., C, 1]` between steps: the lower triangle of `square`, ones on its
+/// diagonal.
 fn decays(g: &Array, square: &[usize]) -> Result<Array> {
     let ones = Array::full(g.api(), square, 1.0, DType::F32)?;
     let below = ones.tril(-1)?.cast(DType::Bool)?;
@@ -154,7 +156,8 @@ fn inverse(lower: &Array, count: usize, size: usize) -> Result<Array> {
     Ok(inverse)
 }
 
-/// `(I + L)⁻¹` of `count` strict lower triangles of [`BLOCK`] rows, a row after the other: `[count, BLOCK, BLOCK]`.
+/// `(I + L)⁻¹` of `count` strict lower triangles of [`BLOCK`] rows, solved row by row:
+/// `[count, BLOCK, BLOCK]`.
 fn solved(lower: &Array, count: usize) -> Result<Array> {
     let api = lower.api();
     let lower = lower.reshape(&[count, BLOCK, BLOCK])?;

@@ -16,7 +16,8 @@ const ROWS: usize = 32;
 /// Widest key that fits the kernel's registers and shared memory.
 const WIDEST: usize = 256;
 
-/// The result `[B, T, H, Dv]` and the last state `[B, H, Dv, Dk]`; `None` where there is no kernel for them.
+/// The result `[B, T, H, Dv]` and the last state `[B, H, Dv, Dk]`; `None` if no kernel supports the
+/// operands.
 pub(super) fn run(cx: &mut Cx<'_>, operands: &Operands) -> Result<Option<(Array, Array)>> {
     let Sizes { batch, steps, key_heads, heads, dk, dv } = operands.sizes;
     let fits = dk.is_multiple_of(32) && (32..=WIDEST).contains(&dk) && batch * steps * heads * dv > 0;
