@@ -66,7 +66,7 @@ pub(crate) struct Rotation {
     dims: usize,
 }
 
-/// The position's key and value, which the step writes into the caches. `None` if an earlier step
+/// The position's key and value, which the step writes into the caches. Absent if an earlier step
 /// wrote them.
 #[derive(Debug)]
 pub(super) struct Fresh {

@@ -257,8 +257,9 @@ impl Linear {
         Ok(true)
     }
 
-    /// How a block's warps divide result tiles, each warp up to `most` at once. As many warps as
-    /// the block has tiles for read the same columns of the rows.
+    /// How a block's warps divide result tiles, each warp up to `most` at once. The block places as
+    /// many warps side by side as it has tiles for, because these warps read the same columns of
+    /// the rows.
     fn share_out(&self, b: &Builder, tiles: usize, most: usize, eights: usize) -> Shares {
         let of_warp = if self.gated { most / 2 } else { most };
         let of_block = b.all_warps().map_or(1, |all| tiles.div_ceil(all / b.warps()));
