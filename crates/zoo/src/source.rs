@@ -95,7 +95,7 @@ impl Mode {
 }
 
 impl Codes {
-    /// Whether they fill rows of `cols` elements with whole groups and words.
+    /// Whether these codes fill rows of `cols` elements with whole groups and words.
     fn fill(self, cols: usize) -> bool {
         cols.is_multiple_of(self.group) && (cols % 32 * self.bits).is_multiple_of(32)
     }

@@ -516,11 +516,11 @@ pub(crate) struct Experts {
 /// Storage of the matrices of experts in a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExpertLayout {
-    /// Outputs by inputs. Joined matrices have gates above ups.
+    /// Matrices [outputs, inputs]. Joined ones have gates above ups.
     Rows,
-    /// Inputs by outputs if gates and ups are joined, gates first.
+    /// Matrices [inputs, outputs] if gates and ups are joined, gates first.
     Columns,
-    /// Joined gates and ups alternate. Floats are inputs by outputs.
+    /// Joined gates and ups alternate. Floats are [inputs, outputs].
     Alternating,
 }
 

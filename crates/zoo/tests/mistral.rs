@@ -7,7 +7,7 @@ use flambeau_zoo::{Checkpoint, Error, Options, build};
 use safetensors::{SafeTensors, tensor::TensorView};
 use serde_json::{Value, json};
 
-/// Hugging Face's names, with Mistral's names. More specific names come first.
+/// Pairs of names: Hugging Face's and Mistral's. More specific names come first.
 const NAMES: [(&str, &str); 26] = [
     ("audio_tower.embedder.conv1.", "@whisper_encoder.conv_layers.0.conv."),
     ("audio_tower.embedder.conv2.", "@whisper_encoder.conv_layers.1.conv."),

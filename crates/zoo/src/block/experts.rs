@@ -168,8 +168,7 @@ impl Decoder<'_> {
         Ok(self.w.b.reshape(&grouped, &[s, e.count.into()]))
     }
 
-    /// Experts with matrices of outputs by inputs, applied to rows [s, 1, 1, d]. Returns [s, k, 1,
-    /// d].
+    /// Experts with matrices [outputs, inputs], applied to rows [s, 1, 1, d]. Returns [s, k, 1, d].
     fn row_experts(&mut self, x: &Val, chosen: &Val, e: &Experts, path: &str) -> Result<Val> {
         let names = [e.names.gate, e.names.up];
         if !e.gated {
@@ -268,7 +267,7 @@ impl Decoder<'_> {
         Ok(self.w.b.gather_matmul(x, &weights, chosen))
     }
 
-    /// Experts with joined gates and ups of inputs by outputs, in halves or alternating.
+    /// Experts with joined gates and ups [inputs, outputs], in halves or alternating.
     fn column_experts(&mut self, x: &Val, chosen: &Val, e: &Experts, path: &str) -> Result<Val> {
         let hidden = self.expert_width(e);
         let both = self.column_product(x, chosen, e, &format!("{path}.{JOINED}"), [hidden, 2 * e.width])?;

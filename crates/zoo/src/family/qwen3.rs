@@ -37,7 +37,7 @@ pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
     experts_with(f, &Defaults { kv_heads: Some(4), ..qwen2::DEFAULTS }, &defaults, ExpertLayout::Rows)
 }
 
-/// The text part of Qwen3-VL with experts. Its joined matrices are inputs by outputs.
+/// The text part of Qwen3-VL with experts. Its joined matrices are [inputs, outputs].
 pub(super) fn vision_experts(f: &Fields<'_>) -> Result<Config> {
     let base = Defaults { kv_heads: Some(16), theta: VISION_THETA, positions: 128_000, ..qwen2::DEFAULTS };
     let defaults = ExpertDefaults { count: 60, chosen: 4, width: 1408, normalized: true };

@@ -26,7 +26,7 @@ pub(super) struct Architecture {
     pub(super) stated: fn(&Keys<'_>) -> Result<Value>,
     /// Whether rows of q and k are interleaved.
     pub(super) interleaved: bool,
-    /// Whether norms are stored plus 1.
+    /// Whether norm weights are stored plus 1.
     pub(super) norms_plus_one: bool,
 }
 

@@ -64,7 +64,7 @@ const MAMBA: [(&str, &str); 8] = [
     ("ssm_out", "out_proj"),
 ];
 
-/// Names in a block or a layer, by GGUF's and by the program's.
+/// Pairs of names in a block or a layer: GGUF's and the program's.
 #[derive(Default)]
 struct Names(Vec<(String, String)>);
 

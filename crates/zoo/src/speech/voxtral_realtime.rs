@@ -94,8 +94,8 @@ impl Config {
         decoder.w.b.finish(&[&x])
     }
 
-    /// Convolution number `stride`, with the same stride, over its kept inputs and `x` [1, C, n],
-    /// then GELU. Returns [1, width, n / stride].
+    /// Convolution `stride`, whose number is also its stride, over its kept inputs and `x` [1, C,
+    /// n], then GELU. Returns [1, width, n / stride].
     fn convolved(&self, decoder: &mut Decoder<'_>, x: &Val, stride: usize) -> Result<Val> {
         let (width, kept) = (self.encoder.hidden, TAPS - stride);
         let path = format!("audio_tower.embedder.conv{stride}");
