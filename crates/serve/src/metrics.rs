@@ -5,7 +5,11 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use flambeau::runners::llm::Load;
+use flambeau::runners::llm::{FinishReason, Load};
+
+mod times;
+
+pub(crate) use times::Times;
 
 /// Counters of one model. They only grow, except for the load.
 #[derive(Debug, Default)]
@@ -24,7 +28,15 @@ pub(crate) struct Metrics {
     idle: AtomicU64,
     tokens: AtomicU64,
     kept_bytes: AtomicU64,
+    /// Tokens that all generations may reach together; 0 before the first load.
+    capacity: AtomicU64,
+    pub(crate) times: Times,
+    /// Generations that ended with a stop text or token, at a limit of tokens, or by their client.
+    ended: [AtomicU64; 3],
 }
+
+/// Names of vLLM for the ends of generations, in the order of [`Metrics::ended`].
+const REASONS: [&str; 3] = ["stop", "length", "abort"];
 
 pub(crate) fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
@@ -35,6 +47,21 @@ pub(crate) fn subtract(counter: &AtomicU64, count: usize) {
 }
 
 impl Metrics {
+    /// Counts the end of a generation.
+    pub(crate) fn count_end(&self, reason: FinishReason) {
+        let [stop, length, abort] = &self.ended;
+        let counter = match reason {
+            FinishReason::Stop => stop,
+            FinishReason::Length | FinishReason::Context => length,
+            FinishReason::Cancelled => abort,
+        };
+        add(counter, 1);
+    }
+
+    pub(crate) fn set_capacity(&self, tokens: usize) {
+        self.capacity.store(tokens as u64, Ordering::Relaxed);
+    }
+
     pub(crate) fn set_load(&self, load: Load) {
         for (gauge, value) in [
             (&self.running, load.running),
@@ -78,8 +105,59 @@ impl Metrics {
     }
 }
 
-/// All models' counters in Prometheus's text format.
+impl Metrics {
+    /// Counters and gauges under vLLM's names, which gateways, scalers and dashboards read.
+    fn vllm_rows(&self) -> [(&'static str, &'static str, &'static str, f64); 7] {
+        let read = |value: &AtomicU64| value.load(Ordering::Relaxed) as f64;
+        let usage = read(&self.tokens) / read(&self.capacity).max(1.0);
+        [
+            ("vllm:num_requests_running", "gauge", "Generations that are computed", read(&self.running)),
+            ("vllm:num_requests_waiting", "gauge", "Generations that wait for their turn", read(&self.waiting)),
+            ("vllm:kv_cache_usage_perc", "gauge", "Share of the token capacity that generations may use, 0 to 1", usage.min(1.0)),
+            ("vllm:prompt_tokens_total", "counter", "Tokens of prompts, cached ones included", read(&self.prompt_tokens)),
+            ("vllm:generation_tokens_total", "counter", "Generated tokens", read(&self.generated_tokens)),
+            ("vllm:prefix_cache_queries_total", "counter", "Tokens of prompts looked up in the cache", read(&self.prompt_tokens)),
+            ("vllm:prefix_cache_hits_total", "counter", "Tokens of prompts found in the cache", read(&self.cached_tokens)),
+        ]
+    }
+}
+
+/// A label's value with its special characters escaped.
+fn escaped(label: &str) -> String {
+    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// All models' metrics in Prometheus's text format: ours, and vLLM's with its label `model_name`.
 pub(crate) fn exposition(models: &[(&str, &Metrics)]) -> String {
+    let mut text = ours(models);
+    let labels: Vec<String> = models.iter().map(|(model, _)| format!("model_name=\"{}\",engine=\"0\"", escaped(model))).collect();
+    let head = |text: &mut String, name: &str, kind: &str, help: &str| {
+        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    };
+    let none = Metrics::default();
+    for (i, (name, kind, help, _)) in none.vllm_rows().into_iter().enumerate() {
+        head(&mut text, name, kind, help);
+        for (labels, (_, metrics)) in labels.iter().zip(models) {
+            let _ = writeln!(text, "{name}{{{labels}}} {}", metrics.vllm_rows()[i].3);
+        }
+    }
+    let name = "vllm:request_success_total";
+    head(&mut text, name, "counter", "Generations that ended, by reason");
+    for (labels, (_, metrics)) in labels.iter().zip(models) {
+        for (reason, count) in REASONS.iter().zip(&metrics.ended) {
+            let _ = writeln!(text, "{name}{{{labels},finished_reason=\"{reason}\"}} {}", count.load(Ordering::Relaxed));
+        }
+    }
+    for (i, (name, help, _)) in none.times.rows().into_iter().enumerate() {
+        head(&mut text, name, "histogram", help);
+        for (labels, (_, metrics)) in labels.iter().zip(models) {
+            metrics.times.rows()[i].2.write(&mut text, name, labels);
+        }
+    }
+    text
+}
+
+fn ours(models: &[(&str, &Metrics)]) -> String {
     let mut text = String::new();
     for i in 0..Metrics::default().rows().len() {
         for (at, (model, metrics)) in models.iter().enumerate() {
@@ -87,7 +165,7 @@ pub(crate) fn exposition(models: &[(&str, &Metrics)]) -> String {
             if at == 0 {
                 let _ = write!(text, "# HELP flambeau_{name} {help}\n# TYPE flambeau_{name} {kind}\n");
             }
-            let label = model.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let label = escaped(model);
             let _ = writeln!(text, "flambeau_{name}{{model=\"{label}\"}} {}", counter.load(Ordering::Relaxed));
         }
     }
@@ -105,6 +183,7 @@ mod tests {
         let text = exposition(&[("a", &a), ("b\"\n", &b)]);
         assert!(text.contains("# TYPE flambeau_generated_tokens_total counter\nflambeau_generated_tokens_total{model=\"a\"} 0\n"));
         assert!(text.contains("flambeau_generated_tokens_total{model=\"b\\\"\\n\"} 7\n"));
-        assert_eq!(text.lines().filter(|line| line.starts_with("# TYPE")).count(), 14);
+        assert!(text.contains("vllm:generation_tokens_total{model_name=\"b\\\"\\n\",engine=\"0\"} 7\n"));
+        assert_eq!(text.lines().filter(|line| line.starts_with("# TYPE")).count(), 14 + 7 + 1 + 4);
     }
 }

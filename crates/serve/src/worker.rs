@@ -14,7 +14,7 @@ use std::{
 
 use flambeau::runners::{
     Error,
-    llm::{Event, Generation, Job, JobId, Scheduler, Step},
+    llm::{Event, FinishReason, Generation, Job, JobId, Scheduler, Step},
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -94,6 +94,31 @@ impl Worker {
 struct Client {
     updates: mpsc::Sender<JobUpdate>,
     number: usize,
+    submitted: Instant,
+    /// Time of the last token.
+    last: Option<Instant>,
+}
+
+impl Client {
+    /// Counts the times up to an event.
+    fn observe(&mut self, event: &Event, metrics: &Metrics) {
+        let times = &metrics.times;
+        match event {
+            Event::Started { .. } => times.queue.observe(self.submitted.elapsed()),
+            Event::Stepped(step) if step.token.is_some() => {
+                match self.last {
+                    None => times.first_token.observe(self.submitted.elapsed()),
+                    Some(last) => times.between_tokens.observe(last.elapsed()),
+                }
+                self.last = Some(Instant::now());
+            }
+            Event::Finished(generation) => {
+                times.whole.observe(self.submitted.elapsed());
+                metrics.count_end(generation.finish);
+            }
+            Event::Stepped(_) | Event::Failed(_) => {}
+        }
+    }
 }
 
 struct Desk<'a> {
@@ -104,6 +129,7 @@ struct Desk<'a> {
 
 impl<'a> Desk<'a> {
     fn new(scheduler: Scheduler, metrics: &'a Metrics) -> Desk<'a> {
+        metrics.set_capacity(scheduler.capacity());
         Desk { scheduler, clients: BTreeMap::new(), metrics }
     }
 
@@ -143,7 +169,8 @@ impl<'a> Desk<'a> {
                 }
             }
         }
-        let client = |(number, id)| (id, Client { updates: updates.clone(), number });
+        let submitted = Instant::now();
+        let client = |(number, id)| (id, Client { updates: updates.clone(), number, submitted, last: None });
         self.clients.extend(ids.into_iter().enumerate().map(client));
         let _ = admitted.send(Ok(()));
     }
@@ -152,6 +179,7 @@ impl<'a> Desk<'a> {
         let gone: Vec<JobId> = self.clients.iter().filter(|(_, client)| client.updates.is_closed()).map(|(id, _)| *id).collect();
         for id in gone {
             add(&self.metrics.cancelled, 1);
+            self.metrics.count_end(FinishReason::Cancelled);
             self.scheduler.cancel(id);
             self.clients.remove(&id);
         }
@@ -161,6 +189,9 @@ impl<'a> Desk<'a> {
 /// Sends an event. A client whose channel is full loses it, which ends the job.
 fn tell(clients: &mut BTreeMap<JobId, Client>, metrics: &Metrics, id: JobId, event: Event) {
     let is_end = matches!(event, Event::Finished(_) | Event::Failed(_));
+    if let Some(client) = clients.get_mut(&id) {
+        client.observe(&event, metrics);
+    }
     let update = match event {
         Event::Started { cached } => {
             add(&metrics.cached_tokens, cached);

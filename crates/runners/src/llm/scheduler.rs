@@ -181,6 +181,12 @@ impl Scheduler {
         }
     }
 
+    /// Maximum number of tokens that concurrent generations may reach together.
+    pub fn capacity(&self) -> usize {
+        let context = self.model.context().unwrap_or(usize::MAX);
+        self.limits.tokens.min(self.limits.running.saturating_mul(context))
+    }
+
     /// Current load.
     pub fn load(&self) -> Load {
         Load {

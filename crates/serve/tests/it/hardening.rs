@@ -133,6 +133,23 @@ pub(crate) fn heads_and_bodies_have_bounds() {
     assert_eq!(get(server.address, "/health").status, 200);
 }
 
+pub(crate) fn times_and_tokens_have_the_names_of_vllm() {
+    let server = Running::new(vec![endless(&["a ", "b "], &cpu())], config());
+    let ask = json!({ "messages": [{ "role": "user", "content": "go" }], "max_tokens": 5 });
+    assert_eq!(post(server.address, CHAT, &ask).status, 200);
+    let engine = "engine=\"0\"";
+    assert_eq!(server.vllm_metric("generation_tokens_total", engine), 5);
+    assert_eq!(server.vllm_metric("request_success_total", "finished_reason=\"length\""), 1);
+    for (name, count) in [
+        ("time_to_first_token_seconds_count", 1),
+        ("inter_token_latency_seconds_count", 4),
+        ("e2e_request_latency_seconds_count", 1),
+        ("request_queue_time_seconds_count", 1),
+    ] {
+        assert_eq!(server.vllm_metric(name, engine), count, "{name}");
+    }
+}
+
 pub(crate) fn schemas_beyond_the_limits_are_refused() {
     let server = Running::new(vec![endless(&["a ", "b "], &cpu())], config());
     let ask = |schema: Json| {

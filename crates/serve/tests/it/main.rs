@@ -51,6 +51,7 @@ fn main() -> ExitCode {
         hardening::more_than_can_wait_is_told_to_come_back,
         hardening::what_may_be_too_long_is_refused_ahead,
         hardening::heads_and_bodies_have_bounds,
+        hardening::times_and_tokens_have_the_names_of_vllm,
         hardening::schemas_beyond_the_limits_are_refused,
         hardening::connections_beyond_the_bound_wait,
         hardening::keys_hosts_and_origins_are_asked_for,

@@ -79,6 +79,14 @@ impl Running {
         self.counter(&format!("flambeau_{name}{{"))
     }
 
+    /// A metric of the first model under vLLM's name, with all labels after the model's.
+    pub(crate) fn vllm_metric(&self, name: &str, labels: &str) -> u64 {
+        let text = get(self.address, "/metrics").body;
+        let is_it = |line: &&str| line.starts_with(&format!("vllm:{name}{{")) && line.contains(&format!("{labels}}} "));
+        let line = text.lines().find(is_it);
+        line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or_else(|| panic!("no {name} in {text}"))
+    }
+
     /// A counter of a model.
     pub(crate) fn metric_of(&self, model: &str, name: &str) -> u64 {
         self.counter(&format!("flambeau_{name}{{model=\"{model}\"}}"))
