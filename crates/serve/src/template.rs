@@ -23,15 +23,17 @@ impl<'a> TemplateProbe<'a> {
         TemplateProbe { template, format: ToolFormat::of(template) }
     }
 
-    /// `tool_format`, or `null` and the `reason`; whether a message may hold several calls (`parallel_calls`), and the JSON type of
-    /// `arguments` that the template takes.
+    /// The facts of the template.
+    ///
+    /// `tool_format` is `null` beside a `reason` if there is none. `parallel_calls` tells whether a message may hold several calls.
+    /// `arguments` is the JSON type that the template takes. `shown_by` names the part of a conversation that shows tools.
     pub fn facts(&self) -> Json {
         match &self.format {
             Ok(found) => json!({
                 "tool_format": found.format.name,
                 "parallel_calls": found.several,
                 "arguments": if found.takes_text() { "string" } else { "object" },
-                "history": if found.is_shown() { "template" } else { "text" },
+                "shown_by": found.shown_by(),
             }),
             Err(reason) => json!({ "tool_format": null, "reason": format!("the chat template {reason}") }),
         }
@@ -43,9 +45,9 @@ impl<'a> TemplateProbe<'a> {
     /// A message is malformed, or the template refuses the conversation.
     pub fn prompt(&self, list: Vec<Json>, tools: Option<Vec<Json>>, extra: Map<String, Json>) -> Result<String, String> {
         let list = messages::read(list).map_err(|error| error.to_string())?;
-        let messages = match &self.format {
-            Ok(format) => format.history(list),
-            Err(_) => list,
+        let (messages, tools) = match &self.format {
+            Ok(format) => format.history(list, tools),
+            Err(_) => (list, tools),
         };
         let now = Some(Clock { unix_seconds: now() as i64, utc_offset: 0 });
         let input = ChatInput { messages, tools, add_generation_prompt: true, extra, now, ..ChatInput::default() };

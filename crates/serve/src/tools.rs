@@ -13,6 +13,7 @@ mod marker;
 mod pairs;
 mod parser;
 mod table;
+mod told;
 mod write;
 
 use std::collections::BTreeMap;

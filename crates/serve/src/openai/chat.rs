@@ -50,9 +50,9 @@ impl Conversation {
         let format = known.is_some().then(|| model.tool_format()).transpose()?;
         // Earlier calls may stand in a conversation that offers no tools any more.
         let calls = calls(&list);
-        let list = match format.or_else(|| model.tool_format().ok().filter(|_| calls > 0)) {
-            Some(format) => format.history(list),
-            None => list,
+        let (list, tools) = match format.or_else(|| model.tool_format().ok().filter(|_| calls > 0)) {
+            Some(format) => format.history(list, tools),
+            None => (list, tools),
         };
         let input = ChatInput {
             messages: list,

@@ -31,13 +31,28 @@ fn one(param: &str, message: Json) -> Result<Json> {
         }
     }
     let calls = if role == "assistant" { calls(param, &mut message)? } else { false };
+    let thoughts = if role == "assistant" { thoughts(&mut message) } else { None };
     let content = match message.remove("content").unwrap_or(Json::Null) {
-        Json::Null if calls || message.contains_key("reasoning_content") => String::new(),
+        Json::Null if calls || thoughts.is_some() => String::new(),
         content => text(&format!("{param}.content"), content)?,
     };
+    if let Some(thoughts) = thoughts {
+        // gpt-oss takes text or thoughts beside calls, but not both.
+        let names = if calls && !content.is_empty() { &THOUGHTS[..2] } else { &THOUGHTS };
+        message.extend(names.iter().map(|name| ((*name).to_owned(), thoughts.clone())));
+    }
     message.insert("content".into(), content.into());
     message.retain(|_, value| !value.is_null());
     Ok(Json::Object(message))
+}
+
+/// The fields that clients and templates have for thoughts.
+const THOUGHTS: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
+
+/// Takes the thoughts of an answer from the first field that has some.
+fn thoughts(message: &mut Map<String, Json>) -> Option<Json> {
+    let found = THOUGHTS.map(|name| message.shift_remove(name));
+    found.into_iter().flatten().find(|thoughts| thoughts.is_string())
 }
 
 /// Contents as one text.
@@ -107,6 +122,18 @@ mod tests {
         assert_eq!(read[2]["tool_calls"][0]["function"]["arguments"], json!({ "x": 1 }));
         assert_eq!(read[2]["tool_calls"][1]["function"]["arguments"], "no json");
         assert_eq!(read[3]["tool_call_id"], "1");
+    }
+
+    #[test]
+    fn thoughts_reach_templates_by_each_name() {
+        for name in THOUGHTS {
+            let read = read(vec![json!({ "role": "assistant", "content": null, name: "hm" })]).unwrap();
+            assert!(THOUGHTS.iter().all(|name| read[0][*name] == "hm") && read[0]["content"] == "", "{read:?}");
+        }
+        let calls = json!([{ "id": "1", "type": "function", "function": { "name": "f", "arguments": "{}" } }]);
+        let both = json!({ "role": "assistant", "content": "I look", "reasoning": "hm", "tool_calls": calls });
+        let read = read(vec![both]).unwrap();
+        assert_eq!((&read[0]["reasoning_content"], &read[0]["thinking"]), (&json!("hm"), &Json::Null));
     }
 
     #[test]

@@ -3,7 +3,12 @@
 use flambeau::text::{GrammarCompiler, Tokenizer};
 use serde_json::{Map, Value as Json, json};
 
-use super::{ControlTokens, Parser, Piece, Tools, format::Format, table::FORMATS, write::Call};
+use super::{
+    ControlTokens, Parser, Piece, Tools,
+    format::{Format, Head},
+    table::FORMATS,
+    write::Call,
+};
 
 fn tools() -> Tools {
     let parameters = json!({
@@ -71,6 +76,29 @@ fn one_call_is_read() {
         check(row, "", &[call("get_weather", json!({ "city": "Ulm", "days": 3, "strict": true }))]);
         check(row, "", &[call("get", json!({ "city": "Ulm" }))]);
         check(row, "", &[call("now", json!({}))]);
+    }
+}
+
+#[test]
+fn every_way_to_begin_a_call_is_read() {
+    let one = [call("get_weather", json!({ "city": "Ulm" }))];
+    for row in FORMATS {
+        let usual = row.write(&one);
+        let (middles, name) = match &row.head {
+            Head::Name(middles, _) => (*middles, "get_weather"),
+            Head::Object(_) => (&[""][..], ""),
+        };
+        let begun = format!("{}{}{name}{}", row.section.0, row.open[0], middles[0]).replace(super::marker::ID, "012345678");
+        let rest = usual.strip_prefix(&begun).unwrap_or_else(|| panic!("{}: {usual}", row.name));
+        for (open, middle) in row.open.iter().flat_map(|open| middles.iter().map(move |middle| (open, middle))) {
+            let text = format!("{}{open}{name}{middle}{rest}", row.section.0).replace(super::marker::ID, "7");
+            let (_, calls, _) = read_each_way(row, &text);
+            assert_eq!(parsed(&calls), [("get_weather", json!({ "city": "Ulm" }))], "{}: {text}", row.name);
+        }
+        if row.omits_section {
+            let bare = usual.strip_prefix(row.section.0).and_then(|text| text.strip_suffix(row.section.1)).unwrap();
+            assert_eq!(parsed(&read_each_way(row, bare).1).len(), 1, "{}: {bare}", row.name);
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use super::{
     Parser, Tools,
     format::{Format, Ids},
     table::FORMATS,
+    told::Told,
 };
 use crate::answer::{Delta, Reader};
 
@@ -18,14 +19,19 @@ pub(crate) struct ToolFormat {
     pub(super) text_arguments: bool,
     /// Whether a message may hold several calls.
     pub(crate) several: bool,
+    /// Whether a message of calls has no text.
+    pub(super) no_text: bool,
     /// Whether calls of earlier answers are written into their texts, because the template leaves them out.
     pub(super) is_written: bool,
+    /// Where messages describe tools to a model whose template knows none.
+    pub(super) told: Option<Told>,
 }
 
 /// A question of the probe.
 const QUESTION: &str = "A question";
 /// An answer in the place of calls.
 const ANSWER: &str = "ZZ-an-answer";
+const EPOCH: Clock = Clock { unix_seconds: 0, utc_offset: 0 };
 const NAMES: [&str; 2] = ["probe_first_tool", "probe_second_tool"];
 /// Texts of the probe's arguments; plain ones are for templates that write no escapes.
 const TEXTS: [&str; 2] = ["with \"quotes\"\nand {breaks} é", "plain words"];
@@ -35,6 +41,7 @@ const TEXTS: [&str; 2] = ["with \"quotes\"\nand {breaks} é", "plain words"];
 struct Probe {
     text: &'static str,
     text_arguments: bool,
+    no_text: bool,
     ids: Ids,
     calls: usize,
 }
@@ -51,7 +58,8 @@ impl Probe {
             let function = json!({ "name": NAMES[number], "arguments": arguments });
             json!({ "id": self.id(number), "type": "function", "function": function })
         };
-        json!({ "role": "assistant", "content": "", "tool_calls": (0..self.calls).map(call).collect::<Vec<_>>() })
+        let content = if self.no_text { Json::Null } else { "".into() };
+        json!({ "role": "assistant", "content": content, "tool_calls": (0..self.calls).map(call).collect::<Vec<_>>() })
     }
 
     fn id(self, number: usize) -> String {
@@ -71,6 +79,23 @@ fn tools() -> Vec<Json> {
     NAMES.iter().map(tool).collect()
 }
 
+/// Where a template that knows no tools takes their description.
+///
+/// # Errors
+/// It shows no messages.
+fn told(template: &ChatTemplate) -> Result<Told, &'static str> {
+    let shows = |messages: Vec<Json>, wanted: &[&str]| {
+        let input = ChatInput { messages, add_generation_prompt: true, now: Some(EPOCH), ..ChatInput::default() };
+        template.render(&input).is_ok_and(|text| wanted.iter().all(|wanted| text.contains(wanted)))
+    };
+    let user = message("user", QUESTION);
+    match () {
+        () if shows(vec![message("system", ANSWER), user.clone()], &[ANSWER, QUESTION]) => Ok(Told::System),
+        () if shows(vec![user], &[QUESTION]) => Ok(Told::User),
+        () => Err("shows no messages"),
+    }
+}
+
 /// Whether a template that shows no calls describes tools as a row's family does.
 fn is_taught(row: &Format, template: &ChatTemplate) -> bool {
     let [with, without] = [Some(tools()), None].map(|tools| render_with(template, None, tools).unwrap_or_default());
@@ -84,8 +109,7 @@ fn render(template: &ChatTemplate, answer: Option<Json>) -> Option<String> {
 fn render_with(template: &ChatTemplate, answer: Option<Json>, tools: Option<Vec<Json>>) -> Option<String> {
     let add_generation_prompt = answer.is_none();
     let messages = std::iter::once(message("user", QUESTION)).chain(answer).collect();
-    let now = Some(Clock { unix_seconds: 0, utc_offset: 0 });
-    let mut input = ChatInput { messages, tools, add_generation_prompt, now, ..ChatInput::default() };
+    let mut input = ChatInput { messages, tools, add_generation_prompt, now: Some(EPOCH), ..ChatInput::default() };
     input.extra.insert("enable_thinking".into(), false.into());
     template.render(&input).ok()
 }
@@ -96,48 +120,70 @@ impl ToolFormat {
         self.text_arguments
     }
 
-    /// Whether the template itself writes calls of earlier answers.
-    pub(crate) fn is_shown(&self) -> bool {
-        !self.is_written
+    /// The part of a conversation that shows tools and earlier calls.
+    pub(crate) fn shown_by(&self) -> &'static str {
+        match (self.told, self.is_written) {
+            (Some(_), _) => "messages",
+            (None, true) => "template; texts hold earlier calls",
+            (None, false) => "template",
+        }
     }
 
     /// The format of a template's model.
     ///
     /// # Errors
-    /// The template shows no calls, or calls in no known format.
+    /// The template shows calls in no known format, or no messages at all.
     pub(crate) fn of(template: &ChatTemplate) -> Result<ToolFormat, &'static str> {
         let begun: Vec<String> =
             [None, Some(message("assistant", ANSWER))].into_iter().filter_map(|answer| render(template, answer)).collect();
         let mut shows = false;
-        for text in TEXTS {
-            for text_arguments in [false, true] {
-                let mut best: Option<(usize, &'static Format)> = None;
-                for ids in [Ids::Nine, Ids::Counted] {
-                    let probe = Probe { text, text_arguments, ids, calls: 1 };
-                    let Some(rendered) = render(template, Some(probe.message())) else { continue };
-                    shows |= rendered.rfind(NAMES[0]) > rendered.rfind(QUESTION);
-                    let rows = FORMATS.iter().filter(|row| (row.ids == Ids::Counted) == (ids == Ids::Counted));
-                    for row in rows {
-                        let Some(left) = left_over(row, probe, &rendered, &begun) else { continue };
-                        if best.is_none_or(|(least, _)| left < least) {
-                            best = Some((left, row));
-                        }
-                    }
-                }
-                if let Some((_, format)) = best {
-                    let ids = if format.ids == Ids::Counted { Ids::Counted } else { Ids::Nine };
-                    let probe = Probe { text, text_arguments, ids, calls: 2 };
-                    let rendered = render(template, Some(probe.message()));
-                    let several = rendered.is_some_and(|rendered| left_over(format, probe, &rendered, &begun).is_some());
-                    return Ok(ToolFormat { format, text_arguments, several, is_written: false });
-                }
+        for (text, no_text, text_arguments) in ways() {
+            let probe = Probe { text, text_arguments, no_text, ids: Ids::Nine, calls: 1 };
+            let Some(format) = best(template, probe, &begun, &mut shows) else { continue };
+            let ids = if format.ids == Ids::Counted { Ids::Counted } else { Ids::Nine };
+            let probe = Probe { ids, calls: 2, ..probe };
+            let rendered = render(template, Some(probe.message()));
+            let several = rendered.is_some_and(|rendered| left_over(format, probe, &rendered, &begun).is_some());
+            return Ok(ToolFormat { format, text_arguments, several, no_text, is_written: false, told: None });
+        }
+        if shows {
+            return Err("writes calls of tools in no known format");
+        }
+        let written =
+            ToolFormat { format: &FORMATS[0], text_arguments: false, several: true, no_text: false, is_written: true, told: None };
+        let describes = render(template, None).is_some_and(|prompt| prompt.contains(NAMES[0]));
+        match FORMATS.iter().find(|row| is_taught(row, template)) {
+            Some(format) => Ok(ToolFormat { format, ..written }),
+            // The model expects calls in a format of its own.
+            None if describes => Err("describes tools, and shows no calls in a known format"),
+            None => Ok(ToolFormat { told: Some(told(template)?), ..written }),
+        }
+    }
+}
+
+/// The ways to hand calls to a template, the usual ones first.
+///
+/// Each is the probe's text, whether messages of calls have no text, and whether arguments are text.
+fn ways() -> impl Iterator<Item = (&'static str, bool, bool)> {
+    let each = |text| [(text, false, false), (text, false, true), (text, true, false), (text, true, true)];
+    TEXTS.into_iter().flat_map(each)
+}
+
+/// The row that reads a rendered probe with the least text left over; sets `shows` if the template shows the call.
+fn best(template: &ChatTemplate, probe: Probe, begun: &[String], shows: &mut bool) -> Option<&'static Format> {
+    let mut best: Option<(usize, &'static Format)> = None;
+    for ids in [Ids::Nine, Ids::Counted] {
+        let probe = Probe { ids, ..probe };
+        let Some(rendered) = render(template, Some(probe.message())) else { continue };
+        *shows |= rendered.rfind(NAMES[0]) > rendered.rfind(QUESTION);
+        for row in FORMATS.iter().filter(|row| (row.ids == Ids::Counted) == (ids == Ids::Counted)) {
+            let Some(left) = left_over(row, probe, &rendered, begun) else { continue };
+            if best.is_none_or(|(least, _)| left < least) {
+                best = Some((left, row));
             }
         }
-        if let Some(format) = FORMATS.iter().find(|row| !shows && is_taught(row, template)) {
-            return Ok(ToolFormat { format, text_arguments: false, several: true, is_written: true });
-        }
-        Err(if shows { "writes calls of tools in no known format" } else { "knows no tools" })
     }
+    best.map(|(_, row)| row)
 }
 
 /// Bytes of text that are left of a rendering when a row reads it; `None` if it reads other calls.

@@ -10,13 +10,17 @@ pub(crate) fn calls(messages: &[Json]) -> usize {
 }
 
 impl ToolFormat {
-    /// Brings calls and results into the shape that the template takes.
+    /// Brings calls, results and tools into the shape that the template takes.
     ///
-    /// Templates may take one call a message, arguments as JSON text, or ids of a certain form.
-    pub(crate) fn history(&self, messages: Vec<Json>) -> Vec<Json> {
+    /// Templates may take one call a message, arguments as JSON text, or ids of a certain form. For others, texts hold it all.
+    pub(crate) fn history(&self, messages: Vec<Json>, tools: Option<Vec<Json>>) -> (Vec<Json>, Option<Vec<Json>>) {
         let mut messages = if self.several { messages } else { divide(messages) };
         self.name_calls(&mut messages);
+        if self.no_text {
+            messages = apart(messages);
+        }
         if self.is_written {
+            name_results(&mut messages);
             messages.iter_mut().for_each(|message| self.write_calls(message));
         }
         if self.text_arguments {
@@ -27,7 +31,10 @@ impl ToolFormat {
                 }
             }
         }
-        messages
+        match self.told {
+            Some(told) => (ToolFormat::tell(told, messages, tools.as_deref()), None),
+            None => (messages, tools),
+        }
     }
 
     /// Writes a message's calls into its text.
@@ -41,7 +48,8 @@ impl ToolFormat {
         };
         let written = self.format.write(&calls.iter().map(call).collect::<Vec<_>>());
         let text = message.get("content").and_then(Json::as_str).unwrap_or_default();
-        message.insert("content".to_owned(), format!("{text}{written}").into());
+        let line = if text.is_empty() { "" } else { "\n" };
+        message.insert("content".to_owned(), format!("{text}{line}{written}").into());
     }
 
     /// Gives calls the format's ids, and gives results the ids of their calls.
@@ -69,10 +77,40 @@ impl ToolFormat {
     }
 }
 
+/// Names the functions of results, which templates find by their calls otherwise.
+fn name_results(messages: &mut [Json]) {
+    let mut names: Vec<(Json, Json)> = Vec::new();
+    for message in messages {
+        let calls = message["tool_calls"].as_array().into_iter().flatten();
+        names.extend(calls.map(|call| (call["id"].clone(), call["function"]["name"].clone())));
+        if message["role"] == "tool"
+            && message["name"].is_null()
+            && let Some((_, name)) = names.iter().rev().find(|(id, _)| *id == message["tool_call_id"])
+        {
+            message["name"] = name.clone();
+        }
+    }
+}
+
 /// An id of nine letters or digits for a call that has another.
 fn nine(id: &Json, count: usize) -> Option<String> {
     let fits = |id: &str| id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
     if id.as_str().is_some_and(fits) { None } else { Some(format!("call{count:05}")) }
+}
+
+/// Puts the text of a message with calls into a message before it.
+fn apart(messages: Vec<Json>) -> Vec<Json> {
+    let mut out = Vec::with_capacity(messages.len());
+    for mut message in messages {
+        if message["tool_calls"].as_array().is_some_and(|calls| !calls.is_empty()) {
+            let text = message["content"].take();
+            if text.as_str().is_some_and(|text| !text.is_empty()) {
+                out.push(json!({ "role": "assistant", "content": text }));
+            }
+        }
+        out.push(message);
+    }
+    out
 }
 
 /// Divides messages of several calls into one message each, with its result behind it.

@@ -161,9 +161,9 @@ impl Parser {
         for (at, _) in self.held.char_indices() {
             match self.start(&self.held[at..], false) {
                 Found::Yes(begun) => {
-                    self.show(self.held[..at].trim_end().len(), out);
-                    let blank = self.held.len() - self.held.trim_start().len();
-                    self.enter(blank, begun, out);
+                    let shown = self.held[..at].trim_end().len();
+                    self.show(shown, out);
+                    self.enter(at - shown, begun, out);
                     return true;
                 }
                 Found::More => {

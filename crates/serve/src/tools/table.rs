@@ -4,7 +4,14 @@ use super::format::{Arguments, BASE, Field, Format, Head, Ids, Middle, Pairs, Va
 
 /// All formats; of several that read a call equally well, the first is taken.
 pub(super) const FORMATS: &[Format] = &[
-    Format { name: "hermes", open: &["<tool_call>\n"], close: "\n</tool_call>", between: "\n", ..BASE },
+    Format {
+        name: "hermes",
+        open: &["<tool_call>\n"],
+        close: "\n</tool_call>",
+        between: "\n",
+        taught_by: &["<tool_call>"],
+        ..BASE
+    },
     Format {
         name: "llama3",
         open: &["", "<|python_tag|>"],
@@ -81,6 +88,7 @@ pub(super) const FORMATS: &[Format] = &[
         close: "<|tool_call_end|>",
         ids: Ids::Counted,
         ends_thoughts: &["<|tool_calls_section_begin|>"],
+        taught_by: &["tool_declare"],
         ..BASE
     },
     Format { name: "minimax-m1", section: ("<tool_calls>\n", "\n</tool_calls>"), between: "\n", ..BASE },

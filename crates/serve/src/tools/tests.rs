@@ -1,6 +1,6 @@
 use serde_json::json;
 
-use flambeau::text::{ChatTemplate, SpecialTokens};
+use flambeau::text::{ChatInput, ChatTemplate, SpecialTokens};
 
 use super::*;
 
@@ -140,11 +140,79 @@ fn formats_are_found_by_rendering() {
 
 #[test]
 fn templates_without_a_known_format_are_refused() {
-    assert_eq!(detected("").unwrap_err(), "knows no tools");
-    // A prompt may describe calls without showing one.
-    assert_eq!(detected("{# <tool_call> #}").unwrap_err(), "knows no tools");
     assert_eq!(
         detected("CALL {{ f.name }} WITH {{ f.arguments | tojson }}").unwrap_err(),
         "writes calls of tools in no known format"
     );
+    let describing =
+        "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{% for m in messages %}{{ m.content }}{% endfor %}";
+    let describing = ChatTemplate::new(describing, &SpecialTokens::default()).unwrap();
+    assert_eq!(ToolFormat::of(&describing).unwrap_err(), "describes tools, and shows no calls in a known format");
+    let silent = ChatTemplate::new("hello", &SpecialTokens::default()).unwrap();
+    assert_eq!(ToolFormat::of(&silent).unwrap_err(), "shows no messages");
+}
+
+/// The prompt of a conversation with a call and its result.
+fn prompt(source: &str, messages: Json) -> String {
+    let template = ChatTemplate::new(source, &SpecialTokens::default()).unwrap();
+    let tools = vec![json!({"type": "function", "function": {"name": "now", "parameters": {}}})];
+    let Json::Array(messages) = messages else { unreachable!() };
+    let (messages, tools) = ToolFormat::of(&template).unwrap().history(messages, Some(tools));
+    template.render(&ChatInput { messages, tools, ..ChatInput::default() }).unwrap()
+}
+
+fn called(ids: &[&str]) -> Json {
+    let call = |id: &&str| json!({"id": id, "type": "function", "function": {"name": "now", "arguments": {"at": id}}});
+    let mut messages = vec![json!({"role": "user", "content": "Q"})];
+    messages.push(json!({"role": "assistant", "content": "", "tool_calls": ids.iter().map(call).collect::<Vec<_>>()}));
+    messages.extend(ids.iter().map(|id| json!({"role": "tool", "tool_call_id": id, "content": format!("R{id}")})));
+    messages.into()
+}
+
+#[test]
+fn messages_describe_tools_to_templates_that_know_none() {
+    let system = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    let text = prompt(system, called(&["a", "b"]));
+    let description = text.strip_prefix("<system>").and_then(|text| text.split_once("<user>Q")).expect("a description");
+    assert!(description.0.contains("{\"name\":\"now\",\"parameters\":{}}"), "{text}");
+    let calls = "<assistant><tool_call>\n{\"name\": \"now\", \"arguments\": {\"at\": \"a\"}}\n</tool_call>\n<tool_call>\n\
+        {\"name\": \"now\", \"arguments\": {\"at\": \"b\"}}\n</tool_call>";
+    let results = "<user><tool_response>\nRa\n</tool_response>\n<tool_response>\nRb\n</tool_response>";
+    assert_eq!(description.1, format!("{calls}{results}"));
+    let strict = format!("{{% if messages[0].role == 'system' %}}{{{{ raise_exception('no') }}}}{{% endif %}}{system}");
+    assert!(prompt(&strict, called(&["a"])).starts_with("<user>You can call"));
+    // A prompt may describe calls without showing one; then texts hold earlier calls.
+    let taught = format!("{{% if tools %}}Write <tool_call>.{{% endif %}}{system}");
+    assert!(prompt(&taught, called(&["a"])).starts_with("Write <tool_call>.<user>Q<assistant><tool_call>\n{\"name\""));
+}
+
+#[test]
+fn histories_take_the_shape_that_templates_want() {
+    let each = |call: &str| {
+        format!(
+            "{{% for m in messages %}}<{{{{ m.role }}}}>{{{{ m.content or '' }}}}{{% for c in m.tool_calls or [] %}}{call}{{% endfor %}}{{% endfor %}}"
+        )
+    };
+    // One call a message.
+    let one = "{% if m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif %}{\"name\": \"{{ c.function.name }}\", \"parameters\": {{ c.function.arguments | tojson }}}";
+    let text = prompt(&each(one), called(&["a", "b"]));
+    let call = |id: &str| format!("<assistant>{{\"name\": \"now\", \"parameters\": {{\"at\": \"{id}\"}}}}<tool>R{id}");
+    assert_eq!(text, format!("<user>Q{}{}", call("a"), call("b")));
+    // Ids of nine characters, and ids that count.
+    let nine = format!(
+        "{}{{% for m in messages %}}{{{{ m.tool_call_id }}}}{{% endfor %}}",
+        each("[TOOL_CALLS]{{ c.function.name }}[CALL_ID]{{ c.id }}[ARGS]{{ c.function.arguments | tojson }}")
+    );
+    let text = prompt(&nine, called(&["a", "Abcdef123"]));
+    assert!(text.contains("[CALL_ID]call00000[ARGS]") && text.ends_with("call00000Abcdef123"), "{text}");
+    let kimi = "<|tool_calls_section_begin|><|tool_call_begin|>{{ c.id }}<|tool_call_argument_begin|>{{ c.function.arguments | tojson }}\
+        <|tool_call_end|><|tool_calls_section_end|>";
+    let text = prompt(&each(kimi), called(&["a", "b"]));
+    assert!(text.contains("<|tool_call_begin|>functions.now:0<") && text.contains("<|tool_call_begin|>functions.now:1<"), "{text}");
+    // Arguments as text, and no content beside calls.
+    let none = "{% for m in messages %}{% if m.content is none %}{% for c in m.tool_calls %}<tool_call>{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments + '' }}}</tool_call>{% endfor %}{% else %}{{ m.content }}{% endif %}{% endfor %}";
+    let mut messages = called(&["a"]);
+    messages[1]["content"] = "Let me see.".into();
+    let expected = "QLet me see.<tool_call>{\"name\": \"now\", \"arguments\": {\"at\":\"a\"}}</tool_call>Ra";
+    assert_eq!(prompt(none, messages), expected);
 }

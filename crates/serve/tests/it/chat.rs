@@ -309,6 +309,17 @@ pub(crate) fn calls_that_are_asked_for_are_enforced() {
     let call = &post(server.address, PATH, &body).json()["choices"][0]["message"]["tool_calls"][0];
     assert_eq!(call["function"], json!({ "name": "weather", "arguments": "{\"city\": \"Ulm\"}" }));
 
+    // A template that knows no tools, and one whose calls are in no known format.
+    let ask = |template: &str| {
+        let server = Running::new(vec![script(&SAYING, template)], config());
+        let body = json!({ "messages": [{ "role": "user", "content": "x" }], "tools": weather(), "tool_choice": "required", "parallel_tool_calls": false });
+        post(server.address, PATH, &body)
+    };
+    let call = &ask(PLAIN).json()["choices"][0]["message"]["tool_calls"][0];
+    assert_eq!(call["function"], json!({ "name": "weather", "arguments": "{\"city\": \"Ulm\"}" }));
+    let refused = ask(&WITH_TOOLS.replace("<tool_call>{{", "CALL {{"));
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("tools")), "{}", refused.body);
+
     // A prompt that has begun to think leaves no room for a form.
     let begun = format!("{WITH_TOOLS}<think>");
     let server = Running::new(vec![script(&SAYING, &begun)], config());

@@ -103,7 +103,6 @@ pub(crate) fn wrong_fields_are_named() {
         ("logit_bias", Json::Object(biases)),
         ("stream", json!("yes")),
         ("logprobs", json!(3)),
-        ("tools", json!([{ "type": "function", "function": { "name": "f" } }])),
         ("tool_choice", json!("required")),
         ("response_format", json!({ "type": "json_object" })),
         ("reasoning_effort", json!("high")),

@@ -1,0 +1,64 @@
+//! Tools for models whose chat templates know none: messages describe them.
+
+use serde_json::{Value as Json, json};
+
+use super::detect::ToolFormat;
+
+/// Place of the tools' description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// The system message.
+    System,
+    /// The first message of the user, as the template takes no system message.
+    User,
+}
+
+const BEFORE: &str = "You can call these functions, described by one JSON object a line:";
+const AFTER: &str = "To call a function, write its name and arguments as JSON between tags, and nothing after them:\n\
+    <tool_call>\n{\"name\": \"NAME\", \"arguments\": {\"KEY\": \"VALUE\"}}\n</tool_call>\n\
+    The result follows between <tool_response> and </tool_response>. Answer in plain text if you need no function.";
+
+impl ToolFormat {
+    /// Describes tools in the messages, and writes results into messages of the user. Calls are part of the texts already.
+    pub(super) fn tell(told: Told, messages: Vec<Json>, tools: Option<&[Json]>) -> Vec<Json> {
+        let mut messages = results_as_text(messages);
+        let Some(tools) = tools.filter(|tools| !tools.is_empty()) else { return messages };
+        let lines: Vec<String> = tools.iter().map(|tool| tool["function"].to_string()).collect();
+        let description = format!("{BEFORE}\n{}\n{AFTER}", lines.join("\n"));
+        let role = if told == Told::System { "system" } else { "user" };
+        let place = match told {
+            Told::System => messages.iter().take(1).position(|message| message["role"] == role),
+            Told::User => messages.iter().position(|message| message["role"] == role),
+        };
+        match place {
+            Some(at) => {
+                let text = messages[at]["content"].as_str().unwrap_or_default();
+                let text =
+                    if told == Told::System { format!("{text}\n\n{description}") } else { format!("{description}\n\n{text}") };
+                messages[at]["content"] = text.into();
+            }
+            None => messages.insert(0, json!({ "role": role, "content": description })),
+        }
+        messages
+    }
+}
+
+/// Results of tools as messages of the user, several in a row as one.
+fn results_as_text(messages: Vec<Json>) -> Vec<Json> {
+    let mut out: Vec<Json> = Vec::with_capacity(messages.len());
+    let mut follows = false;
+    for message in messages {
+        let is_result = message["role"] == "tool";
+        if !is_result {
+            out.push(message);
+        } else {
+            let text = format!("<tool_response>\n{}\n</tool_response>", message["content"].as_str().unwrap_or_default());
+            match out.last_mut().filter(|_| follows) {
+                Some(last) => last["content"] = format!("{}\n{text}", last["content"].as_str().unwrap_or_default()).into(),
+                None => out.push(json!({ "role": "user", "content": text })),
+            }
+        }
+        follows = is_result;
+    }
+    out
+}
