@@ -15,4 +15,5 @@ pub(crate) mod man;
 pub(crate) mod pull;
 pub(crate) mod run;
 pub(crate) mod serve;
+pub(crate) mod template;
 pub(crate) mod transcribe;

@@ -38,7 +38,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     bench, chat, compile, completions, conformance, doctor, embed, eval, export, generate, inspect, man, pull, run, serve,
-    transcribe,
+    template, transcribe,
 };
 
 /// Compile, run and inspect ExecuTorch programs whose work is delegated to MLX.
@@ -61,6 +61,7 @@ enum Command {
     Chat(chat::Args),
     Generate(generate::Args),
     Serve(Box<serve::Args>),
+    Template(template::Args),
     Transcribe(transcribe::Args),
     Embed(embed::Args),
     Eval(eval::Args),
@@ -90,6 +91,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Chat(args) => chat::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Serve(args) => serve::run(args),
+        Command::Template(args) => template::run(args),
         Command::Transcribe(args) => transcribe::run(args),
         Command::Embed(args) => embed::run(args),
         Command::Eval(args) => eval::run(args),

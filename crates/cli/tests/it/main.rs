@@ -13,6 +13,7 @@ mod recipes;
 mod results;
 mod serve;
 mod sessions;
+mod template;
 #[cfg(target_os = "linux")]
 mod terminal;
 mod transcribe;
