@@ -68,11 +68,11 @@ pub(crate) fn tests() -> Vec<Trial> {
     tests
 }
 
-fn mlp() -> String {
+pub(crate) fn mlp() -> String {
     package("../flambeau/examples/data/mlp.pte").to_str().unwrap().to_owned()
 }
 
-fn tiny_llama() -> String {
+pub(crate) fn tiny_llama() -> String {
     package("../flambeau/examples/data/tiny-llama").to_str().unwrap().to_owned()
 }
 

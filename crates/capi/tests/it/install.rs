@@ -6,12 +6,30 @@ use flambeau_testcases::test;
 use libtest_mimic::Trial;
 use tempfile::TempDir;
 
-use crate::toolchain::{abi_version, has, library, package};
+use crate::{
+    executorch,
+    toolchain::{abi_version, has, library, package},
+};
 
 pub(crate) fn tests() -> Vec<Trial> {
     let needs_pkg_config = || has("pkg-config").and(has("gcc")).and(has("bash"));
+    let needs_new_cmake = || has("bash").and(executorch::requirement()).and(has_new_cmake());
     let needs_cmake = || has("cmake").and(has("gcc")).and(has("g++")).and(has("bash"));
-    vec![test("install::pkg_config_finds_it", needs_pkg_config, pkg_config), test("install::cmake_finds_it", needs_cmake, cmake)]
+    vec![
+        test("install::pkg_config_finds_it", needs_pkg_config, pkg_config),
+        test("install::cmake_finds_it", needs_cmake, cmake),
+        test("install::cmake_builds_the_backend", needs_new_cmake, backend),
+    ]
+}
+
+/// Whether CMake is as new as ExecuTorch's package asks.
+fn has_new_cmake() -> Result<(), String> {
+    has("cmake")?;
+    let text = run(Command::new("cmake").arg("--version"));
+    let version = text.lines().next().and_then(|line| line.split_whitespace().nth(2)).unwrap_or_default();
+    let mut numbers = version.split('.').map_while(|number| number.parse::<u32>().ok());
+    let found = (numbers.next(), numbers.next());
+    if found >= (Some(3), Some(28)) { Ok(()) } else { Err(format!("CMake is {version}, and ExecuTorch asks for 3.28")) }
 }
 
 /// Runs a command and gives its standard output.
@@ -89,4 +107,19 @@ fn cmake() {
     fs::write(source.join("CMakeLists.txt"), project.replace("flambeau 0.1", "flambeau 9.1")).unwrap();
     let refused = Command::new("cmake").arg("-S").arg(&source).arg("-B").arg(&build).output().unwrap();
     assert!(!refused.status.success());
+}
+
+fn backend() {
+    let folder = installed();
+    let source = folder.path().join("source");
+    fs::create_dir(&source).unwrap();
+    let project = "cmake_minimum_required(VERSION 3.28)\nproject(uses CXX)\nfind_package(executorch REQUIRED)\n\
+        find_package(flambeau REQUIRED)\nadd_library(backend SHARED ${flambeau_EXECUTORCH_BACKEND})\n\
+        target_link_libraries(backend PRIVATE executorch::runtime flambeau::flambeau)\n";
+    fs::write(source.join("CMakeLists.txt"), project).unwrap();
+    let build = folder.path().join("build");
+    let (ours, theirs) = (folder.path().join("moved"), executorch::root().join("share/cmake"));
+    let prefix = format!("-DCMAKE_PREFIX_PATH={};{}", ours.display(), theirs.display());
+    run(Command::new("cmake").arg("-S").arg(&source).arg("-B").arg(&build).arg(prefix));
+    run(Command::new("cmake").arg("--build").arg(&build));
 }

@@ -5,10 +5,13 @@
 use std::process::ExitCode;
 
 mod examples;
+mod executorch;
 mod header;
 mod install;
 mod toolchain;
 
 fn main() -> ExitCode {
-    flambeau_testcases::run([examples::tests(), header::tests(), install::tests()].into_iter().flatten().collect())
+    flambeau_testcases::run(
+        [examples::tests(), header::tests(), install::tests(), executorch::tests()].into_iter().flatten().collect(),
+    )
 }
