@@ -19,6 +19,7 @@
  *   return 0, NULL or an empty text.
  * - Callbacks must not throw exceptions, must not leave by longjmp, and must not free an object
  *   that the running call uses.
+ * - Processes. A process that was forked must not use handles that were made before the fork.
  * - Structs that begin with `struct_size` grow in later versions. Set that field to sizeof of
  *   the struct. */
 #ifndef FLAMBEAU_H

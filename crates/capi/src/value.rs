@@ -232,3 +232,24 @@ impl Described {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_never_lie_in_an_arguments_memory() {
+        let argument = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[4]).unwrap();
+        let part = Tensor::new(argument.dtype(), &[2], argument.bytes().slice(4..12)).unwrap();
+        let fresh = Tensor::from_slice(&[5.0f32], &[1]).unwrap();
+        let results = [&argument, &part, &fresh].map(|tensor| Value::Tensor(tensor.clone()));
+        let values = Values::new(results.to_vec(), &[argument.clone().into()]).unwrap();
+        let tensors: Vec<&Tensor> =
+            values.0.iter().filter_map(|held| if let Held::Tensor(handle) = held { Some(handle.tensor()) } else { None }).collect();
+        let (start, end) = range(&argument);
+        assert!(tensors.iter().all(|tensor| range(tensor).1 <= start || end <= range(tensor).0));
+        assert_eq!(tensors[1].as_slice::<f32>().unwrap(), [2.0, 3.0]);
+        // A result with memory of its own is handed over as it is.
+        assert_eq!(tensors[2].bytes().as_ptr(), fresh.bytes().as_ptr());
+    }
+}

@@ -57,6 +57,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         add("contract", contract);
         add("threads", threads);
         add("generation", generation);
+        add("state", state);
         add("chat", chat);
         add("delegate", delegate);
         add("speech", speech);
@@ -126,6 +127,14 @@ fn generation(setup: Setup) {
     let program = setup.c99("tests/c/generation.c");
     let prompt = |model: &LanguageModel| model.tokenizer.encode("the cat sat on", true).unwrap();
     assert_eq!(program.run(&[&tiny_llama(), flags[1]]).trim_end(), answer(flags, prompt, 8, true).trim_end());
+}
+
+fn state(setup: Setup) {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("llama.pte");
+    let program = program.to_str().unwrap();
+    flambeau_cli::run(["flambeau", "export", &tiny_llama(), "-o", program].map(Into::into));
+    assert_eq!(setup.c99("tests/c/state.c").run(&[program]), "all hold\n");
 }
 
 fn chat(setup: Setup) {
