@@ -459,6 +459,18 @@ FLB_API FLB_NODISCARD flb_error *flb_transcribe_samples(
     const char *const *flags, size_t flag_count, flb_on_segment on_segment, void *context,
     flb_transcript **out);
 
+/* Fills `data` with at most `size` bytes of samples and returns their number; 0 ends the recording.
+ * It may wait for sound. It is called on the thread that asked for the transcript. */
+typedef size_t (*flb_read)(void *context, void *data, size_t size);
+
+/* Transcribes samples that a callback reads, such as those of a microphone: `channels` interleaved
+ * ones of the type `sample`, `rate` of each a second. `context` is handed to both callbacks.
+ * Otherwise as flb_transcribe_samples. */
+FLB_API FLB_NODISCARD flb_error *flb_transcribe_stream(
+    const flb_speech_model *model, flb_dtype sample, uint32_t rate, uint32_t channels,
+    flb_read read, const char *const *flags, size_t flag_count, flb_on_segment on_segment,
+    void *context, flb_transcript **out);
+
 /* The whole text. It belongs to the transcript. Any thread. */
 FLB_API const char *flb_transcript_text(const flb_transcript *transcript);
 

@@ -513,6 +513,10 @@ struct Transcript {
 // Gets each segment; false ends the transcription. It must not use the same model.
 using OnSegment = std::function<bool(const Segment &)>;
 
+// Fills memory with at most so many bytes of samples and returns their number.
+// 0 ends the recording.
+using Read = std::function<std::size_t(void *, std::size_t)>;
+
 // A model of speech with its tokenizer. Threads that share one take turns.
 class SpeechModel {
  public:
@@ -547,7 +551,29 @@ class SpeechModel {
     });
   }
 
+  // Transcribes samples of type T that `read` gives, `rate` of each of the interleaved channels a
+  // second.
+  template <typename T>
+  Transcript transcribe_stream(std::uint32_t rate, std::uint32_t channels, const Read &read,
+                               const std::vector<std::string> &flags = {},
+                               const OnSegment &on_segment = {}) const {
+    return listen(
+        flags, on_segment,
+        [&](const char *const *list, std::size_t count, void *context, flb_transcript **out) {
+          return flb_transcribe_stream(handle_.get(), dtype_of<T>, rate, channels, fill, list,
+                                       count, call, context, out);
+        },
+        &read);
+  }
+
  private:
+  // The callbacks of a transcription, and the exception that ended it.
+  struct Calls {
+    const OnSegment &on_segment;
+    const Read *read;
+    std::exception_ptr thrown;
+  };
+
   static Segment owned(const flb_segment &raw) {
     Segment segment{raw.start, raw.end, raw.text, {}};
     for (std::size_t i = 0; i < raw.word_count; i++) {
@@ -556,28 +582,40 @@ class SpeechModel {
     return segment;
   }
 
-  static std::int32_t call(void *context, const flb_segment *raw) {
-    auto &call = *static_cast<detail::Call<OnSegment> *>(context);
-    if (!call.function) {
-      return 0;
-    }
+  static std::int32_t call(void *context, const flb_segment *raw) noexcept {
+    auto &calls = *static_cast<Calls *>(context);
     try {
-      return call(owned(*raw));
+      const bool goes_on = !calls.on_segment || calls.on_segment(owned(*raw));
+      return goes_on && calls.thrown == nullptr ? 0 : 1;
     } catch (...) {
-      call.thrown = std::current_exception();
+      calls.thrown = std::current_exception();
       return 1;
+    }
+  }
+
+  static std::size_t fill(void *context, void *data, std::size_t size) noexcept {
+    auto &calls = *static_cast<Calls *>(context);
+    try {
+      return (*calls.read)(data, size);
+    } catch (...) {
+      calls.thrown = std::current_exception();
+      return 0;
     }
   }
 
   template <typename Ask>
   static Transcript listen(const std::vector<std::string> &flags, const OnSegment &on_segment,
-                           Ask ask) {
+                           Ask ask, const Read *read = nullptr) {
     const std::vector<const char *> list = detail::pointers(flags);
-    detail::Call<OnSegment> context{on_segment, nullptr};
+    Calls calls{on_segment, read, nullptr};
     flb_transcript *handle = nullptr;
-    detail::check(ask(list.data(), list.size(), &context, &handle));
+    flb_error *error = ask(list.data(), list.size(), &calls, &handle);
     const detail::Handle<flb_transcript, flb_transcript_free> held(handle);
-    context.rethrow();
+    if (calls.thrown) {
+      flb_error_free(error);
+      std::rethrow_exception(calls.thrown);
+    }
+    detail::check(error);
     const char *language = flb_transcript_language(handle);
     Transcript transcript{flb_transcript_text(handle), language == nullptr ? "" : language,
                           flb_transcript_json(handle), flb_transcript_seconds(handle), {}};

@@ -3,7 +3,7 @@
 use std::{
     ffi::{CString, c_char, c_void},
     fs::File,
-    io::Cursor,
+    io::{self, Cursor, Read},
     ptr,
     sync::Mutex,
 };
@@ -20,7 +20,7 @@ use crate::{
     border::{self, Out, Prefixed},
     engine::EngineHandle,
     error::{Failure, Kind},
-    tensor::TensorHandle,
+    tensor::{self, TensorHandle},
     value,
 };
 
@@ -146,16 +146,21 @@ fn listen(
     Ok(Transcript { language, task, seconds: transcriber.seconds(), segments })
 }
 
+/// How samples of an element type are stored.
+fn sample_of(dtype: DType) -> Result<Sample, Failure> {
+    match dtype {
+        DType::U8 => Ok(Sample::U8),
+        DType::I16 => Ok(Sample::S16),
+        DType::I32 => Ok(Sample::S32),
+        DType::F32 => Ok(Sample::F32),
+        DType::F64 => Ok(Sample::F64),
+        other => Err(Failure::input(format!("samples are {other}; expected f32, f64, i16, i32 or u8"))),
+    }
+}
+
 /// A recording of samples of the shape [samples] or [samples, channels].
 fn of_samples(samples: &Tensor, rate: u32) -> Result<Recording, Failure> {
-    let sample = match samples.dtype() {
-        DType::U8 => Sample::U8,
-        DType::I16 => Sample::S16,
-        DType::I32 => Sample::S32,
-        DType::F32 => Sample::F32,
-        DType::F64 => Sample::F64,
-        other => return Err(Failure::input(format!("samples are {other}; expected f32, f64, i16, i32 or u8"))),
-    };
+    let sample = sample_of(samples.dtype())?;
     let channels = match *samples.shape() {
         [_] => Some(1),
         [_, channels] => u16::try_from(channels).ok().filter(|&channels| usize::from(channels) <= MAX_CHANNELS),
@@ -165,6 +170,34 @@ fn of_samples(samples: &Tensor, rate: u32) -> Result<Recording, Failure> {
         || Failure::input(format!("samples have the shape {:?}; expected [samples] or [samples, channels]", samples.shape()));
     let pcm = Pcm { sample, rate, channels: channels.ok_or_else(wrong)? };
     Recording::from_pcm(Cursor::new(samples.bytes().clone()), pcm, SAMPLE_RATE).map_err(Failure::input)
+}
+
+/// `flb_read`: fills memory with samples and returns the number of bytes; 0 ends the recording.
+type Fill = Option<unsafe extern "C" fn(context: *mut c_void, data: *mut c_void, size: usize) -> usize>;
+
+/// Samples that a callback reads.
+struct Stream {
+    fill: unsafe extern "C" fn(context: *mut c_void, data: *mut c_void, size: usize) -> usize,
+    context: *mut c_void,
+}
+
+// SAFETY: a recording is read and dropped inside of the call that made it, on the thread of that call.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        // SAFETY: the caller gave both for this use; the memory lives during the call.
+        let count = unsafe { (self.fill)(self.context, buffer.as_mut_ptr().cast(), buffer.len()) };
+        if count > buffer.len() {
+            return Err(io::Error::other(format!("`read` returned {count} bytes, and there was room for {}", buffer.len())));
+        }
+        Ok(count)
+    }
 }
 
 /// # Safety
@@ -262,6 +295,35 @@ unsafe extern "C" fn flb_transcribe_samples(
         let (out, model) = unsafe { (Out::handle(out, "out")?, border::object(model, "model")?) };
         // SAFETY: as above.
         let recording = of_samples(unsafe { border::object(samples, "samples")? }.tensor(), rate)?;
+        // SAFETY: as above.
+        out.give(unsafe { transcribe(model, recording, (flags, flag_count), on_segment, context)? });
+        Ok(())
+    })
+}
+
+/// # Safety
+/// The pointers are as the header says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flb_transcribe_stream(
+    model: *const SpeechModelHandle,
+    sample: i32,
+    rate: u32,
+    channels: u32,
+    read: Fill,
+    flags: *const *const c_char,
+    flag_count: usize,
+    on_segment: OnSegment,
+    context: *mut c_void,
+    out: *mut *mut TranscriptHandle,
+) -> *mut Failure {
+    border::entry(|| {
+        // SAFETY: the caller keeps what the header asks of arguments.
+        let (out, model) = unsafe { (Out::handle(out, "out")?, border::object(model, "model")?) };
+        let sample = sample_of(tensor::dtype(sample)?)?;
+        let channels = u16::try_from(channels).map_err(|_| Failure::input(format!("there are no {channels} channels")))?;
+        let fill = read.ok_or_else(|| Failure::input("`read` is NULL"))?;
+        let stream = Stream { fill, context };
+        let recording = Recording::from_pcm(stream, Pcm { sample, rate, channels }, SAMPLE_RATE).map_err(Failure::input)?;
         // SAFETY: as above.
         out.give(unsafe { transcribe(model, recording, (flags, flag_count), on_segment, context)? });
         Ok(())

@@ -93,7 +93,8 @@ fn check_size(dtype: DType, shape: &[usize], size: usize) -> Result<(), Failure>
     }
 }
 
-fn dtype(code: i32) -> Result<DType, Failure> {
+/// The element type of a number.
+pub(crate) fn dtype(code: i32) -> Result<DType, Failure> {
     let found = i8::try_from(code).ok().and_then(DType::from_code);
     found.ok_or_else(|| Failure::input(format!("no element type has the number {code}")))
 }

@@ -1,6 +1,7 @@
 // Holds the owners of flambeau.hpp to what the header says: owners PROGRAM CACHE LANGUAGE SPEECH RECORDING
 #include <flambeau.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
@@ -115,7 +116,24 @@ static void transcripts(const flambeau::Engine &engine, char **args, const char 
   REQUIRE(whole.language.empty() && whole.seconds > 0.49 && whole.json.find("words") > 0);
   const auto quiet = flambeau::Tensor::take({8000}, std::vector<float>(8000));
   REQUIRE(model.transcribe(quiet, 16000).seconds > 0.49);
+  std::vector<std::int16_t> noise(8000, 100);
+  std::size_t place = 0;
+  const auto read = [&](void *data, std::size_t size) {
+    const std::size_t count = std::min(size / 2, noise.size() - place);
+    std::copy_n(noise.data() + place, count, static_cast<std::int16_t *>(data));
+    place += count;
+    return 2 * count;
+  };
+  REQUIRE(model.transcribe_stream<std::int16_t>(16000, 1, read).seconds > 0.49);
   bool is_thrown = false;
+  try {
+    const auto fail = [](void *, std::size_t) -> std::size_t { throw 4; };
+    model.transcribe_stream<std::int16_t>(16000, 1, fail);
+  } catch (int number) {
+    is_thrown = number == 4;
+  }
+  REQUIRE(is_thrown);
+  is_thrown = false;
   try {
     model.transcribe(args[1], {}, [](const flambeau::Segment &) -> bool { throw 5; });
   } catch (int number) {

@@ -28,6 +28,29 @@ static int32_t on_segment(void *context, const flb_segment *segment) {
   return so_far->result;
 }
 
+/* Samples in memory that are read in pieces. */
+typedef struct {
+  const unsigned char *next;
+  size_t left;
+  int reads;
+} stream;
+
+static size_t read_piece(void *context, void *data, size_t size) {
+  stream *from = context;
+  size_t count = size < 777 ? size : 777;
+  count = count < from->left ? count : from->left;
+  memcpy(data, from->next, count);
+  from->next += count;
+  from->left -= count;
+  from->reads += 1;
+  return count;
+}
+
+static size_t read_too_much(void *context, void *data, size_t size) {
+  (void)context, (void)data;
+  return size + 1;
+}
+
 int main(int argc, char **argv) {
   REQUIRE(argc == 4);
   flb_engine *engine = NULL;
@@ -71,6 +94,19 @@ int main(int argc, char **argv) {
   ok(flb_transcribe_samples(model, samples, 16000, flags, 1, NULL, NULL, &again));
   REQUIRE(strcmp(flb_transcript_json(again), flb_transcript_json(whole)) == 0);
   flb_transcript_free(again);
+
+  /* So do samples that come in pieces. */
+  stream pieces = {bytes + 44, size, 0};
+  ok(flb_transcribe_stream(model, FLB_DTYPE_I16, 16000, 1, read_piece, flags, 1, NULL, &pieces, &again));
+  REQUIRE(strcmp(flb_transcript_json(again), flb_transcript_json(whole)) == 0);
+  REQUIRE(pieces.left == 0 && pieces.reads > 10);
+  flb_transcript_free(again);
+  fails(flb_transcribe_stream(model, FLB_DTYPE_I16, 16000, 1, read_too_much, flags, 1, NULL, NULL, &again),
+        FLB_ERROR_INPUT, "there was room for");
+  fails(flb_transcribe_stream(model, FLB_DTYPE_I16, 16000, 1, NULL, flags, 1, NULL, NULL, &again),
+        FLB_ERROR_INPUT, "`read` is NULL");
+  fails(flb_transcribe_stream(model, FLB_DTYPE_I64, 16000, 1, read_piece, flags, 1, NULL, &pieces, &again),
+        FLB_ERROR_INPUT, "samples are i64");
 
   /* A callback ends the transcription. */
   segments = (seen){0, 0, 0, 1};
