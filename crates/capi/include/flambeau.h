@@ -314,7 +314,7 @@ FLB_API void flb_method_free(flb_method *method);
 typedef struct flb_language_model flb_language_model;
 
 /* Loads a model: a .pte program, a folder or GGUF file of weights, or a name on the Hugging Face
- * hub. Weights are exported once, into a cache. `flags` are those of `flambeau generate` that
+ * hub. Weights are exported once, into a cache. `flags` are flags of `flambeau generate` that
  * concern models, such as {"--qlinear", "none"}. The caller owns `*out`. Any thread. */
 FLB_API FLB_NODISCARD flb_error *flb_language_model_load(
     const flb_engine *engine, const char *model, const char *const *flags, size_t flag_count,
@@ -410,7 +410,7 @@ FLB_API void flb_generation_free(flb_generation *generation);
 typedef struct flb_speech_model flb_speech_model;
 
 /* Loads a model of speech: a .pte program, a folder or file of weights, or a name on the Hugging
- * Face hub. `flags` are those of `flambeau transcribe` that concern models. The caller owns
+ * Face hub. `flags` are flags of `flambeau transcribe` that concern models. The caller owns
  * `*out`. Any thread. */
 FLB_API FLB_NODISCARD flb_error *flb_speech_model_load(
     const flb_engine *engine, const char *model, const char *const *flags, size_t flag_count,
@@ -444,7 +444,7 @@ typedef int32_t (*flb_on_segment)(void *context, const flb_segment *segment);
 
 typedef struct flb_transcript flb_transcript;
 
-/* Transcribes a recording in a file. `flags` are those of `flambeau transcribe` about speech,
+/* Transcribes a recording in a file. `flags` are flags of `flambeau transcribe` about speech,
  * such as {"--language", "fr", "--word-timestamps"}. `on_segment` may be NULL; `context` is
  * handed to it. The caller owns `*out`. Any thread; threads that share a model take turns. */
 FLB_API FLB_NODISCARD flb_error *flb_transcribe_file(
@@ -463,7 +463,7 @@ FLB_API FLB_NODISCARD flb_error *flb_transcribe_samples(
  * It may wait for sound. It is called on the thread that asked for the transcript. */
 typedef size_t (*flb_read)(void *context, void *data, size_t size);
 
-/* Transcribes samples that a callback reads, such as those of a microphone: `channels` interleaved
+/* Transcribes samples that a callback reads, for example from a microphone: `channels` interleaved
  * ones of the type `sample`, `rate` of each a second. `context` is handed to both callbacks.
  * Otherwise as flb_transcribe_samples. */
 FLB_API FLB_NODISCARD flb_error *flb_transcribe_stream(

@@ -256,7 +256,7 @@ class Values {
 // What computes. Programs and models keep the engine that they were opened on.
 class Engine {
  public:
-  // `flags` are those of the command, such as {"--engine", "cpu", "--threads", "4"}.
+  // `flags` are flags of the command, such as {"--engine", "cpu", "--threads", "4"}.
   explicit Engine(const std::vector<std::string> &flags = {}) {
     const std::vector<const char *> list = detail::pointers(flags);
     flb_engine *handle = nullptr;
@@ -415,7 +415,7 @@ struct Call {
 class LanguageModel {
  public:
   // Loads a program, a folder or file of weights, or a name on the Hugging Face hub. `flags` are
-  // those of `flambeau generate` that concern models.
+  // flags of `flambeau generate` that concern models.
   LanguageModel(const Engine &engine, const std::string &model,
                 const std::vector<std::string> &flags = {}) {
     const std::vector<const char *> list = detail::pointers(flags);
@@ -521,7 +521,7 @@ using Read = std::function<std::size_t(void *, std::size_t)>;
 class SpeechModel {
  public:
   // Loads a program, a folder or file of weights, or a name on the Hugging Face hub. `flags` are
-  // those of `flambeau transcribe` that concern models.
+  // flags of `flambeau transcribe` that concern models.
   SpeechModel(const Engine &engine, const std::string &model,
               const std::vector<std::string> &flags = {}) {
     const std::vector<const char *> list = detail::pointers(flags);
@@ -531,7 +531,7 @@ class SpeechModel {
     handle_.reset(handle);
   }
 
-  // Transcribes a file. `flags` are those of `flambeau transcribe` about speech.
+  // Transcribes a file. `flags` are flags of `flambeau transcribe` about speech.
   Transcript transcribe(const std::string &path, const std::vector<std::string> &flags = {},
                         const OnSegment &on_segment = {}) const {
     return listen(flags, on_segment, [&](const char *const *list, std::size_t count, void *context,

@@ -25,7 +25,7 @@ static flambeau::Error error_of(Call call) {
   } catch (const flambeau::Error &error) {
     return error;
   }
-  REQUIRE(!"an error");
+  REQUIRE(false);
   std::abort();
 }
 
