@@ -202,9 +202,9 @@ fn prepare<A>(
     most_choices: usize,
     answer: impl FnOnce(&ChatRequest, Handle, &str, usize) -> A,
 ) -> Result<Prepared<A>> {
-    let request = ChatRequest::read(fields, &model, most_choices)?;
+    let mut request = ChatRequest::read(fields, &model, most_choices)?;
     let prompt = request.conversation.prompt(&model)?;
-    request.check_form(&prompt)?;
+    request.constrain(&model, &prompt)?;
     let ids = model.encode(&prompt, false, "messages")?;
     let jobs = request.params.jobs(&ids, &model);
     Ok(Prepared { streams: request.stream, jobs, answer: answer(&request, model, &prompt, ids.len()) })

@@ -91,6 +91,11 @@ impl ThinkingSplitter {
         MARKERS.into_iter().flat_map(|markers| [markers.0, markers.1]).chain(FRAMES)
     }
 
+    /// The marker that ends the thoughts at this position; `None` in an answer.
+    pub fn close(&self) -> Option<&'static str> {
+        (self.part == Part::Thinking).then_some(self.markers.1)
+    }
+
     /// Kind of the text at this position.
     pub fn part(&self) -> Part {
         self.part
@@ -191,6 +196,8 @@ mod tests {
         check("", "<|channel>thought\nso\n<channel|>yes", "so\n", "yes");
         check("", "<|START_THINKING|>so<|END_THINKING|><|START_RESPONSE|>yes<|END_RESPONSE|>", "so", "yes");
         check("<|START_THINKING|>", "so<|END_THINKING|> yes", "so", "yes");
+        assert_eq!(ThinkingSplitter::new("<|START_THINKING|>").close(), Some("<|END_THINKING|>"));
+        assert_eq!(ThinkingSplitter::new("").close(), None);
         check("Here are my reasoning steps:\n", "so\n[BEGIN FINAL RESPONSE]\nyes", "so\n", "yes");
         check("", "Here are my reasoning steps:\nso", "", "Here are my reasoning steps:\nso");
     }

@@ -75,24 +75,26 @@ impl Conversation {
 
     /// Constraint on an answer, from `schema` and from tools that the request allows or requires.
     ///
+    /// Thoughts that the prompt has begun come first, without a constraint.
+    ///
     /// # Errors
     /// The schema is invalid, or the model's tokens cannot be constrained.
-    fn constraint(&self, model: &Served, schema: Option<Json>) -> Result<Option<Constraint>> {
+    fn constraint(&self, model: &Served, schema: Option<&Json>, prompt: &str) -> Result<Option<Constraint>> {
         let only = if let ToolChoice::Named(name) = &self.choice { Some(name.as_str()) } else { None };
         let calls = self.tools.as_ref().map(|(tools, format)| {
             let is_single = self.single_call || !format.several;
             tools.grammar(format.format, model.control_tokens(), only, is_single)
         });
-        let (param, grammar) = match (schema, calls) {
-            (_, Some(calls)) if self.must_call() => ("tool_choice", format!("start: calls\n{calls}")),
-            (Some(schema), Some(calls)) => {
-                ("response_format", format!("start: answer | calls\nanswer: %json {}\n{calls}", spaced(schema)))
-            }
-            (Some(schema), None) => {
-                let compiled = model.grammars("response_format")?.json_schema(schema);
-                return compiled.map(Some).map_err(|error| ApiError::value("response_format", error.to_string()));
-            }
+        let schema = schema.map(|schema| spaced(schema.clone()));
+        let (param, form, rules) = match (schema, calls) {
+            (_, Some(calls)) if self.must_call() => ("tool_choice", "calls", calls),
+            (Some(schema), Some(calls)) => ("response_format", "(answer | calls)", format!("answer: %json {schema}\n{calls}")),
+            (Some(schema), None) => ("response_format", "answer", format!("answer: %json {schema}\n")),
             (None, _) => return Ok(None),
+        };
+        let grammar = match ThinkingSplitter::new(prompt).close() {
+            Some(close) => format!("start: thoughts {form}\n{rules}{}", model.control_tokens().thoughts(close)),
+            None => format!("start: {form}\n{rules}"),
         };
         model.grammars(param)?.lark(grammar).map(Some).map_err(|error| ApiError::value(param, error.to_string()))
     }
@@ -165,6 +167,8 @@ fn variables(fields: &mut Fields, model: &Served) -> Result<Map<String, Json>> {
 pub(crate) struct ChatRequest {
     pub(crate) conversation: Conversation,
     pub(crate) params: Params,
+    /// The schema of JSON that is asked for.
+    schema: Option<Json>,
     pub(crate) stream: bool,
     include_usage: bool,
 }
@@ -188,28 +192,23 @@ impl ChatRequest {
         let include_usage = stream_usage(&mut fields)?;
         fields.finish(HARMLESS)?;
         params.kept_ids = conversation.kept_ids(model);
-        params.constraint = conversation.constraint(model, schema)?;
-        Ok(ChatRequest { conversation, params, stream, include_usage })
+        Ok(ChatRequest { conversation, params, schema, stream, include_usage })
     }
 
-    /// Checks that an answer to this prompt can be constrained as requested.
+    /// Constrains answers to this prompt as requested.
     ///
     /// # Errors
-    /// The prompt ends inside thoughts, which cannot be constrained.
-    pub(crate) fn check_form(&self, prompt: &str) -> Result<()> {
-        if self.params.constraint.is_none() || ThinkingSplitter::new(prompt).part() == Part::Answer {
-            return Ok(());
-        }
-        let message = "answers of a given form cannot begin with thoughts, as the model's template asks for: \
-                       `chat_template_kwargs` may turn that off";
-        let param = if self.conversation.must_call() { "tool_choice" } else { "response_format" };
-        Err(ApiError::unsupported(param, message))
+    /// The schema is invalid, or the model's tokens cannot be constrained.
+    pub(crate) fn constrain(&mut self, model: &Served, prompt: &str) -> Result<()> {
+        self.params.constraint = self.conversation.constraint(model, self.schema.as_ref(), prompt)?;
+        Ok(())
     }
 
     /// How the text of an answer is read.
     pub(crate) fn reader(&self, prompt: &str) -> Reader {
         let parser = self.conversation.parser();
-        if self.params.constraint.is_some() { Reader::of_form(parser) } else { Reader::of_chat(prompt, parser) }
+        let thinks = ThinkingSplitter::new(prompt).part() == Part::Thinking;
+        if self.params.constraint.is_some() && !thinks { Reader::of_form(parser) } else { Reader::of_chat(prompt, parser) }
     }
 
     /// How its answer is written.

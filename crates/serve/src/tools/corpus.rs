@@ -204,9 +204,14 @@ fn tokenizer(control: &[&str], texts: &str) -> Tokenizer {
 /// Whether the grammar of a format takes a text, with these markers as control tokens; where it stops if it does not.
 fn takes(row: &'static Format, control: &[&str], only: Option<&str>, text: &str) -> Result<(), String> {
     let tokenizer = tokenizer(control, text);
-    let compiler = GrammarCompiler::new(&tokenizer, tokenizer.eos_ids()).map_err(|error| error.to_string())?;
     let rules = tools().grammar(row, &ControlTokens::of(&tokenizer), only, false);
-    let mut constraint = compiler.lark(format!("start: calls\n{rules}")).map_err(|error| format!("{error} in {rules}"))?;
+    follows(&tokenizer, control, &format!("start: calls\n{rules}"), text)
+}
+
+/// Whether a grammar takes a text.
+fn follows(tokenizer: &Tokenizer, control: &[&str], rules: &str, text: &str) -> Result<(), String> {
+    let compiler = GrammarCompiler::new(tokenizer, tokenizer.eos_ids()).map_err(|error| error.to_string())?;
+    let mut constraint = compiler.lark(rules.to_owned()).map_err(|error| format!("{error} in {rules}"))?;
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
         let marker = control.iter().find(|marker| rest.starts_with(**marker));
@@ -251,5 +256,19 @@ fn grammars_name_control_tokens() {
         let row = by_name(name);
         let text = row.write(&[call("get", json!({ "city": "Ulm", "days": 3 }))]);
         takes(row, control, None, &text).unwrap_or_else(|error| panic!("{name}: {text}\n{error}"));
+    }
+}
+
+#[test]
+fn thoughts_come_before_calls() {
+    let row = FORMATS.iter().find(|row| row.name == "mistral").unwrap();
+    let text = format!("so [be] it</think>\n\n{}", row.write(&[call("get", json!({ "city": "Ulm" }))]));
+    for control in [&[][..], &["</think>", "[TOOL_CALLS]"]] {
+        let tokenizer = tokenizer(control, &text);
+        let tokens = ControlTokens::of(&tokenizer);
+        let rules = tools().grammar(row, &tokens, None, true);
+        let rules = format!("start: thoughts calls\n{rules}{}", tokens.thoughts("</think>"));
+        follows(&tokenizer, control, &rules, &text).unwrap();
+        assert!(follows(&tokenizer, control, &rules, "so</think>yes").is_err());
     }
 }

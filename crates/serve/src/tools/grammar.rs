@@ -34,6 +34,16 @@ impl ControlTokens {
         let found = self.0.iter().filter_map(|(token, id)| Some((text.find(token.as_str())?, token.len(), *id)));
         found.min_by_key(|(at, length, _)| (*at, std::cmp::Reverse(*length)))
     }
+
+    /// A grammar of thoughts up to and with the marker that ends them, as rules under the name `thoughts`.
+    pub(crate) fn thoughts(&self, close: &str) -> String {
+        let end = match self.first(close) {
+            // Text holds no control token, and ends by itself.
+            Some((0, length, id)) if length == close.len() => format!("thought <[{id}]> BLANK\nthought: /(?s:.*)/"),
+            _ => format!("thought BLANK\nthought[suffix={}]: /(?s:.*)/", literal(close)),
+        };
+        format!("thoughts: {end}\nBLANK: /[ \\n]{{0,4}}/\n")
+    }
 }
 
 /// Writes the rules of one grammar.

@@ -320,14 +320,19 @@ pub(crate) fn calls_that_are_asked_for_are_enforced() {
     let refused = ask(&WITH_TOOLS.replace("<tool_call>{{", "CALL {{"));
     assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("tools")), "{}", refused.body);
 
-    // A prompt that has begun to think leaves no room for a form.
-    let begun = format!("{WITH_TOOLS}<think>");
-    let server = Running::new(vec![script(&SAYING, &begun)], config());
-    for (field, value) in [("tool_choice", json!("required")), ("response_format", json!({ "type": "json_object" }))] {
-        let body = json!({ "messages": [{ "role": "user", "content": "x" }], "tools": weather(), field: value });
-        let reply = post(server.address, PATH, &body);
-        assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!(field)), "{}", reply.body);
-    }
+    // Thoughts that the prompt has begun come first.
+    let begun = format!("{WITH_TOOLS}{{% if add_generation_prompt %}}<think>{{% endif %}}");
+    let pieces = [&["hm ", "so ", "</think>", "\n"], &SAYING[..]].concat();
+    let server = Running::new(vec![script(&pieces, &begun)], config());
+    let mut body = json!({ "messages": [{ "role": "user", "content": "x" }], "tools": weather(), "tool_choice": "required", "parallel_tool_calls": false });
+    let message = post(server.address, PATH, &body).json()["choices"][0]["message"].clone();
+    assert_eq!((&message["reasoning_content"], &message["content"]), (&json!("hm so "), &Json::Null), "{message}");
+    assert_eq!(message["tool_calls"][0]["function"], json!({ "name": "weather", "arguments": "{\"city\": \"Ulm\"}" }));
+    body["tool_choice"] = "none".into();
+    body["response_format"] = json!({ "type": "json_object" });
+    let message = post(server.address, PATH, &body).json()["choices"][0]["message"].clone();
+    let content: Json = serde_json::from_str(message["content"].as_str().unwrap()).unwrap();
+    assert!(content.is_object() && message["reasoning_content"] == "hm so ", "{message}");
 
     let server = Running::new(vec![script(&SAYING, WITH_TOOLS)], config());
     for (choice, tools) in [
