@@ -166,6 +166,44 @@ fn calls_that_are_cut_off_lose_nothing_but_their_end() {
 }
 
 #[test]
+fn any_text_reads_the_same_in_any_pieces() {
+    let mut random = fastrand::Rng::with_seed(7);
+    for row in FORMATS {
+        let mut parts = row.texts();
+        parts.extend([
+            "get",
+            "get_weather",
+            "{",
+            "}",
+            "\"name\"",
+            "\"get\"",
+            ": ",
+            "\"arguments\"",
+            "city",
+            "=",
+            "'",
+            "(",
+            ")",
+            "\n",
+            " ",
+            "é",
+            "</",
+            ",",
+        ]);
+        for _ in 0..60 {
+            let text: String = (0..random.usize(1..14)).map(|_| parts[random.usize(..parts.len())]).collect();
+            read_each_way(row, &text);
+        }
+        // A call with pieces left out.
+        let whole = row.write(&[call("get_weather", json!({ "city": "a\nb", "days": 3 })), call("now", json!({}))]);
+        for _ in 0..40 {
+            let kept: String = whole.split_inclusive(['>', '|', '"', '\n']).filter(|_| random.u8(..) > 25).collect();
+            read_each_way(row, &kept);
+        }
+    }
+}
+
+#[test]
 fn every_format_reads_its_own_calls_best() {
     let text = |row: &Format| row.write(&[call("get_weather", json!({ "city": "Ulm", "days": 3 }))]);
     for row in FORMATS {

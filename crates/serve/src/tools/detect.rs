@@ -79,6 +79,14 @@ fn tools() -> Vec<Json> {
     NAMES.iter().map(tool).collect()
 }
 
+/// The row of a template that takes tools from the system message.
+fn read_from_field(template: &ChatTemplate) -> Option<&'static Format> {
+    let messages = ToolFormat::tell(Told::Field, vec![message("user", QUESTION)], Some(&tools()));
+    let input = ChatInput { messages, add_generation_prompt: true, now: Some(EPOCH), ..ChatInput::default() };
+    let prompt = template.render(&input).ok().filter(|prompt| prompt.contains(NAMES[0]))?;
+    FORMATS.iter().find(|row| row.taught_by.iter().any(|text| prompt.contains(text)))
+}
+
 /// Where a template that knows no tools takes their description.
 ///
 /// # Errors
@@ -151,6 +159,9 @@ impl ToolFormat {
         }
         let written =
             ToolFormat { format: &FORMATS[0], text_arguments: false, several: true, no_text: false, is_written: true, told: None };
+        if let Some(format) = read_from_field(template) {
+            return Ok(ToolFormat { format, told: Some(Told::Field), ..written });
+        }
         let describes = render(template, None).is_some_and(|prompt| prompt.contains(NAMES[0]));
         match FORMATS.iter().find(|row| is_taught(row, template)) {
             Some(format) => Ok(ToolFormat { format, ..written }),

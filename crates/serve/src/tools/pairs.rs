@@ -8,6 +8,9 @@ use super::{
     marker::{Found, begun, meet},
 };
 
+/// Most bytes of a key.
+const MAX_KEY: usize = 512;
+
 /// Reads the arguments of one call.
 #[derive(Clone, Debug)]
 pub(super) struct PairReader {
@@ -91,7 +94,7 @@ impl PairReader {
             Found::More => return Found::More,
             Found::No => return Found::No,
         };
-        for (at, _) in self.held[met..].char_indices() {
+        for (at, _) in self.held[met..].char_indices().take_while(|(at, _)| *at < MAX_KEY) {
             for middle in self.pairs.middles {
                 match meet(middle.text, &self.held[met + at..]) {
                     Found::Yes(end) => {
@@ -105,7 +108,7 @@ impl PairReader {
                 }
             }
         }
-        Found::More
+        if self.held.len() < met + MAX_KEY { Found::More } else { Found::No }
     }
 
     fn begin(&mut self, key: String, middle: &Middle, tools: &Tools, number: usize, out: &mut Vec<Piece>) {

@@ -218,22 +218,28 @@ impl Parser {
                 true
             }
             Found::More => false,
-            Found::No if self.may_follow() => {
-                self.place = if self.single { Place::Over } else { Place::Between };
-                true
-            }
-            // Models that go wrong here write things that are neither text nor call.
-            Found::No => self.held.chars().next().is_some_and(|c| {
-                self.held.drain(..c.len_utf8());
-                true
-            }),
+            Found::No => match self.follows() {
+                Found::Yes(()) => {
+                    self.place = if self.single { Place::Over } else { Place::Between };
+                    true
+                }
+                Found::More => false,
+                // Models that go wrong here write things that are neither text nor call.
+                Found::No => self.held.chars().next().is_some_and(|c| {
+                    self.held.drain(..c.len_utf8());
+                    true
+                }),
+            },
         }
     }
 
     /// Whether the held text begins another call, or ends the section.
-    fn may_follow(&self) -> bool {
-        let ends = !self.format.section.1.is_empty() && !matches!(meet(self.format.section.1, &self.held), Found::No);
-        ends || !matches!(self.start(&self.held, true), Found::No)
+    fn follows(&self) -> Found<()> {
+        let ends = match self.format.section.1 {
+            "" => Found::No,
+            section => meet(section, &self.held).map(|_| ()),
+        };
+        first([ends, self.start(&self.held, true).map(|_| ())].into_iter())
     }
 
     fn between(&mut self, out: &mut Vec<Piece>) -> bool {

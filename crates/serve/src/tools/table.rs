@@ -150,7 +150,7 @@ pub(super) const FORMATS: &[Format] = &[
         between: ", ",
         ..BASE
     },
-    Format { name: "functools", section: ("functools [", "]"), between: ", ", ..BASE },
+    Format { name: "functools", section: ("functools[", "]"), between: ", ", taught_by: &["<|tool|>"], ..BASE },
     Format { name: "hunyuan", section: ("<tool_calls> [", "] </tool_calls>"), between: ", ", ..BASE },
     Format {
         name: "hunyuan-3",

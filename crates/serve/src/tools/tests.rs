@@ -181,6 +181,13 @@ fn messages_describe_tools_to_templates_that_know_none() {
     assert_eq!(description.1, format!("{calls}{results}"));
     let strict = format!("{{% if messages[0].role == 'system' %}}{{{{ raise_exception('no') }}}}{{% endif %}}{system}");
     assert!(prompt(&strict, called(&["a"])).starts_with("<user>You can call"));
+    // The system message may have a field for tools.
+    let field =
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.tools %}<|tool|>{{ m.tools }}<|/tool|>{% endif %}{% endfor %}";
+    let text = prompt(field, called(&["a"]));
+    let described = "<system><|tool|>[{\"name\":\"now\",\"parameters\":{}}]<|/tool|>";
+    let call = "<user>Q<assistant>functools[{\"name\": \"now\", \"arguments\": {\"at\": \"a\"}}]<tool>Ra";
+    assert_eq!(text, format!("{described}{call}"));
     // A prompt may describe calls without showing one; then texts hold earlier calls.
     let taught = format!("{{% if tools %}}Write <tool_call>.{{% endif %}}{system}");
     assert!(prompt(&taught, called(&["a"])).starts_with("Write <tool_call>.<user>Q<assistant><tool_call>\n{\"name\""));

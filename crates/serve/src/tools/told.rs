@@ -1,5 +1,6 @@
 //! Tools for models whose chat templates know none: messages describe them.
 
+use flambeau::text::message;
 use serde_json::{Value as Json, json};
 
 use super::detect::ToolFormat;
@@ -11,6 +12,8 @@ pub(crate) enum Told {
     System,
     /// The first message of the user, as the template takes no system message.
     User,
+    /// The field `tools` of the system message, as JSON text: Phi-4-mini's template reads it.
+    Field,
 }
 
 const BEFORE: &str = "You can call these functions, described by one JSON object a line:";
@@ -21,14 +24,22 @@ const AFTER: &str = "To call a function, write its name and arguments as JSON be
 impl ToolFormat {
     /// Describes tools in the messages, and writes results into messages of the user. Calls are part of the texts already.
     pub(super) fn tell(told: Told, messages: Vec<Json>, tools: Option<&[Json]>) -> Vec<Json> {
-        let mut messages = results_as_text(messages);
+        let mut messages = if told == Told::Field { messages } else { results_as_text(messages) };
         let Some(tools) = tools.filter(|tools| !tools.is_empty()) else { return messages };
+        if told == Told::Field {
+            if messages.first().is_none_or(|message| message["role"] != "system") {
+                messages.insert(0, message("system", ""));
+            }
+            let functions: Vec<&Json> = tools.iter().map(|tool| &tool["function"]).collect();
+            messages[0]["tools"] = json!(functions).to_string().into();
+            return messages;
+        }
         let lines: Vec<String> = tools.iter().map(|tool| tool["function"].to_string()).collect();
         let description = format!("{BEFORE}\n{}\n{AFTER}", lines.join("\n"));
         let role = if told == Told::System { "system" } else { "user" };
         let place = match told {
             Told::System => messages.iter().take(1).position(|message| message["role"] == role),
-            Told::User => messages.iter().position(|message| message["role"] == role),
+            Told::User | Told::Field => messages.iter().position(|message| message["role"] == role),
         };
         match place {
             Some(at) => {
