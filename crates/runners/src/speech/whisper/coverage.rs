@@ -7,7 +7,7 @@ use flambeau_audio::VoiceActivity;
 use super::{Span, Vocabulary};
 use crate::speech::{
     SAMPLE_RATE,
-    stream::{BLOCK, Stream},
+    stream::{BLOCK, Stream, powers},
 };
 
 /// Minimum tokens a second of speech, and the shortest speech, in seconds, to which it applies.
@@ -24,6 +24,27 @@ const LATE: f64 = 0.6;
 const PAUSE: f64 = 0.3;
 const AHEAD: f64 = 1.0;
 const TAIL: f64 = 0.5;
+/// Seconds of a pause that separates two phrases.
+const BETWEEN_PHRASES: f64 = 0.3;
+/// Seconds that a window has ahead of its first phrase.
+const LEAD: f64 = 0.2;
+/// Seconds of pauses, and how far behind the beginning of the next phrase a timestamp may then stand.
+const ONSETS: [(f64, f64); 2] = [(1.5, 0.6), (0.5, 0.2)];
+/// Seconds of a pause that a stretch bridges, and of the speech that its text may have missed ahead
+/// of that pause.
+const BRIDGE: f64 = 0.9;
+const MISSED: f64 = 0.4;
+/// As `LEAST_TOKENS` and `LONG`, for a stretch that bridges a pause.
+const LEAST_TOKENS_OVER_BRIDGE: f64 = 2.5;
+const LONG_OVER_BRIDGE: f64 = 3.0;
+/// Seconds of the longest sound that is too short for a word, and least power of sound as a share of
+/// the loudest power.
+const SHORT: f64 = 0.25;
+const LOUD: f32 = 0.003;
+/// Tokens a second of speech, and tokens of a window, with which a text contradicts that the model
+/// holds the window for silence.
+const TOKENS_A_SECOND: f64 = 1.0;
+const TOKENS: f64 = 4.0;
 
 /// Use of a window's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,15 +74,19 @@ impl<'a> Speech<'a> {
         self.samples.len().div_ceil(BLOCK)
     }
 
-    /// Seconds of the window.
-    pub(super) fn seconds(&self) -> f64 {
-        seconds(self.steps())
+    /// Minimum number of tokens of a text that contradicts that the model holds the window for silence.
+    pub(super) fn least_tokens(&mut self) -> f64 {
+        if seconds(self.steps()) >= LONG && self.ranges().is_empty() {
+            return f64::INFINITY;
+        }
+        let found = self.seconds_in(0..usize::MAX);
+        let speech = if found >= LEAST_SPEECH { found } else { seconds(self.steps()) };
+        (TOKENS_A_SECOND * speech).max(TOKENS)
     }
 
-    /// Seconds of the speech in it, or of all of it where none is found.
-    pub(super) fn speech_seconds(&mut self) -> f64 {
-        let found = self.seconds_in(0..usize::MAX);
-        if found >= LEAST_SPEECH { found } else { self.seconds() }
+    /// Whether so many tokens are less text than somebody who speaks all the time has.
+    pub(super) fn is_little(&self, tokens: usize) -> bool {
+        (tokens as f64) < TOKENS_A_SECOND * seconds(self.steps())
     }
 
     fn ranges(&mut self) -> &[Range<usize>] {
@@ -93,8 +118,60 @@ impl<'a> Speech<'a> {
         self.seconds_in(said..usize::MAX) > BEHIND
     }
 
+    /// Whether the window holds too little sound for a word.
+    pub(super) fn is_short(&mut self) -> bool {
+        let powers = powers(self.samples);
+        let loudest = powers.iter().copied().fold(0.0, f32::max);
+        let loud = powers.iter().filter(|&&power| power > LOUD * loudest).count();
+        seconds(loud) < SHORT && self.seconds_in(0..usize::MAX) < SHORT
+    }
+
+    /// The part of the window that holds all of its speech, if the rest is at least as long.
+    pub(super) fn spoken(&mut self) -> Option<Range<usize>> {
+        let (length, ranges) = (self.steps(), self.ranges());
+        let part = ranges.first()?.start.saturating_sub(steps(TAIL))..(ranges.last()?.end + steps(TAIL)).min(length);
+        (2 * part.len() <= length && self.seconds_in(part.clone()) > TAIL).then_some(part)
+    }
+
+    /// Stretches of speech with no long pause.
+    fn phrases(&mut self) -> Vec<Range<usize>> {
+        let mut phrases: Vec<Range<usize>> = Vec::new();
+        for range in self.ranges() {
+            match phrases.last_mut().filter(|last| range.start < last.end + steps(BETWEEN_PHRASES)) {
+                Some(last) => last.end = range.end,
+                None => phrases.push(range.clone()),
+            }
+        }
+        phrases
+    }
+
+    /// Where the next window begins if this one's text ends at a step: shortly ahead of a phrase that
+    /// began just before it, behind a pause.
+    pub(super) fn onset(&mut self, step: usize) -> usize {
+        let phrases = self.phrases();
+        let Some(at) = phrases.iter().position(|phrase| phrase.start < step && step <= phrase.end) else { return step };
+        let (start, end) = (phrases[at].start, phrases[at].end);
+        let silent = at.checked_sub(1).map_or(0, |at| phrases[at].end);
+        let (pause, late) = (start - silent, step - start);
+        let is_late = ONSETS.iter().any(|&(least, most)| pause >= steps(least) && late <= steps(most));
+        let goes_on = end == self.steps() || end - step >= late;
+        if is_late && goes_on { start - steps(LEAD).min(pause / 2) } else { step }
+    }
+
+    /// The last pause of a part that is long enough for its text to have missed the speech ahead of it.
+    fn bridge(&mut self, part: &Range<usize>) -> Option<Range<usize>> {
+        let inside: Vec<Range<usize>> =
+            self.ranges().iter().filter(|range| range.end > part.start && range.start < part.end).cloned().collect();
+        let mut pauses = inside.windows(2).rev().map(|pair| pair[0].end..pair[1].start);
+        let last = pauses.find(|pause| pause.len() >= steps(BRIDGE))?;
+        (self.seconds_in(part.start..last.start) >= MISSED).then_some(last)
+    }
+
     /// Where to cut a part of the window: shortly behind speech at the longest pause, or in the softest moment of its middle.
     fn cut(&mut self, part: Range<usize>) -> Option<usize> {
+        if let Some(bridge) = self.bridge(&part) {
+            return Some(bridge.start + steps(TAIL));
+        }
         let first = part.start + steps(AHEAD);
         let inside: Vec<Range<usize>> =
             self.ranges().iter().filter(|range| range.end > part.start && range.start < part.end).cloned().collect();
@@ -127,7 +204,11 @@ pub(super) fn coverage(
         }
         let count = vocabulary.text_of(&tokens[span.tokens.clone()]).count() as f64;
         let part = span.start..span.end;
-        let is_thin = |seconds: f64| seconds > LONG && count < LEAST_TOKENS * seconds;
+        let (long, least) = match speech.bridge(&part) {
+            Some(_) => (LONG_OVER_BRIDGE, LEAST_TOKENS_OVER_BRIDGE),
+            None => (LONG, LEAST_TOKENS),
+        };
+        let is_thin = |seconds: f64| seconds > long && count < least * seconds;
         if is_thin(seconds(part.len()))
             && is_thin(speech.seconds_in(part.clone()))
             && let Some(cut) = speech.cut(part)
@@ -137,7 +218,8 @@ pub(super) fn coverage(
         said = span.end;
     }
     let is_left = said > 0 && said < next && seconds(next - said) > BEHIND && speech.goes_on(said);
-    Coverage { kept: spans.len(), next: if is_left { said } else { next }, cut: None }
+    let next = if is_left { said } else { next };
+    Coverage { kept: spans.len(), next: if next < speech.steps() { speech.onset(next) } else { next }, cut: None }
 }
 
 fn seconds(steps: usize) -> f64 {
@@ -153,7 +235,7 @@ mod tests {
     use std::iter::once;
 
     use super::*;
-    use crate::speech::whisper::spans;
+    use crate::speech::whisper::{spans, window::all_spans};
 
     const SECOND: usize = SAMPLE_RATE as usize;
 
@@ -195,8 +277,64 @@ mod tests {
         let Coverage { kept, next, cut } = judged(&samples, &text(&[(0, 13, 1400)]));
         assert_eq!((kept, next), (0, 0));
         assert!(cut.is_some_and(|cut| (400..450).contains(&cut)), "{cut:?}");
-        let enough = judged(&samples, &text(&[(0, 60, 1400)]));
+        let enough = judged(&samples, &text(&[(0, 70, 1400)]));
         assert_eq!(enough, Coverage { kept: 1, next: 1500, cut: None });
+    }
+
+    #[test]
+    fn a_stretch_over_a_pause_has_more_text_than_another_one() {
+        let samples = recording(30, &[0..2, 4..6, 9..12]);
+        let Coverage { kept, next, cut } = judged(&samples, &text(&[(0, 15, 620)]));
+        assert_eq!((kept, next), (0, 0));
+        assert!(cut.is_some_and(|cut| (300..330).contains(&cut)), "behind the last phrase without text: {cut:?}");
+        assert_eq!(judged(&samples, &text(&[(0, 22, 620)])), Coverage { kept: 1, next: 1500, cut: None });
+    }
+
+    #[test]
+    fn a_timestamp_just_behind_a_pause_begins_the_next_window_ahead_of_the_phrase() {
+        let samples = recording(30, &[0..4, 10..16]);
+        let Coverage { next, .. } = judged(&samples, &text(&[(0, 20, 520)]));
+        assert!((480..500).contains(&next), "{next}");
+        assert_eq!(judged(&samples, &text(&[(0, 40, 650)])).next, 650, "the phrase has text");
+    }
+
+    #[test]
+    fn an_opening_timestamp_at_the_end_is_no_text_of_the_speech_behind_it() {
+        let samples = recording(16, &[0..8, 10..16]);
+        let tokens = [text(&[(0, 30, 400)]), vec![410]].concat();
+        let vocabulary = Vocabulary::small();
+        let (spans, steps) = (all_spans(&vocabulary, &tokens, 800), 800);
+        let found = coverage(&vocabulary, &tokens, (&spans, steps), &mut Speech::of(&samples), true);
+        assert_eq!(found, Coverage { kept: 1, next: 400, cut: None });
+    }
+
+    #[test]
+    fn a_short_phrase_in_a_long_silence_is_heard_by_itself() {
+        let spoken = |voices: &[Range<usize>]| Speech::of(&recording(30, voices)).spoken();
+        let part = spoken(&[19..21]).unwrap();
+        assert!((900..950).contains(&part.start) && (1050..1100).contains(&part.end), "{part:?}");
+        assert_eq!(spoken(&[2..21]), None);
+        assert_eq!(spoken(&[]), None);
+    }
+
+    #[test]
+    fn a_click_is_too_short_for_a_word() {
+        let burst = |milliseconds: usize, length: usize| {
+            let voice = recording(1, std::slice::from_ref(&(0..1)));
+            let mut samples = vec![0.0; length * SECOND];
+            samples[SECOND / 2..][..16 * milliseconds].copy_from_slice(&voice[1600..][..16 * milliseconds]);
+            Speech::of(&samples).is_short()
+        };
+        assert!(burst(50, 1) && burst(100, 1) && burst(100, 30));
+        assert!(!burst(400, 1) && !burst(400, 30));
+    }
+
+    #[test]
+    fn a_word_does_not_contradict_silence() {
+        let least = |samples: &[f32]| Speech::of(samples).least_tokens();
+        assert_eq!(least(&vec![0.0; SECOND / 2]), TOKENS);
+        assert_eq!(least(&recording(30, &[])), f64::INFINITY, "a long window without speech");
+        assert!((12.0..21.0).contains(&least(&recording(30, std::slice::from_ref(&(5..25))))));
     }
 
     #[test]

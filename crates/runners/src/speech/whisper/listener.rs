@@ -18,8 +18,6 @@ use crate::{
     },
 };
 
-/// Minimum tokens a second of speech.
-const LEAST_TOKENS_A_SECOND: f64 = 1.0;
 /// Samples that are too short to say anything: models write a word into them all the same.
 pub(super) const SHORTEST: usize = SAMPLE_RATE as usize / 4;
 /// Steps by which words may end behind the timestamp that ends their stretch.
@@ -152,23 +150,22 @@ impl<'a> WhisperListener<'a> {
         key(a) > key(b)
     }
 
-    /// Whether a text is shorter than that of anybody who speaks for so many seconds.
-    fn says_little(&self, decoding: &Decoding, seconds: f64) -> bool {
-        let said = self.model.vocabulary().text_of(&decoding.tokens).count();
-        (said as f64) < LEAST_TOKENS_A_SECOND * seconds
+    /// Text tokens of a window.
+    fn said(&self, decoding: &Decoding) -> usize {
+        self.model.vocabulary().text_of(&decoding.tokens).count()
     }
 
-    /// Whether the model holds the window for silence, and its text does not speak against that.
+    /// Whether the model holds the window for silence, and neither its text nor speech contradicts that.
     fn is_silent(&self, decoding: &Decoding, heard: &mut Speech<'_>) -> bool {
         let says_so = self.settings.most_no_speech.is_some_and(|most| decoding.no_speech_probability > most);
-        says_so && (self.is_doubtful(decoding) || self.says_little(decoding, heard.speech_seconds()))
+        says_so && (self.is_doubtful(decoding) || (self.said(decoding) as f64) < heard.least_tokens())
     }
 
     /// Whether what was decoded of the window in the end is no text: a word or two that the model doubts at every
-    /// temperature are no speech either.
+    /// temperature are no speech either, nor is a sound too short for a word.
     pub(super) fn says_nothing(&self, decoding: &Decoding, heard: &mut Speech<'_>) -> bool {
-        let is_guessed = self.is_doubtful(decoding) && self.says_little(decoding, heard.seconds());
-        is_guessed || self.is_silent(decoding, heard)
+        let is_guessed = self.is_doubtful(decoding) && heard.is_little(self.said(decoding));
+        is_guessed || self.is_silent(decoding, heard) || heard.is_short()
     }
 
     /// Hears the next `heard` samples; their segments, and how many of the samples need not be heard again.
@@ -181,7 +178,13 @@ impl<'a> WhisperListener<'a> {
         let mut speech = Speech::of(&stream.samples[..heard]);
         let attempt = self.attempts(self.request(), &mut speech)?;
         let whole = spans(self.model.vocabulary(), &attempt.decoding.tokens, speech.steps());
-        let (spans, Coverage { next, cut, .. }) = self.covered(&attempt, whole, &mut speech, self.cuts < MOST_CUTS);
+        let (spans, Coverage { mut next, cut, .. }) = self.covered(&attempt, whole, &mut speech, self.cuts < MOST_CUTS);
+        let goes_on = !stream.is_whole || heard < stream.samples.len();
+        if goes_on && cut.is_none() && next >= speech.steps() {
+            // A phrase without text that the window's end cuts is heard as a whole.
+            let onset = speech.onset(speech.steps());
+            next = if spans.last().is_none_or(|span| span.end <= onset) { onset } else { next };
+        }
         let segments = self.timed(stream, &attempt, spans, heard)?;
         if !self.settings.condition_on_previous || attempt.temperature > 0.5 {
             self.previous.truncate(self.prompt);
@@ -203,13 +206,19 @@ impl<'a> WhisperListener<'a> {
         may_cut: bool,
     ) -> (Vec<Span>, Coverage) {
         let decoding = &attempt.decoding;
-        if self.says_nothing(decoding, speech) {
-            return (Vec::new(), Coverage { kept: 0, next: speech.steps(), cut: None });
-        }
-        // Parts of what the model holds for silence would be heard as words that nobody said.
+        // Parts of what the model holds for silence would be heard as words without speech.
         let may_cut = may_cut && !self.settings.most_no_speech.is_some_and(|most| decoding.no_speech_probability > most);
+        if self.says_nothing(decoding, speech) {
+            // A few words in a long silence are doubtful; by themselves they may not be.
+            let spoken = if may_cut && !decoding.tokens.is_empty() { speech.spoken() } else { None };
+            let (next, cut) = spoken.map_or((speech.steps(), None), |part| (part.start, Some(part.end)));
+            return (Vec::new(), Coverage { kept: 0, next, cut });
+        }
         let coverage = coverage(self.model.vocabulary(), &decoding.tokens, (&spans, next), speech, may_cut);
         spans.truncate(coverage.kept);
+        if let Some(last) = spans.last_mut().filter(|last| coverage.next > last.start) {
+            last.end = last.end.min(coverage.next);
+        }
         (spans, coverage)
     }
 

@@ -39,11 +39,12 @@ pub fn spans(vocabulary: &Vocabulary, tokens: &[u32], steps: usize) -> (Vec<Span
     (spans, next)
 }
 
-/// The stretches of a window of `steps` steps that no window hears again: what follows the last whole stretch goes to the window's end.
+/// The stretches of a window of `steps` steps. Text behind the last whole stretch goes to the
+/// window's end; a timestamp without text is no stretch.
 pub(super) fn all_spans(vocabulary: &Vocabulary, tokens: &[u32], steps: usize) -> Vec<Span> {
     let (mut spans, _) = spans(vocabulary, tokens, steps);
     let first = spans.last().map_or(0, |span| span.tokens.end);
-    if let Some(&id) = tokens.get(first) {
+    if let Some(&id) = tokens.get(first).filter(|_| vocabulary.text_of(&tokens[first..]).next().is_some()) {
         let start =
             if vocabulary.is_timestamp(id) { (id - vocabulary.first_timestamp()) as usize } else { spans[spans.len() - 1].end };
         spans.push(Span { start: start.min(steps), end: steps, tokens: first..tokens.len() });
@@ -72,6 +73,7 @@ mod tests {
         assert!(all(&[10, 1, 2, 110, 120, 3]).eq([(0, 100), (110, 1500)]));
         assert!(all(&[10, 1, 110, 110, 2, 210]).eq([(0, 100), (100, 200)]));
         assert!(all(&[10, 1, 2]).eq([(0, 1500)]));
+        assert!(all(&[10, 1, 110, 120]).eq([(0, 100)]), "nothing is said behind the last timestamp");
     }
 
     #[test]
