@@ -352,7 +352,7 @@ pub mod zoo {
 pub mod text {
     pub use flambeau_text::{
         ChatInput, ChatTemplate, Clock, Constraint, DetokenizeStream, Error, GenerationDefaults, GgufVocab, GrammarCompiler,
-        Sampler, SamplingParams, SpecialTokens, StopMatcher, StopStep, Tokenizer, TokenizerFiles, argmax, likeliest,
+        Sampler, SamplingParams, SpecialTokens, StopMatcher, StopStep, Tokenizer, TokenizerFiles, argmax, check_schema, likeliest,
         log_probabilities, message, spaced,
     };
 }

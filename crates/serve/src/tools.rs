@@ -16,6 +16,7 @@ mod table;
 mod told;
 mod write;
 
+use flambeau::text::check_schema;
 use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
@@ -33,7 +34,7 @@ impl Tools {
     /// Reads OpenAI's list of tools.
     ///
     /// # Errors
-    /// An entry is no function with a name, or two have the same.
+    /// An entry is no function with a name, two have the same, or a schema is above the limits.
     pub(crate) fn read(list: &[Json]) -> Result<Tools> {
         let mut schemas = BTreeMap::new();
         for (i, tool) in list.iter().enumerate() {
@@ -44,6 +45,7 @@ impl Tools {
             let function = &tool["function"];
             let name = function["name"].as_str().filter(|name| !name.is_empty());
             let name = name.ok_or_else(|| ApiError::value(&param, format!("`{param}.function.name` must be a text")))?;
+            check_schema(&function["parameters"]).map_err(|error| ApiError::value(&param, error.to_string()))?;
             if schemas.insert(name.to_owned(), function["parameters"].clone()).is_some() {
                 return Err(ApiError::value(&param, format!("two tools have the name {name:?}")));
             }

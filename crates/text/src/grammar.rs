@@ -14,6 +14,8 @@ use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use crate::error::{Error, Result};
 use crate::tokenizer::Tokenizer;
 
+pub use limits::check_schema;
+
 /// Maximum number of lexer states of one constraint, of 1 to 2 kB each.
 const MAX_LEXER_STATES: usize = 50_000;
 

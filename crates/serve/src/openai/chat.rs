@@ -3,7 +3,7 @@
 use axum::response::Response;
 use flambeau::{
     runners::llm::{Part, ThinkingSplitter},
-    text::{ChatInput, Clock, Constraint, spaced},
+    text::{ChatInput, Clock, Constraint, check_schema, spaced},
 };
 use serde_json::{Map, Value as Json, json};
 
@@ -85,6 +85,9 @@ impl Conversation {
             let is_single = self.single_call || !format.several;
             tools.grammar(format.format, model.control_tokens(), only, is_single)
         });
+        if let Some(schema) = schema {
+            check_schema(schema).map_err(|error| ApiError::value("response_format", error.to_string()))?;
+        }
         let schema = schema.map(|schema| spaced(schema.clone()));
         let (param, form, rules) = match (schema, calls) {
             (_, Some(calls)) if self.must_call() => ("tool_choice", "calls", calls),

@@ -162,8 +162,12 @@ pub(crate) fn schemas_beyond_the_limits_are_refused() {
     let (status, message) = ask(json!({ "enum": many }));
     assert!(status == 400 && message.contains("more than 5000 enum values"), "{status} {message}");
     let cycle = json!({ "$ref": "#/$defs/a", "$defs": { "a": { "$ref": "#/$defs/a" } } });
-    let (status, message) = ask(cycle);
+    let (status, message) = ask(cycle.clone());
     assert!(status == 400 && message.contains("leads back to itself"), "{status} {message}");
+    let tools = json!([{ "type": "function", "function": { "name": "f", "parameters": cycle } }]);
+    let reply = post(server.address, CHAT, &json!({ "messages": [{ "role": "user", "content": "go" }], "tools": tools }));
+    let message = reply.json()["error"]["message"].to_string();
+    assert!(reply.status == 400 && message.contains("leads back to itself"), "{} {message}", reply.status);
 }
 
 pub(crate) fn connections_beyond_the_bound_wait() {
