@@ -1,4 +1,5 @@
-//! Names the shared library: programs ask for `libflambeau` with the version of its binary interface.
+//! Names the shared library: programs ask for `libflambeau` with the version of its binary
+//! interface.
 
 use std::env;
 
@@ -13,7 +14,8 @@ fn main() {
         Ok("windows") => {}
         _ => {
             println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libflambeau.so.{version}");
-            // Crates that this library is made of export C functions of their own, which programs must not meet.
+            // Crates that this library is made of export C functions of their own, which programs
+            // must not meet.
             println!("cargo:rustc-cdylib-link-arg=-Wl,--exclude-libs,ALL");
         }
     }

@@ -14,7 +14,8 @@ use crate::error::{self, Failure, Kind};
 
 /// Runs the body of an entry. A failure becomes an error that the caller owns, and so does a panic.
 pub(crate) fn entry(body: impl FnOnce() -> Result<(), Failure>) -> *mut Failure {
-    // A panic may leave state half written. Mutexes guard all state, and `lock` finds them poisoned.
+    // A panic may leave state half written. Mutexes guard all state, and `lock` finds them
+    // poisoned.
     let result = panic::catch_unwind(AssertUnwindSafe(body));
     error::raw(result.unwrap_or_else(|payload| Err(Failure::new(Kind::Bug, panic_text(payload)))))
 }
@@ -82,7 +83,8 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Result<&'a 
 /// Elements of an array; null is an array of no elements.
 ///
 /// # Errors
-/// The pointer is null though there are elements, is not aligned, or the array is larger than memory.
+/// The pointer is null though there are elements, is not aligned, or the array is larger than
+/// memory.
 ///
 /// # Safety
 /// The pointer is null, or `count` elements live behind it and are not changed for `'a`.
@@ -97,7 +99,8 @@ pub(crate) unsafe fn array<'a, T>(pointer: *const T, count: usize, name: &str) -
     if size.is_none() || !pointer.is_aligned() {
         return Err(Failure::input(format!("`{name}` is no array of {count} elements")));
     }
-    // SAFETY: not null, aligned, and not larger than an object may be; the rest is passed on to the caller.
+    // SAFETY: not null, aligned, and not larger than an object may be; the rest is passed on to the
+    // caller.
     Ok(unsafe { slice::from_raw_parts(pointer, count) })
 }
 
@@ -161,7 +164,8 @@ impl<T> Out<*mut T> {
 /// A struct that begins with its size in bytes, so that later versions can add fields at its end.
 ///
 /// # Safety
-/// The type is `repr(C)`, its first field is the `usize`, all bytes are values of its fields, and it has no padding at its end.
+/// The type is `repr(C)`, its first field is the `usize`, all bytes are values of its fields, and
+/// it has no padding at its end.
 pub(crate) unsafe trait Prefixed: Copy {}
 
 /// Writes as much of `value` as the caller's struct has room for. The caller's size stays.
@@ -175,7 +179,8 @@ pub(crate) unsafe fn write_prefixed<T: Prefixed>(pointer: *mut T, value: &T, nam
     // SAFETY: passed on to the caller.
     let size = unsafe { size_of_struct(pointer, name)? };
     let (start, room) = (size_of::<usize>(), size.min(size_of::<T>()));
-    // SAFETY: both structs have `room` bytes, and they are different objects, since `value` is a reference of ours.
+    // SAFETY: both structs have `room` bytes, and they are different objects, since `value` is a
+    // reference of ours.
     unsafe {
         let from = ptr::from_ref(value).cast::<u8>();
         ptr::copy_nonoverlapping(from.add(start), pointer.cast::<u8>().add(start), room - start);
@@ -224,7 +229,8 @@ unsafe fn size_of_struct<T: Prefixed>(pointer: *const T, name: &str) -> Result<u
 /// The pointer is null, or comes from [`Out::give`] and is not used afterwards.
 pub(crate) unsafe fn free<T>(pointer: *mut T) {
     if !pointer.is_null() {
-        // SAFETY: the object was boxed by `Out::give` or `error::raw`, and the caller gives it back.
+        // SAFETY: the object was boxed by `Out::give` or `error::raw`, and the caller gives it
+        // back.
         let object = unsafe { Box::from_raw(pointer) };
         value((), || drop(object));
     }

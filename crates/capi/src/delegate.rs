@@ -1,4 +1,5 @@
-//! Delegates by themselves: payloads of ExecuTorch's MLX backend, for runtimes that read `.pte` files on their own.
+//! Delegates by themselves: payloads of ExecuTorch's MLX backend, for runtimes that read `.pte`
+//! files on their own.
 
 use std::{
     ffi::{c_char, c_void},
@@ -31,7 +32,8 @@ struct RawLent {
     context: *mut c_void,
 }
 
-/// `flb_find`: writes the memory under a key to `lent`; another result than 0 says that there is none.
+/// `flb_find`: writes the memory under a key to `lent`; another result than 0 says that there is
+/// none.
 type Find = Option<unsafe extern "C" fn(context: *mut c_void, key: *const c_char, lent: *mut RawLent) -> i32>;
 
 /// Weights that C lends by key.
@@ -44,7 +46,8 @@ impl Constants for Lender {
     fn get(&self, key: &str) -> Option<Bytes> {
         let key = border::c_string(key.to_owned());
         let mut lent = RawLent { data: std::ptr::null(), size: 0, release: None, context: std::ptr::null_mut() };
-        // SAFETY: the caller of `flb_delegate_load` gave both for this use; key and place live during the call.
+        // SAFETY: the caller of `flb_delegate_load` gave both for this use; key and place live
+        // during the call.
         let found = unsafe { self.find?(self.context, key.as_ptr(), &mut lent) };
         if found != 0 {
             return None;

@@ -39,7 +39,8 @@ impl Failure {
         Failure::new(Kind::Input, text)
     }
 
-    /// A model or an engine cannot be loaded: the messages of the error and its causes, with advice.
+    /// A model or an engine cannot be loaded: the messages of the error and its causes, with
+    /// advice.
     pub(crate) fn load(error: &anyhow::Error) -> Failure {
         Failure::new(Kind::Load, library::message(error))
     }

@@ -19,12 +19,14 @@ use crate::{
     error::Failure,
 };
 
-/// The object behind `flb_language_model`. Each answer that is being written has a sequence of its own.
+/// The object behind `flb_language_model`. Each answer that is being written has a sequence of its
+/// own.
 pub(crate) struct LanguageModelHandle {
     model: Model,
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
-    /// Sequences that no answer uses, with what they hold of earlier texts; the last one was used last.
+    /// Sequences that no answer uses, with what they hold of earlier texts; the last one was used
+    /// last.
     idle: Mutex<Vec<Session>>,
 }
 
@@ -50,7 +52,8 @@ struct RawOptions {
     reserved: i32,
 }
 
-// SAFETY: `repr(C)`, the size comes first, numbers and pointers take all bytes, and the four-byte fields at the end are even in number.
+// SAFETY: `repr(C)`, the size comes first, numbers and pointers take all bytes, and the four-byte
+// fields at the end are even in number.
 unsafe impl Prefixed for RawOptions {}
 
 impl RawOptions {

@@ -1,7 +1,9 @@
-//! The C interface of Flambeau. `include/flambeau.h` is its contract: it states ownership and thread safety of each function.
+//! The C interface of Flambeau. `include/flambeau.h` is its contract: it states ownership and
+//! thread safety of each function.
 //!
-//! Each entry is a function without a mangled name. It turns pointers into references in one place, runs its body behind
-//! [`border::entry`], which catches panics, and reports failures as owned error objects.
+//! Each entry is a function without a mangled name. It turns pointers into references in one place,
+//! runs its body behind [`border::entry`], which catches panics, and reports failures as owned
+//! error objects.
 
 mod border;
 mod delegate;

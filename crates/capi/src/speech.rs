@@ -45,7 +45,8 @@ struct RawSegment {
     word_count: usize,
 }
 
-// SAFETY: `repr(C)`, the size comes first, and six fields of eight bytes leave no padding; numbers and pointers take all bytes.
+// SAFETY: `repr(C)`, the size comes first, and six fields of eight bytes leave no padding; numbers
+// and pointers take all bytes.
 unsafe impl Prefixed for RawSegment {}
 
 /// `flb_word`.
@@ -181,7 +182,8 @@ struct Stream {
     context: *mut c_void,
 }
 
-// SAFETY: a recording is read and dropped inside of the call that made it, on the thread of that call.
+// SAFETY: a recording is read and dropped inside of the call that made it, on the thread of that
+// call.
 unsafe impl Send for Stream {}
 // SAFETY: as above.
 unsafe impl Sync for Stream {}

@@ -40,15 +40,17 @@ pub(crate) struct Loan {
     context: *mut c_void,
 }
 
-// SAFETY: the header asks that the memory stays unchanged, and that `release` may be called from any thread.
+// SAFETY: the header asks that the memory stays unchanged, and that `release` may be called from
+// any thread.
 unsafe impl Send for Loan {}
 // SAFETY: as above; shared references only read the memory.
 unsafe impl Sync for Loan {}
 
 impl Loan {
     /// # Safety
-    /// `data` is null, or `size` bytes live behind it, unchanged, until `release` is called. Without `release` they live as long as
-    /// the loan. `release` may be called with `context` from any thread.
+    /// `data` is null, or `size` bytes live behind it, unchanged, until `release` is called.
+    /// Without `release` they live as long as the loan. `release` may be called with `context` from
+    /// any thread.
     pub(crate) unsafe fn new(data: *const c_void, size: usize, release: Release, context: *mut c_void) -> Loan {
         Loan { data: data.cast(), size, release, context }
     }

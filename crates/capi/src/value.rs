@@ -51,7 +51,8 @@ impl RawValue {
     /// # Safety
     /// The member of `content` that `kind` names is set, and what it points to lives.
     pub(crate) unsafe fn read(&self) -> Result<Value, Failure> {
-        // SAFETY: the caller has set the member that `kind` names; every pattern of bits is a value of it.
+        // SAFETY: the caller has set the member that `kind` names; every pattern of bits is a value
+        // of it.
         unsafe {
             Ok(match self.kind {
                 NONE => Value::None,
@@ -66,8 +67,8 @@ impl RawValue {
     }
 }
 
-/// The arguments of a run. Tensors are read where they are if the callee is stateless. Otherwise state may keep an argument, and C may
-/// write to its memory after the run, so tensors are copied.
+/// The arguments of a run. Tensors are read where they are if the callee is stateless. Otherwise
+/// state may keep an argument, and C may write to its memory after the run, so tensors are copied.
 ///
 /// # Errors
 /// As [`RawValue::read`].
@@ -111,7 +112,8 @@ unsafe impl Send for Values {}
 unsafe impl Sync for Values {}
 
 impl Values {
-    /// The results of a run. A tensor that lies in an argument's memory is copied, so that the caller may write there again.
+    /// The results of a run. A tensor that lies in an argument's memory is copied, so that the
+    /// caller may write there again.
     pub(crate) fn new(results: Vec<Value>, arguments: &[Value]) -> Result<Values, Failure> {
         let taken: Vec<_> = arguments.iter().filter_map(Value::as_tensor).map(range).collect();
         let held = results.into_iter().map(|value| {
@@ -184,7 +186,8 @@ pub(crate) struct RawInfo {
     text: *const c_char,
 }
 
-// SAFETY: `repr(C)`, the size comes first, integers and pointers take all bytes, and 8 fields of whole words leave no padding.
+// SAFETY: `repr(C)`, the size comes first, integers and pointers take all bytes, and 8 fields of
+// whole words leave no padding.
 unsafe impl Prefixed for RawInfo {}
 
 /// An input or output of a method, in C's terms.

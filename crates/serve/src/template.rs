@@ -25,8 +25,9 @@ impl<'a> TemplateProbe<'a> {
 
     /// The facts of the template.
     ///
-    /// `tool_format` is `null` beside a `reason` if there is none. `parallel_calls` tells whether a message may hold several calls.
-    /// `arguments` is the JSON type that the template takes. `shown_by` names the part of a conversation that shows tools.
+    /// `tool_format` is `null` beside a `reason` if there is none. `parallel_calls` tells whether a
+    /// message may hold several calls. `arguments` is the JSON type that the template takes.
+    /// `shown_by` names the part of a conversation that shows tools.
     pub fn facts(&self) -> Json {
         match &self.format {
             Ok(found) => json!({
@@ -54,7 +55,8 @@ impl<'a> TemplateProbe<'a> {
         self.template.render(&input).map_err(|error| error.to_string())
     }
 
-    /// The message that the server makes of a model's text after a prompt. `list` is the conversation so far.
+    /// The message that the server makes of a model's text after a prompt. `list` is the
+    /// conversation so far.
     ///
     /// # Errors
     /// A tool is malformed, or the template's format is not known.

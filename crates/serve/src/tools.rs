@@ -1,7 +1,8 @@
 //! Calls of tools in a model's text.
 //!
-//! Families of models write calls in formats of their own. A row of [`table`] states the markers and the shape of one format. The row
-//! is read by one parser ([`parser`]), one writer of grammars ([`grammar`]) and the search for a template's format ([`detect`]).
+//! Families of models write calls in formats of their own. A row of [`table`] states the markers
+//! and the shape of one format. The row is read by one parser ([`parser`]), one writer of grammars
+//! ([`grammar`]) and the search for a template's format ([`detect`]).
 
 mod detect;
 mod format;

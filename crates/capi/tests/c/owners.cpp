@@ -1,4 +1,5 @@
-// Holds the owners of flambeau.hpp to what the header says: owners PROGRAM CACHE LANGUAGE SPEECH RECORDING
+// Holds the owners of flambeau.hpp to what the header says: owners PROGRAM CACHE LANGUAGE SPEECH
+// RECORDING
 #include <flambeau.hpp>
 
 #include <algorithm>

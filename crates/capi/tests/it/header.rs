@@ -1,4 +1,5 @@
-//! Reads the declarations of `flambeau.h`, and compares them with the library and with the interface that was published.
+//! Reads the declarations of `flambeau.h`, and compares them with the library and with the
+//! interface that was published.
 
 use std::{fs, process::Command};
 

@@ -22,7 +22,8 @@ const LATENCY: &[f64] =
 #[derive(Debug)]
 pub(crate) struct Histogram {
     bounds: &'static [f64],
-    /// Number of times up to each bound and above the one before it; the last count is of longer times.
+    /// Number of times up to each bound and above the one before it; the last count is of longer
+    /// times.
     counts: Vec<AtomicU64>,
     nanoseconds: AtomicU64,
 }

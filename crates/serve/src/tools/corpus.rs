@@ -1,4 +1,5 @@
-//! Each format as its models write it: through the writer, the parser in pieces of every kind, and the grammar.
+//! Each format as its models write it: through the writer, the parser in pieces of every kind, and
+//! the grammar.
 
 use flambeau::text::{GrammarCompiler, Tokenizer};
 use serde_json::{Map, Value as Json, json};
@@ -239,7 +240,8 @@ fn tokenizer(control: &[&str], texts: &str) -> Tokenizer {
     Tokenizer::from_json(json.to_string().as_bytes()).unwrap()
 }
 
-/// Whether the grammar of a format takes a text, with these markers as control tokens; where it stops if it does not.
+/// Whether the grammar of a format takes a text, with these markers as control tokens; where it
+/// stops if it does not.
 fn takes(row: &'static Format, control: &[&str], only: Option<&str>, text: &str) -> Result<(), String> {
     let tokenizer = tokenizer(control, text);
     let rules = tools().grammar(row, &ControlTokens::of(&tokenizer), only, false);

@@ -21,7 +21,8 @@ pub(crate) struct ToolFormat {
     pub(crate) several: bool,
     /// Whether a message of calls has no text.
     pub(super) no_text: bool,
-    /// Whether calls of earlier answers are written into their texts, because the template leaves them out.
+    /// Whether calls of earlier answers are written into their texts, because the template leaves
+    /// them out.
     pub(super) is_written: bool,
     /// Where messages describe tools to a model whose template knows none.
     pub(super) told: Option<Told>,
@@ -174,13 +175,15 @@ impl ToolFormat {
 
 /// The ways to hand calls to a template, the usual ones first.
 ///
-/// Each is the probe's text, whether messages of calls have no text, and whether arguments are text.
+/// Each is the probe's text, whether messages of calls have no text, and whether arguments are
+/// text.
 fn ways() -> impl Iterator<Item = (&'static str, bool, bool)> {
     let each = |text| [(text, false, false), (text, false, true), (text, true, false), (text, true, true)];
     TEXTS.into_iter().flat_map(each)
 }
 
-/// The row that reads a rendered probe with the least text left over; sets `shows` if the template shows the call.
+/// The row that reads a rendered probe with the least text left over; sets `shows` if the template
+/// shows the call.
 fn best(template: &ChatTemplate, probe: Probe, begun: &[String], shows: &mut bool) -> Option<&'static Format> {
     let mut best: Option<(usize, &'static Format)> = None;
     for ids in [Ids::Nine, Ids::Counted] {

@@ -1,6 +1,7 @@
 //! Formats of calls, as data.
 
-/// How a family of models writes calls. A run of blanks in a marker matches any run of blanks, also none.
+/// How a family of models writes calls. A run of blanks in a marker matches any run of blanks, also
+/// none.
 #[derive(Debug)]
 pub(crate) struct Format {
     /// Public name, and name of the models that write it.
@@ -21,7 +22,8 @@ pub(crate) struct Format {
     pub(super) ids: Ids,
     /// Texts that end thoughts: models call without closing them.
     pub(crate) ends_thoughts: &'static [&'static str],
-    /// Texts in prompts that describe tools, if templates of the family leave calls out of the history.
+    /// Texts in prompts that describe tools, if templates of the family leave calls out of the
+    /// history.
     pub(super) taught_by: &'static [&'static str],
 }
 

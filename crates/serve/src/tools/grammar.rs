@@ -29,13 +29,15 @@ impl ControlTokens {
         used.map(|(_, id)| *id).collect()
     }
 
-    /// The first token in a text: where it stands, its length and id. The longer of two in one place counts.
+    /// The first token in a text: where it stands, its length and id. The longer of two in one
+    /// place counts.
     fn first(&self, text: &str) -> Option<(usize, usize, u32)> {
         let found = self.0.iter().filter_map(|(token, id)| Some((text.find(token.as_str())?, token.len(), *id)));
         found.min_by_key(|(at, length, _)| (*at, std::cmp::Reverse(*length)))
     }
 
-    /// A grammar of thoughts up to and with the marker that ends them, as rules under the name `thoughts`.
+    /// A grammar of thoughts up to and with the marker that ends them, as rules under the name
+    /// `thoughts`.
     pub(crate) fn thoughts(&self, close: &str) -> String {
         let end = match self.first(close) {
             // Text holds no control token, and ends by itself.
@@ -55,7 +57,8 @@ struct Writer<'a> {
 }
 
 impl Tools {
-    /// A grammar of calls, as rules under the name `calls`: of the tool `only` alone, or of any; one call or several.
+    /// A grammar of calls, as rules under the name `calls`: of the tool `only` alone, or of any;
+    /// one call or several.
     pub(crate) fn grammar(&self, format: &'static Format, tokens: &ControlTokens, only: Option<&str>, single: bool) -> String {
         let mut writer = Writer { format, tokens, rules: String::new(), count: 0 };
         let named: Vec<(&String, &Json)> = self.schemas.iter().filter(|(name, _)| only.is_none_or(|only| only == *name)).collect();

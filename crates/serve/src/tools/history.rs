@@ -12,7 +12,8 @@ pub(crate) fn calls(messages: &[Json]) -> usize {
 impl ToolFormat {
     /// Brings calls, results and tools into the shape that the template takes.
     ///
-    /// Templates may take one call a message, arguments as JSON text, or ids of a certain form. For others, texts hold it all.
+    /// Templates may take one call a message, arguments as JSON text, or ids of a certain form. For
+    /// others, texts hold it all.
     pub(crate) fn history(&self, messages: Vec<Json>, tools: Option<Vec<Json>>) -> (Vec<Json>, Option<Vec<Json>>) {
         let mut messages = if self.several { messages } else { divide(messages) };
         self.name_calls(&mut messages);

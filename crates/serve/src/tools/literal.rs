@@ -7,12 +7,14 @@ use super::marker::Found;
 /// Deepest nesting of values.
 const MAX_DEPTH: usize = 64;
 
-/// The keyword arguments at the beginning of a text, up to and with the closing parenthesis: their length, and JSON of them.
+/// The keyword arguments at the beginning of a text, up to and with the closing parenthesis: their
+/// length, and JSON of them.
 pub(super) fn python(text: &str) -> Found<(usize, String)> {
     read(text, Style { quote: None, assign: '=', close: ')' })
 }
 
-/// The `key:value` pairs at the beginning of a text, up to and with the closing brace: their length, and JSON of them.
+/// The `key:value` pairs at the beginning of a text, up to and with the closing brace: their
+/// length, and JSON of them.
 pub(super) fn quoted(text: &str, quote: &'static str) -> Found<(usize, String)> {
     read(text, Style { quote: Some(quote), assign: ':', close: '}' })
 }

@@ -22,7 +22,8 @@ const AFTER: &str = "To call a function, write its name and arguments as JSON be
     The result follows between <tool_response> and </tool_response>. Answer in plain text if you need no function.";
 
 impl ToolFormat {
-    /// Describes tools in the messages, and writes results into messages of the user. Calls are part of the texts already.
+    /// Describes tools in the messages, and writes results into messages of the user. Calls are
+    /// part of the texts already.
     pub(super) fn tell(told: Told, messages: Vec<Json>, tools: Option<&[Json]>) -> Vec<Json> {
         let mut messages = if told == Told::Field { messages } else { results_as_text(messages) };
         let Some(tools) = tools.filter(|tools| !tools.is_empty()) else { return messages };
