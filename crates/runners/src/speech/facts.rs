@@ -9,7 +9,7 @@ pub(crate) fn has_methods(program: &Program, names: &[&str]) -> bool {
     names.iter().all(|name| program.method_names().any(|found| found == *name))
 }
 
-/// The constant methods of a program that is taken for a model of a family.
+/// The constant methods of a program, with the family's name for errors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts<'a> {
     program: &'a Program,

@@ -1,4 +1,4 @@
-//! Lets a recording pass where somebody may be speaking, and puts times back.
+//! Removes long pauses from a recording, and maps times back to the recording.
 
 use std::ops::Range;
 
@@ -9,53 +9,54 @@ use super::{
     stream::{Stream, seconds},
 };
 
-/// Samples that pass on either side of speech, and the shortest pause that is left out.
+/// Samples of margin on either side of speech, and the shortest pause that is removed.
 const PAD: u64 = SAMPLE_RATE as u64 / 2;
 const PAUSE: u64 = SAMPLE_RATE as u64 * 2;
-/// Samples by which a model's times may stray into another stretch than the one where something was said.
+/// Tolerance in samples for a model's times that reach into another stretch.
 const STRAY: u64 = SAMPLE_RATE as u64;
 
-/// Leaves out of a recording where nobody speaks. It buffers at most one pause and remembers every skipped pause.
+/// Removes pauses from a recording. It buffers at most one pause and remembers every removed pause.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     activity: VoiceActivity,
     speech: Vec<Range<u64>>,
-    /// Samples of the recording from `first` on that neither passed nor were left out.
+    /// Samples of the recording from `first` on that are neither passed on nor removed yet.
     held: Vec<f32>,
     first: u64,
-    /// The sample of the recording up to which it is open.
+    /// End of the samples that may pass on, as an index into the recording.
     open_until: u64,
-    /// Samples that passed, and those of them ahead of the last pause that was left out.
+    /// Samples passed on in total, and before the last removed pause.
     passed: u64,
     paused: u64,
     stretches: Vec<Stretch>,
 }
 
-/// A part of the recording without a pause.
+/// A part of the recording without a removed pause.
 #[derive(Clone, Copy, Debug)]
 struct Stretch {
-    /// Where it begins among what passed, and in the recording.
+    /// Index of its first sample, in the passed-on samples and in the recording.
     passed: u64,
     first: u64,
 }
 
 impl Gate {
-    /// Takes the next samples, and appends those that pass.
+    /// Takes the next samples, and appends the ones to transcribe to `to`.
     pub(crate) fn push(&mut self, samples: &[f32], to: &mut Stream) {
         self.held.extend_from_slice(samples);
         let judged = self.activity.push(samples, &mut self.speech);
         self.pass_speech(to);
-        // No speech before that sample is yet to be found, so that no lead of speech begins earlier.
+        // All speech before `judged` is known, so the margin of later speech starts after `judged -
+        // PAD`.
         if judged >= self.said() + PAUSE {
             self.leave_out(judged.saturating_sub(PAD), to);
         }
     }
 
-    /// Says that no samples follow.
+    /// Marks the end of the recording.
     pub(crate) fn finish(&mut self, to: &mut Stream) {
         self.activity.finish(&mut self.speech);
         self.pass_speech(to);
-        // A short end passes as short pauses do, behind something that was said.
+        // A short rest after speech passes on like a short pause.
         let end = self.first + self.held.len() as u64;
         if self.passed > 0 && end < self.said() + PAUSE {
             self.open_until = end;
@@ -64,17 +65,17 @@ impl Gate {
         self.leave_out(end, to);
     }
 
-    /// Seconds of the recording that were listened to or left out, of what passed to a stream.
+    /// Seconds of the recording that were transcribed or removed, at the position of a stream.
     pub(crate) fn seconds(&self, stream: &Stream) -> f64 {
         seconds(if stream.samples.is_empty() { self.first } else { self.at(stream.position()) })
     }
 
-    /// Puts a word's times back.
+    /// Maps a word's times to the recording.
     pub(crate) fn restore_word(&self, word: &mut Word) {
         (word.start, word.end) = self.restored(word.start, word.end, 0);
     }
 
-    /// Puts a segment's times, seconds of what passed, back to those of the recording.
+    /// Maps a segment's times, in seconds of the passed-on samples, to the recording.
     pub(crate) fn restore(&self, segment: &mut Segment) {
         segment.window = self.restored(segment.window, segment.window, STRAY).0;
         (segment.start, segment.end) = self.restored(segment.start, segment.end, STRAY);
@@ -82,8 +83,9 @@ impl Gate {
         segment.hold_words();
     }
 
-    /// When something was said that begins and ends at these times of what passed: in the stretch that has most of it, unless it goes
-    /// on into others by more than `stray` samples; with a `stray` of 0, in that stretch alone.
+    /// Maps a start and an end in the passed-on samples to the recording. The result is within the
+    /// stretch of largest overlap. It reaches into others only by more than `stray` samples, and
+    /// never if `stray` is 0.
     fn restored(&self, start: f64, end: f64, stray: u64) -> (f64, f64) {
         if self.stretches.is_empty() {
             return (start, end);
@@ -102,17 +104,17 @@ impl Gate {
         (seconds(start), seconds(end.max(start)))
     }
 
-    /// The stretch that has a sample of what passed.
+    /// Index of the stretch with a passed-on sample.
     fn stretch(&self, sample: u64) -> usize {
         self.stretches.partition_point(|stretch| stretch.passed <= sample).saturating_sub(1)
     }
 
-    /// Where a stretch ends among what passed.
+    /// End of a stretch in the passed-on samples.
     fn end(&self, stretch: usize) -> u64 {
         self.stretches.get(stretch + 1).map_or(self.passed, |next| next.passed)
     }
 
-    /// Where a sample of what passed is in the recording.
+    /// Index in the recording of a passed-on sample.
     fn at(&self, sample: u64) -> u64 {
         self.stretches.get(self.stretch(sample)).map_or(sample, |stretch| stretch.first + (sample - stretch.passed))
     }
@@ -128,12 +130,12 @@ impl Gate {
         self.pass(to);
     }
 
-    /// Where speech ended last, or the recording began.
+    /// End of the last speech in the recording; 0 before any speech.
     fn said(&self) -> u64 {
         self.open_until.saturating_sub(PAD)
     }
 
-    /// Lets pass what was held back up to where it is open.
+    /// Passes on the held samples before `open_until`.
     fn pass(&mut self, to: &mut Stream) {
         let count = self.open_until.saturating_sub(self.first).min(self.held.len() as u64);
         if count == 0 {
@@ -148,7 +150,7 @@ impl Gate {
         self.first += count;
     }
 
-    /// Leaves out what was held back before a sample, and says so behind what passed last.
+    /// Removes the held samples before a sample, and marks the pause in the stream.
     fn leave_out(&mut self, before: u64, to: &mut Stream) {
         let count = before.saturating_sub(self.first).min(self.held.len() as u64);
         if count > 0 && self.passed > self.paused {
@@ -170,7 +172,8 @@ mod tests {
 
     const SECOND: usize = SAMPLE_RATE as usize;
 
-    /// A buzz that comes and goes as syllables do, between these seconds of a silent recording.
+    /// A silent recording with a buzz in these ranges of seconds. The buzz rises and falls like
+    /// syllables.
     fn recording(seconds: usize, voices: &[Range<usize>]) -> Vec<f32> {
         let voice = |i: usize| {
             let at = i as f32 / SECOND as f32;

@@ -11,13 +11,13 @@ pub(crate) fn ids(tokens: &[u32]) -> Result<Value> {
     tensor(&ids, &[1, ids.len()])
 }
 
-/// Positions that follow one another, i64 [s].
+/// Consecutive positions, i64 [s].
 pub(crate) fn positions(first: usize, count: usize) -> Result<Value> {
     let positions: Vec<i64> = (first as i64..).take(count).collect();
     tensor(&positions, &[count])
 }
 
-/// Floats in the type in which a method takes its input of that number.
+/// Floats, cast to the type of the method's input with index `input`.
 pub(crate) fn floats(method: &Method, input: usize, floats: &Tensor) -> Result<Value> {
     let dtype = method.inputs().get(input).and_then(ValueSpec::tensor).map_or(floats.dtype(), |spec| spec.dtype);
     let bad = |_| Error::Signature { method: method.name().into(), what: format!("it takes {dtype} in the place of floats") };

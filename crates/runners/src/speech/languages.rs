@@ -1,6 +1,6 @@
-//! Languages by the names that people call them.
+//! Languages by code or English name.
 
-/// Codes of languages with their English names, those of Whisper.
+/// Language codes with their English names, from Whisper.
 #[rustfmt::skip]
 const NAMES: [(&str, &str); 111] = [
     ("en", "english"), ("zh", "chinese"), ("de", "german"), ("es", "spanish"), ("ru", "russian"), ("ko", "korean"), ("fr", "french"),
@@ -23,7 +23,8 @@ const NAMES: [(&str, &str); 111] = [
     ("es", "castilian"), ("zh", "mandarin"),
 ];
 
-/// The code of a language that is called by its code, such as `EN` or `en-US`, or by its English name; what is neither stays as it is.
+/// The code of a language, from a code such as `EN` or `en-US` or from an English name. Unknown
+/// input is returned in lower case.
 pub(crate) fn code(called: &str) -> String {
     let lower = called.trim().to_lowercase();
     if let Some((code, _)) = NAMES.iter().find(|(_, name)| *name == lower) {

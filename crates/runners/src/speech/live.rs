@@ -1,4 +1,4 @@
-//! Text that is written while somebody speaks.
+//! Text of live streams.
 
 use super::{
     Progress, SAMPLE_RATE, Segment, Word,
@@ -16,29 +16,32 @@ pub struct Draft {
     pub open: String,
 }
 
-/// The text of a stream that is heard again and again as it grows. Words are final once two hypotheses in succession agree on them and
-/// on all words before (local agreement: Liu et al. 2020, and Macháček et al. 2023 for Whisper).
+/// The text of a growing stream that is decoded again and again. Words are final once two
+/// successive hypotheses agree on them and on all earlier words. This is local agreement (Liu et
+/// al. 2020; Macháček et al. 2023 for Whisper).
 #[derive(Debug, Default)]
 pub(crate) struct LiveText {
-    /// Final words of which no segment was made, timed by samples.
+    /// Final words without a segment yet, timed by samples.
     settled: Vec<TimedWord>,
-    /// The last hypothesis of what follows them.
+    /// The last hypothesis for the sound after the final words.
     open: Vec<TimedWord>,
-    /// Where the last final word ended.
+    /// End of the last final word, in samples of the stream.
     said: u64,
 }
 
 impl LiveText {
-    /// How many of the words that a new hypothesis has behind the final ones are those of the one before it.
+    /// Number of leading words that a new hypothesis shares with the previous one. Both begin after
+    /// the final words.
     pub(crate) fn agreed(&self, words: &[TimedWord]) -> usize {
         words.iter().zip(&self.open).take_while(|(new, old)| new.text == old.text).count()
     }
 
-    /// Takes a hypothesis of what follows the final words, of which the first `count` are final now. Returns them, their times put in order.
+    /// Takes a hypothesis for the sound after the final words, and makes its first `count` words
+    /// final. Returns the new final words, with times in ascending order.
     pub(crate) fn settle(&mut self, mut words: Vec<TimedWord>, count: usize) -> &[TimedWord] {
         self.open = words.split_off(count);
         let known = self.settled.len();
-        // Marks alone begin no segment.
+        // Punctuation alone begins no segment.
         for word in words {
             if self.settled.is_empty() && !has_words(&word.text) {
                 continue;
@@ -51,17 +54,18 @@ impl LiveText {
         &self.settled[known..]
     }
 
-    /// Where the last final word ended, in samples of the stream.
+    /// End of the last final word, in samples of the stream.
     pub(crate) fn said(&self) -> u64 {
         self.said
     }
 
-    /// Whether the last hypothesis had nothing behind the final words.
+    /// Whether the last hypothesis had no words after the final ones.
     pub(crate) fn is_settled(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// Takes the segments off that are whole, of a stream whose next `heard` samples were heard.
+    /// Removes and returns the complete segments. The next `heard` samples of the stream are
+    /// decoded.
     pub(crate) fn segments(&mut self, stream: &Stream, heard: usize, nothing_follows: bool) -> Vec<Segment> {
         let (length, window) = (stream.position() + heard as u64, stream.at(0));
         let whole = whole_segments(&mut self.settled, nothing_follows);
@@ -75,10 +79,10 @@ impl LiveText {
     }
 }
 
-/// When a stream is heard anew: at places that do not depend on how its samples come.
+/// Schedule of a stream's hypotheses. It does not depend on the sizes of the pushed blocks.
 #[derive(Debug)]
 pub(crate) struct Beats {
-    /// Samples from beat to beat, and where the next one is.
+    /// Samples between hypotheses, and the position of the next one.
     hop: u64,
     next: u64,
     is_over: bool,
@@ -87,9 +91,9 @@ pub(crate) struct Beats {
 /// The part of a stream to decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Beat {
-    /// Samples that wait, from the first one on.
+    /// Number of waiting samples to decode.
     pub(crate) heard: usize,
-    /// Whether nothing follows them, or nothing for a while.
+    /// Whether no samples follow them, or a removed pause follows.
     pub(crate) ends: bool,
 }
 
@@ -98,12 +102,12 @@ impl Beats {
         Beats { hop: hop as u64, next: hop as u64, is_over: false }
     }
 
-    /// Samples from beat to beat, for the seconds that a [setting](super::Settings::live) asks for.
+    /// Samples between hypotheses, from the seconds in the [settings](super::Settings::live).
     pub(crate) fn hop(seconds: Option<f64>) -> usize {
         (seconds.unwrap_or(1.0).clamp(0.1, 10.0) * f64::from(SAMPLE_RATE)) as usize
     }
 
-    /// What to say where there is no beat.
+    /// Progress to report if no hypothesis is due.
     pub(crate) fn pause(&self) -> Progress {
         if self.is_over { Progress::Finished } else { Progress::NeedsSamples }
     }

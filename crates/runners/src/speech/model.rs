@@ -1,4 +1,4 @@
-//! The families of models that transcribe.
+//! The model families for transcription.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// A loaded model of speech. A family is a variant, which its programs name in `get_model_type`, and a `Listener`.
+/// A loaded speech model. Each family is a variant with its own `Listener`. Programs name their
+/// family in `get_model_type`.
 #[derive(Debug)]
 pub enum SpeechModel {
     Moonshine(Box<Moonshine>),
@@ -27,17 +28,19 @@ pub enum SpeechModel {
 }
 
 impl SpeechModel {
-    /// Whether a program has the methods of a family, or says that it is of one.
+    /// Whether a program has the methods of a family, or names Parakeet as its family.
     pub fn is_in(program: &Program) -> bool {
         let family = Facts::of(program, "model of speech").text("get_model_type");
         family.is_some_and(|family| family == "parakeet") || METHODS.iter().any(|(_, methods)| has_methods(program, methods))
     }
 
-    /// Loads a program, of this project's exporter or of ExecuTorch's. ExecuTorch's Whisper is three programs:
+    /// Loads a program from this project's exporter or from ExecuTorch's. ExecuTorch's Whisper
+    /// consists of three programs: see
     /// [`Whisper::load_apart`](super::whisper::Whisper::load_apart).
     ///
     /// # Errors
-    /// [`Error::NoSpeechModel`] for a program of none of the families, which names what it lacks; it cannot be loaded.
+    /// [`Error::NoSpeechModel`], with the missing methods, if the program belongs to no family.
+    /// Other errors if the program cannot be loaded.
     pub fn load(program: &Program, engine: &Arc<dyn Engine>) -> Result<SpeechModel> {
         let family = Facts::of(program, "model of speech").text("get_model_type");
         // ExecuTorch's programs do not name their family.
@@ -52,7 +55,7 @@ impl SpeechModel {
         })
     }
 
-    /// What transcribes one recording with the model.
+    /// Creates the family's listener for one recording.
     pub(super) fn listener<'a>(&'a mut self, tokenizer: &'a Tokenizer, settings: Settings) -> Result<Box<dyn Listener + 'a>> {
         let (is_live, is_batch) = (settings.live.is_some(), settings.batch > 1);
         Ok(match self {
@@ -72,7 +75,7 @@ impl SpeechModel {
     }
 }
 
-/// The methods by which a program is taken for a model of a family.
+/// Methods that identify each family.
 const METHODS: [(&str, &[&str]); 4] = [
     (whisper::FAMILY, Whisper::METHODS),
     (parakeet::FAMILY, Parakeet::METHODS),
@@ -80,7 +83,8 @@ const METHODS: [(&str, &[&str]); 4] = [
     (voxtral_realtime::FAMILY, VoxtralRealtime::METHODS),
 ];
 
-/// Says what a program lacks to be of the family that it is closest to.
+/// The error for an unknown program. It names the methods that the program lacks of the closest
+/// family.
 fn lacking(program: &Program) -> Error {
     let missing = |methods: &[&str]| -> Vec<String> {
         methods.iter().filter(|name| !has_methods(program, &[name])).map(|name| format!("`{name}`")).collect()

@@ -1,4 +1,4 @@
-//! Text with its times.
+//! Segments of a transcript, with their times.
 
 use std::ops::Range;
 
@@ -8,27 +8,27 @@ pub struct Segment {
     /// Seconds from the beginning of the recording.
     pub start: f64,
     pub end: f64,
-    /// Where the window began that the segment was heard in.
+    /// Start of the window that contained the segment, in seconds of the recording.
     pub window: f64,
     pub text: String,
     /// Ids of the text and of the timestamps around it.
     pub tokens: Vec<u32>,
-    /// Words with their times, where they were asked for.
+    /// Words with their times, if requested.
     pub words: Vec<Word>,
-    /// Temperature at which the window was decoded in the end.
+    /// Temperature of the window's final text.
     pub temperature: f32,
     /// Mean log-probability of the window's tokens.
     pub mean_log_probability: f32,
-    /// Probability that the window holds no speech, as the model has it.
+    /// The model's probability that the window holds no speech.
     pub no_speech_probability: f32,
-    /// Bytes of the window's text over bytes of it compressed: high where it repeats itself.
+    /// Bytes of the window's text over its compressed bytes: high for a text that repeats itself.
     pub compression_ratio: f32,
-    /// Number of the channel, from 1 on, if each was transcribed by itself.
+    /// Number of the channel, from 1 on, if channels were transcribed separately.
     pub channel: Option<usize>,
 }
 
 impl Segment {
-    /// What a model wrote down greedily that tells nothing of silence; its words may follow.
+    /// A segment of greedily decoded text, without a no-speech probability and without words.
     pub(crate) fn greedy(times: Range<f64>, window: f64, text: String, tokens: Vec<u32>, mean_log_probability: f32) -> Segment {
         Segment {
             start: times.start,
@@ -45,13 +45,13 @@ impl Segment {
         }
     }
 
-    /// Ends it, and its words, no later than after that many seconds.
+    /// Limits the ends of the segment and its words to that many seconds.
     pub(crate) fn end_by(&mut self, seconds: f64) {
         self.end = self.end.min(seconds);
         self.words.iter_mut().for_each(|word| (word.start, word.end) = (word.start.min(seconds), word.end.min(seconds)));
     }
 
-    /// Begins it no later than its first word, and ends it no earlier than its last one.
+    /// Extends the segment to its first and last word.
     pub(crate) fn hold_words(&mut self) {
         self.start = self.words.iter().map(|word| word.start).fold(self.start, f64::min);
         self.end = self.words.iter().map(|word| word.end).fold(self.end, f64::max);
@@ -61,7 +61,7 @@ impl Segment {
 /// A word.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Word {
-    /// With the space before it, as the model has it.
+    /// With its leading space, as the model writes it.
     pub text: String,
     /// Seconds from the beginning of the recording.
     pub start: f64,
@@ -76,12 +76,12 @@ pub(crate) fn ends_sentence(text: &str) -> bool {
     text.ends_with(ENDS)
 }
 
-/// Whether a text has words: marks alone say nothing.
+/// Whether a text has words, not only punctuation.
 pub(crate) fn has_words(text: &str) -> bool {
     text.chars().any(char::is_alphanumeric)
 }
 
-/// Bytes of a text over bytes of it compressed.
+/// Bytes of a text over its compressed bytes.
 pub(crate) fn compression_ratio(text: &str) -> f32 {
     use std::io::Write;
     let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());

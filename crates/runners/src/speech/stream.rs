@@ -1,4 +1,4 @@
-//! Samples that wait to be listened to.
+//! Samples that wait for transcription.
 
 use std::{collections::VecDeque, ops::Range};
 
@@ -6,57 +6,58 @@ use super::SAMPLE_RATE;
 
 /// Threshold of silence: 78 dB below full scale.
 const QUIET: f32 = 1.25e-4;
-/// Samples of silence that are worth leaving out, and how many stay ahead of the first sound.
+/// Minimum samples of silence to skip, and samples kept before the first sound.
 const LONG_SILENCE: usize = 2 * SAMPLE_RATE as usize;
 const LEAD: usize = SAMPLE_RATE as usize / 2;
 
-/// Samples whose mean power is measured, and how many such blocks make a pause.
+/// Samples per block of measured power, and number of blocks in a pause.
 pub(crate) const BLOCK: usize = SAMPLE_RATE as usize / 50;
 const PAUSE: usize = 15;
 
-/// Samples at the end of a stretch among which it ends.
+/// Samples at the end of a stretch that may hold its final pause.
 const PAUSES: usize = 5 * SAMPLE_RATE as usize;
-/// Samples shorter than this say nothing.
+/// Shorter sound gives no text.
 pub(crate) const SHORTEST: usize = SAMPLE_RATE as usize / 20;
 
-/// A recording from where it was listened to.
+/// The part of a recording that is not transcribed yet.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
     /// Samples from `position` on.
     pub(crate) samples: Vec<f32>,
-    /// Samples that were listened to.
+    /// Number of samples that were transcribed or skipped.
     position: u64,
     /// Whether no samples follow.
     pub(crate) is_whole: bool,
-    /// Samples behind which a pause of the recording was left out.
+    /// Positions in samples of the pauses that were removed from the recording.
     pub(crate) pauses: VecDeque<u64>,
 }
 
 impl Stream {
-    /// Samples that were listened to.
+    /// Number of samples that were transcribed or skipped.
     pub(crate) fn position(&self) -> u64 {
         self.position
     }
 
-    /// Seconds of the recording that were listened to.
+    /// Seconds of the recording that were transcribed or skipped.
     pub(crate) fn seconds(&self) -> f64 {
         self.position as f64 / f64::from(SAMPLE_RATE)
     }
 
-    /// Seconds of the recording some samples behind those that were listened to, or ahead of their end; whole milliseconds.
+    /// Time of the sample `samples` after the position, in seconds rounded to milliseconds. It may
+    /// be negative.
     pub(crate) fn at(&self, samples: isize) -> f64 {
         let seconds = self.seconds() + samples as f64 / f64::from(SAMPLE_RATE);
         (seconds * 1000.0).round() / 1000.0
     }
 
-    /// Goes on by that many samples.
+    /// Advances by that many samples.
     pub(crate) fn pass(&mut self, samples: usize) {
         self.samples.drain(..samples);
         self.position += samples as u64;
         while self.pauses.pop_front_if(|pause| *pause < self.position).is_some() {}
     }
 
-    /// Takes that many samples off, as a recording of their own that keeps their times.
+    /// Removes that many samples, and returns them as a recording with the same times.
     pub(crate) fn take(&mut self, samples: usize) -> Stream {
         let taken =
             Stream { samples: self.samples[..samples].to_vec(), position: self.position, is_whole: true, ..Stream::default() };
@@ -64,12 +65,13 @@ impl Stream {
         taken
     }
 
-    /// The middle of the softest pause that lies in a range of the samples: a place to stop at.
+    /// Middle of the softest pause in a range of the stream's samples: a good place for a cut.
     pub(crate) fn pause(&self, range: Range<usize>) -> usize {
         Stream::softest(&self.samples, range)
     }
 
-    /// The middle of the softest pause in a range of samples.
+    /// Middle of the softest pause in a range of samples. It is `range.end` if the range is too
+    /// short.
     pub(crate) fn softest(samples: &[f32], range: Range<usize>) -> usize {
         let powers = powers(&samples[range.clone()]);
         let pauses = powers.windows(PAUSE).map(|pause| pause.iter().sum::<f32>()).enumerate();
@@ -77,7 +79,8 @@ impl Stream {
         softest.map_or(range.end, |(at, _)| range.start + (at + PAUSE / 2) * BLOCK)
     }
 
-    /// Samples of the next stretch of at most `longest`, if it lies in the stream; it ends in a pause where the recording goes on.
+    /// Length of the next stretch, at most `longest` samples, if the stream holds it. It ends in a
+    /// pause unless the recording ends.
     pub(crate) fn stretch(&self, longest: usize) -> Option<usize> {
         match self.samples.len() {
             whole if self.is_whole && whole <= longest => Some(whole),
@@ -86,8 +89,8 @@ impl Stream {
         }
     }
 
-    /// How many of the next `heard` samples need not be listened to, if they begin with silence: all, or those up to shortly before the
-    /// first sound.
+    /// Number of samples to skip if the next `heard` samples begin with silence. Skipping stops
+    /// shortly before the first sound.
     pub(crate) fn silence(&self, heard: usize) -> Option<usize> {
         let quiet = self.samples[..heard].iter().take_while(|sample| sample.abs() < QUIET).count();
         let passed = if quiet == heard { heard } else { quiet.saturating_sub(LEAD) };
@@ -95,7 +98,7 @@ impl Stream {
     }
 }
 
-/// Seconds that samples take, in whole milliseconds.
+/// Duration of samples in seconds, rounded to milliseconds.
 pub(crate) fn seconds(samples: u64) -> f64 {
     (samples as f64 * 1000.0 / f64::from(SAMPLE_RATE)).round() / 1000.0
 }

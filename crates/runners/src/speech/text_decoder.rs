@@ -1,4 +1,4 @@
-//! Language models that read rows in the place of tokens' embeddings.
+//! Language models with rows of floats as input in place of token embeddings.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{Error, Result, logits};
 
-/// The methods `token_embedding` and `text_decoder`, and the rows in the caches.
+/// The methods `token_embedding` and `text_decoder`, and the number of rows in the caches.
 #[derive(Debug)]
 pub(crate) struct TextDecoder {
     family: &'static str,
@@ -21,18 +21,18 @@ pub(crate) struct TextDecoder {
     /// Type and width of the rows.
     dtype: DType,
     hidden: usize,
-    /// Most rows of a step, and of the caches.
+    /// Maximum rows of a step, and of the caches.
     chunk: usize,
     context: usize,
     position: usize,
 }
 
-/// Rows of a step where the program sets no bound.
+/// Maximum rows of a step if the program sets no bound.
 const LONGEST_STEP: usize = 512;
 
 impl TextDecoder {
     /// # Errors
-    /// The program cannot be loaded, or its methods take something else.
+    /// The program cannot be loaded, or its methods have other inputs.
     pub(crate) fn load(
         program: &Program,
         engine: &Arc<dyn Engine>,
@@ -58,7 +58,7 @@ impl TextDecoder {
         self.hidden
     }
 
-    /// Rows that the caches hold at most.
+    /// Maximum rows in the caches.
     pub(crate) fn context(&self) -> usize {
         self.context
     }
@@ -76,7 +76,7 @@ impl TextDecoder {
     /// The embeddings [s, hidden] of tokens.
     ///
     /// # Errors
-    /// The method fails, or gives something else.
+    /// The method fails, or returns something else.
     pub(crate) fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
         let mut rows = Vec::with_capacity(tokens.len() * self.hidden);
         for tokens in tokens.chunks(self.chunk) {
@@ -88,7 +88,7 @@ impl TextDecoder {
         Ok(rows)
     }
 
-    /// Appends rows [s, hidden], and puts the logits `[V]` after the last one into the place of what `logits` held.
+    /// Appends rows [s, hidden], and replaces `logits` with the logits `[V]` after the last row.
     ///
     /// # Errors
     /// The method fails, or the rows do not fit into the caches.
@@ -113,16 +113,16 @@ impl TextDecoder {
     }
 }
 
-/// The id of a special token that the family's prompts are made of.
+/// Id of a special token in the family's prompts.
 ///
 /// # Errors
-/// [`Error::NoSpeechModel`] if it is none of the tokenizer's.
+/// [`Error::NoSpeechModel`] if the tokenizer does not have it.
 pub(crate) fn special_token(tokenizer: &Tokenizer, family: &'static str, name: &str) -> Result<u32> {
     let unfit = || Error::NoSpeechModel { family, what: format!("its tokenizer has no token `{name}`") };
     tokenizer.token_to_id(name).ok_or_else(unfit)
 }
 
-/// The id that begins a text.
+/// Id of the token that begins a text.
 ///
 /// # Errors
 /// As [`special_token`].

@@ -17,40 +17,43 @@ pub enum Task {
     Translate,
 }
 
-/// How to transcribe. What only some families know says so; the others refuse it.
+/// Options of a transcription. A family refuses options that it does not support.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The language that is spoken, by its code or its English name; without it, the first window tells.
+    /// Spoken language, by its code or English name. If `None`, the first window determines it.
     pub language: Option<String>,
     pub task: Task,
-    /// Text that might have come before the recording: names and spellings that the model then prefers.
+    /// Text before the recording, with names and spellings that the model then prefers.
     pub prompt: String,
-    /// Names and words to prefer, which stand ahead of every window, before the prompt and the text so far.
+    /// Names and words to prefer. They precede the prompt and the earlier text in every window.
     pub hotwords: String,
-    /// Temperatures to try one after the other until a window's text passes the limits below.
+    /// Temperatures, tried in order until a window's text passes the limits below.
     pub temperatures: Vec<f32>,
-    /// How many texts of a window are tried at a time.
+    /// Search over candidate texts of a window.
     pub search: Search,
-    /// A text that compresses better than this repeats itself.
+    /// Maximum compression ratio. A text that compresses better repeats itself.
     pub most_compression: Option<f32>,
-    /// A text whose mean log-probability is lower than this is not trusted.
+    /// Minimum mean log-probability of a trusted text.
     pub least_log_probability: Option<f32>,
-    /// A window is silent if the model gives no speech a higher probability than this, and its text is not trusted or says next to
-    /// nothing: models say a word or two into silence, and are sure of them.
+    /// No-speech probability of a silent window: above it, a window is silent if its text is not
+    /// trusted or is nearly empty. Models write a word or two into silence with confidence.
     pub most_no_speech: Option<f32>,
-    /// Whether segments get their words with times.
+    /// Whether segments include words with times.
     pub words: bool,
-    /// Whether a window is decoded with the text before it in mind: names and style stay the same, and mistakes too.
+    /// Whether the text before a window is context for its decoding. Names and style stay the same,
+    /// and so do mistakes.
     pub condition_on_previous: bool,
-    /// How many windows are decoded at a time. Above 1 they end in pauses, not where a sentence did, and know nothing of one another.
+    /// Number of windows decoded at a time. Above 1, windows end in pauses, not after sentences,
+    /// and do not share context.
     pub batch: usize,
-    /// Whether the model only hears where somebody may be speaking, with half a second on either side; pauses of less than 2 seconds are
-    /// heard too. Times are those of the recording all the same.
+    /// Whether only possible speech is transcribed, with half a second on either side. Pauses below
+    /// 2 seconds are kept. Times still refer to the recording.
     pub voice_activity: bool,
-    /// If somebody waits for the text of a stream, how many seconds of sound come between two hypotheses of it, 0.1 to 10: words are
-    /// [drafted](Transcriber::draft) when two of them agree, and have times. Voxtral Realtime, which makes none, drafts each word at once.
+    /// Seconds of sound between two hypotheses of a live stream, 0.1 to 10. Words have times, and
+    /// are [drafted](Transcriber::draft) when two hypotheses agree. Voxtral Realtime makes no
+    /// hypotheses and drafts each word at once.
     pub live: Option<f64>,
-    /// Fixes what is drawn at temperatures above 0.
+    /// Seed of the sampling at temperatures above 0.
     pub seed: u64,
 }
 
@@ -85,7 +88,8 @@ pub(crate) struct Takes {
 }
 
 impl Settings {
-    /// Refuses what a family does not take. None but Whisper translates, or has text in mind.
+    /// Refuses options that a family does not support. Only Whisper translates and uses text as
+    /// context.
     ///
     /// # Errors
     /// [`Error::NoTranslation`] and [`Error::NoSuchSetting`].
@@ -110,23 +114,24 @@ impl Settings {
     }
 }
 
-/// What a step of a [`Transcriber`] came to.
+/// Outcome of a [`Transcriber`] step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Progress {
-    /// More samples have to be pushed before there is a whole window.
+    /// More samples are needed for a whole window.
     NeedsSamples,
-    /// What was decoded, a window or live a part of one, made these segments, in the order of time; silence has none.
+    /// Segments of the decoded window, or of a part of it in live transcription. They are in order
+    /// of time; silence has none.
     Segments(Vec<Segment>),
-    /// All of the recording was decoded.
+    /// The whole recording is decoded.
     Finished,
 }
 
-/// How a family listens: it takes what it understood off the front of a stream.
+/// A family's way to transcribe a stream. It removes decoded samples from the front.
 pub(crate) trait Listener: fmt::Debug {
-    /// Listens to the next window, if there is a whole one or the stream is whole.
+    /// Decodes the next window, if it is complete or the stream is.
     fn step(&mut self, stream: &mut Stream) -> Result<Progress>;
 
-    /// The language that is spoken, as far as it is known.
+    /// Spoken language, if it is known.
     fn language(&self) -> Option<&str>;
 
     /// Live words that belong to no segment yet.
@@ -135,21 +140,22 @@ pub(crate) trait Listener: fmt::Debug {
     }
 }
 
-/// A transcription as a machine that its caller feeds: samples are pushed in blocks of any size, and each step decodes a window.
-/// It keeps no more than a window's samples beyond what was pushed since.
+/// A transcription that its caller drives. Samples are pushed in blocks of any size, and each step
+/// decodes a window. It keeps at most a window's samples beyond the newly pushed ones.
 #[derive(Debug)]
 pub struct Transcriber<'a> {
-    /// What the model hears of the recording, or will.
+    /// Samples of the recording for the model.
     stream: Stream,
     gate: Option<Gate>,
     listener: Box<dyn Listener + 'a>,
 }
 
 impl<'a> Transcriber<'a> {
-    /// A transcription of one recording.
+    /// Starts the transcription of one recording.
     ///
     /// # Errors
-    /// The model does not know the language, cannot translate, or takes no prompt; the prompt cannot be tokenized.
+    /// The model does not support the language, a translation or a prompt, or the prompt cannot be
+    /// tokenized.
     pub fn new(model: &'a mut SpeechModel, tokenizer: &'a Tokenizer, mut settings: Settings) -> Result<Transcriber<'a>> {
         settings.language = settings.language.as_deref().map(languages::code);
         let gate = settings.voice_activity.then(Gate::default);
@@ -164,7 +170,7 @@ impl<'a> Transcriber<'a> {
         }
     }
 
-    /// Says that no samples follow.
+    /// Marks the end of the recording.
     pub fn finish(&mut self) {
         if let Some(gate) = self.gate.as_mut().filter(|_| !self.stream.is_whole) {
             gate.finish(&mut self.stream);
@@ -172,7 +178,8 @@ impl<'a> Transcriber<'a> {
         self.stream.is_whole = true;
     }
 
-    /// Takes the next block of a recording: [pushes](Self::push) it, or [finishes](Self::finish) if there is none.
+    /// Takes the next block of a recording: [pushes](Self::push) it, or [finishes](Self::finish) if
+    /// there is none.
     pub fn feed(&mut self, block: Option<&[f32]>) {
         match block {
             Some(samples) => self.push(samples),
@@ -188,13 +195,13 @@ impl<'a> Transcriber<'a> {
         }
     }
 
-    /// The language that is spoken, as far as it is known.
+    /// Spoken language, if it is known.
     pub fn language(&self) -> Option<&str> {
         self.listener.language()
     }
 
-    /// What was heard of a [live](Settings::live) stream and belongs to no segment yet. The words that are settled never change: all
-    /// segments' words and these are the text so far.
+    /// Words of a [live](Settings::live) stream that belong to no segment yet. Settled words never
+    /// change. The text so far consists of all segments' words, then these.
     pub fn draft(&self) -> Draft {
         let mut draft = self.listener.draft();
         if let Some(gate) = &self.gate {
@@ -209,7 +216,7 @@ impl<'a> Transcriber<'a> {
     /// The model fails.
     pub fn step(&mut self) -> Result<Progress> {
         if self.gate.is_some() && self.stream.is_whole && self.stream.position() == 0 && self.stream.samples.is_empty() {
-            // Nobody spoke: there is nothing to hear, not even the silence that ends a recording.
+            // A recording without speech has nothing to decode, not even the silence at its end.
             return Ok(Progress::Finished);
         }
         let mut progress = self.listener.step(&mut self.stream)?;

@@ -9,17 +9,17 @@ use super::{SAMPLE_RATE, Segment, Task, Word};
 /// Transcript of one recording.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transcript {
-    /// Code of the language that is spoken, as far as it is known.
+    /// Code of the spoken language, if it is known.
     pub language: Option<String>,
     pub task: Task,
-    /// Seconds that were heard.
+    /// Seconds that were transcribed.
     pub seconds: f64,
     pub segments: Vec<Segment>,
 }
 
 impl Transcript {
-    /// The transcript of a recording whose channels were transcribed one by one: all segments in the order of time, each with the number
-    /// of its channel. The first channel whose language is known tells that.
+    /// Merges the transcripts of a recording's channels. Segments are in order of time, each with
+    /// its channel's number. The language is the first known one.
     pub fn of_channels(channels: Vec<Transcript>) -> Transcript {
         let language = channels.iter().find_map(|channel| channel.language.clone());
         let task = channels.first().map_or(Task::Transcribe, |channel| channel.task);
@@ -32,7 +32,7 @@ impl Transcript {
         Transcript { language, task, seconds, segments }
     }
 
-    /// The whole text, without blanks around it.
+    /// The whole text, trimmed.
     pub fn text(&self) -> String {
         let text: String = self.segments.iter().map(|s| s.text.as_str()).collect();
         text.trim().to_owned()
@@ -57,7 +57,7 @@ impl Transcript {
         })
     }
 
-    /// A table: start and end in milliseconds and text, between tabs.
+    /// Tab-separated values: start and end in milliseconds, and text.
     pub fn tsv(&self) -> String {
         self.each("start\tend\ttext\n".to_owned(), |out, _, segment| {
             let text = segment.text.trim().replace('\t', " ");
@@ -65,7 +65,7 @@ impl Transcript {
         })
     }
 
-    /// Everything known of the segments, in the names of OpenAI's `verbose_json`.
+    /// All data of the segments, in the names of OpenAI's `verbose_json`.
     pub fn to_json(&self) -> Json {
         json!({
             "task": match self.task {
@@ -99,27 +99,27 @@ fn stamp(seconds: f64, point: char) -> String {
     format!("{hours:02}:{minutes:02}:{seconds:02}{point}{thousandths:03}")
 }
 
-/// Who speaks, in a line of text.
+/// Channel label in a line of text.
 fn speaker(segment: &Segment) -> String {
     segment.channel.map(|number| format!("[channel {number}] ")).unwrap_or_default()
 }
 
-/// Who speaks, in WebVTT.
+/// Channel label in WebVTT.
 fn voice(segment: &Segment) -> String {
     segment.channel.map(|number| format!("<v channel {number}>")).unwrap_or_default()
 }
 
-/// The text of a segment, without what parts the times of SubRip subtitles.
+/// The text of a segment, without the arrow that separates SubRip times.
 fn plain(segment: &Segment) -> String {
     segment.text.trim().replace("-->", "->")
 }
 
-/// The text of a segment, without what begins tags and characters by name in WebVTT.
+/// The text of a segment, with the special characters of WebVTT escaped.
 fn escaped(segment: &Segment) -> String {
     segment.text.trim().replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// A subtitle and the blank line behind it.
+/// A subtitle and the blank line after it.
 fn cue(segment: &Segment, point: char, speaker: &str, text: &str) -> String {
     format!("{} --> {}\n{speaker}{text}\n", stamp(segment.start, point), stamp(segment.end, point))
 }
@@ -149,7 +149,7 @@ fn segment_json((id, s): (usize, &Segment)) -> Json {
     json
 }
 
-/// A number with as many digits as it has meaning.
+/// Rounds a number to its significant digits.
 fn rounded(value: f32) -> f64 {
     (f64::from(value) * 1e6).round() / 1e6
 }

@@ -1,4 +1,4 @@
-//! Voxtral: windows of 30 seconds in the place of a prompt's tokens.
+//! Voxtral: windows of 30 seconds in place of a prompt's tokens.
 
 mod listener;
 mod model;

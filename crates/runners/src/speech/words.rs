@@ -2,14 +2,14 @@
 
 use super::{SAMPLE_RATE, Segment, Word, segment::ends_sentence, stream::seconds};
 
-/// Samples without a word that part segments, and most samples of a segment.
+/// Samples of a pause that separates segments, and maximum samples of a segment.
 const PAUSE: u64 = SAMPLE_RATE as u64;
 const LONGEST: u64 = 30 * SAMPLE_RATE as u64;
 
-/// A word, and when it was said.
+/// A word and its times.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TimedWord {
-    /// With the space ahead of it, as the model has it.
+    /// With its leading space, as the model writes it.
     pub(crate) text: String,
     pub(crate) ids: Vec<u32>,
     pub(crate) log_probability: f32,
@@ -24,7 +24,8 @@ impl TimedWord {
     }
 }
 
-/// Takes the words of whole segments off the front: sentences, and what pauses part. The rest waits, unless nothing follows it.
+/// Removes the words of complete segments from the front. Sentence ends and pauses separate
+/// segments. The rest stays, unless nothing follows it.
 pub(crate) fn whole_segments(words: &mut Vec<TimedWord>, nothing_follows: bool) -> Vec<Vec<TimedWord>> {
     let mut segments = Vec::new();
     while let Some(end) = end_of_first(words, nothing_follows) {
@@ -44,8 +45,8 @@ fn end_of_first(words: &[TimedWord], nothing_follows: bool) -> Option<usize> {
     (0..words.len()).find(|&at| is_end(at)).map(|at| at + 1).or(nothing_follows.then_some(words.len()))
 }
 
-/// A segment of words timed by samples, of which the recording has `length` so far and which were heard in a window that began at
-/// `window` seconds.
+/// A segment of words timed by samples, up to the recording's current `length`. Its window begins
+/// at `window` seconds.
 pub(crate) fn segment(words: &[TimedWord], length: u64, window: f64, with_words: bool) -> Segment {
     let text: String = words.iter().map(|word| word.text.as_str()).collect();
     let tokens: Vec<u32> = words.iter().flat_map(|word| &word.ids).copied().collect();
@@ -56,7 +57,7 @@ pub(crate) fn segment(words: &[TimedWord], length: u64, window: f64, with_words:
     Segment { words: timed, ..Segment::greedy(start..end, window, text, tokens, mean) }
 }
 
-/// A word timed by samples, of which the recording has `length` so far.
+/// A word timed by samples, up to the recording's current `length`.
 pub(crate) fn timed(word: &TimedWord, length: u64) -> Word {
     let [start, end] = [word.start, word.end].map(|samples| seconds(samples.min(length)));
     Word { text: word.text.clone(), start, end }

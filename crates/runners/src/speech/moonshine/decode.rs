@@ -8,16 +8,16 @@ use crate::Result;
 /// Decoded text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decoding {
-    /// The text, without the tokens around it.
+    /// The text, without its start and end tokens.
     pub tokens: Vec<u32>,
     /// Whether the model ended the text.
     pub is_ended: bool,
-    /// Mean over the tokens, the one that ended them included.
+    /// Mean over the tokens, including the end token.
     pub mean_log_probability: f32,
 }
 
 impl Moonshine {
-    /// The likeliest text of the window that the model listens to, of at most that many tokens.
+    /// Decodes the most likely text of the current window, with at most `most` tokens.
     ///
     /// # Errors
     /// The method fails, or no logit is a number.

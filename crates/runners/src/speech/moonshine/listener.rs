@@ -1,4 +1,4 @@
-//! Recordings of any length, in windows that end where it is quietest.
+//! Recordings of any length, in windows that end in the quietest pause.
 
 use flambeau_text::Tokenizer;
 
@@ -13,14 +13,15 @@ use crate::{
     },
 };
 
-/// Samples of a window, of which the last half may hold its end. The models were trained with 4 to 30 seconds.
+/// Samples of a window. Its end may be anywhere in the last half. The models were trained with 4 to
+/// 30 seconds.
 const WINDOW: usize = 20 * SAMPLE_RATE as usize;
-/// Most tokens a second: who says more repeats himself without an end.
+/// Maximum tokens per second. A longer text repeats itself without end.
 const MOST_TOKENS_A_SECOND: f64 = 6.5;
-/// A window this much softer than full scale says nothing: models say a word or two into it.
+/// Minimum power of a window's loudest block. Models write a word or two into softer windows.
 const LEAST_POWER: f32 = 1e-7;
 
-/// A Moonshine that transcribes one recording.
+/// Transcribes one recording with Moonshine.
 #[derive(Debug)]
 pub(crate) struct MoonshineListener<'a> {
     model: &'a mut Moonshine,
@@ -28,16 +29,16 @@ pub(crate) struct MoonshineListener<'a> {
 }
 
 impl<'a> MoonshineListener<'a> {
-    /// Listens to one recording.
+    /// Creates a listener for one recording.
     ///
     /// # Errors
-    /// The settings ask for a translation, another language than English, a prompt or the times of words.
+    /// The settings ask for a translation, a language other than English, a prompt or word times.
     pub(crate) fn new(model: &'a mut Moonshine, tokenizer: &'a Tokenizer, settings: &Settings) -> Result<MoonshineListener<'a>> {
         settings.check(FAMILY, Takes::default())?;
         Ok(MoonshineListener { model, tokenizer })
     }
 
-    /// The segment of the stream's next `heard` samples, if anything is said.
+    /// The segment of the stream's next `heard` samples, if they give text.
     fn segment(&mut self, stream: &Stream, heard: usize) -> Result<Option<Segment>> {
         let samples = &stream.samples[..heard];
         if powers(samples).into_iter().fold(0.0, f32::max) < LEAST_POWER {

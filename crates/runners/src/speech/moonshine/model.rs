@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// A loaded Moonshine, the window that it last listened to, and the tokens in its caches.
+/// A loaded Moonshine, with its current window and the tokens in its caches.
 #[derive(Debug)]
 pub struct Moonshine {
     encoder: Method,
@@ -22,7 +22,7 @@ pub struct Moonshine {
     least_samples: usize,
     most_samples: usize,
     context: usize,
-    /// The token that a text begins with, and those that end it.
+    /// The begin token and the end tokens of a text.
     start: u32,
     ends: Vec<u32>,
     /// Positions of the window.
@@ -34,10 +34,11 @@ impl Moonshine {
     /// Loads a program that this project exported.
     ///
     /// # Errors
-    /// [`Error::NoSpeechModel`](crate::Error::NoSpeechModel) for another program; it cannot be loaded.
+    /// [`Error::NoSpeechModel`](crate::Error::NoSpeechModel) for another program. Other errors if
+    /// the program cannot be loaded.
     pub fn load(program: &Program, engine: &Arc<dyn Engine>) -> Result<Moonshine> {
         let facts = Facts::of(program, FAMILY);
-        // One state: the encoder writes what the decoder reads.
+        // The methods share a state, because the decoder reads what the encoder writes.
         let options = LoadOptions { shared: Some(SharedState::default()), ..LoadOptions::default() };
         Ok(Moonshine {
             encoder: program.method("encoder", engine, &options)?,
@@ -52,7 +53,7 @@ impl Moonshine {
         })
     }
 
-    /// Most samples of a window.
+    /// Maximum samples of a window.
     pub fn window(&self) -> usize {
         self.most_samples
     }
@@ -62,7 +63,7 @@ impl Moonshine {
         self.context
     }
 
-    /// The token that a text begins with.
+    /// Token that begins a text.
     pub fn start(&self) -> u32 {
         self.start
     }
@@ -72,8 +73,9 @@ impl Moonshine {
         self.ends.contains(&token)
     }
 
-    /// Listens to a window, and forgets what was decoded of the one before; returns the encoder's last hidden state
-    /// [1, positions, width]. Short input is padded with silence; samples beyond [`window`](Self::window) are ignored.
+    /// Encodes a window, and forgets the text of the previous one. Returns the encoder's last
+    /// hidden state [1, positions, width]. Short input is padded with silence; samples beyond
+    /// [`window`](Self::window) are ignored.
     ///
     /// # Errors
     /// The method fails.
@@ -92,7 +94,7 @@ impl Moonshine {
         }
     }
 
-    /// Forgets the tokens, not the window.
+    /// Forgets the tokens but keeps the window.
     pub fn restart(&mut self) {
         self.position = 0;
     }
@@ -102,7 +104,7 @@ impl Moonshine {
         self.position
     }
 
-    /// Appends tokens, and puts the logits `[V]` of the next one into the place of what `logits` held.
+    /// Appends tokens, and replaces `logits` with the logits `[V]` of the next token.
     ///
     /// # Errors
     /// The method fails, or the tokens do not fit.

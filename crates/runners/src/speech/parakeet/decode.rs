@@ -1,4 +1,4 @@
-//! Greedy tokens of a window, with the positions at which they were heard.
+//! Greedy tokens of a window, with their positions.
 
 use flambeau_tensor::Tensor;
 use flambeau_text::{argmax, log_probabilities};
@@ -10,24 +10,24 @@ use super::{
 };
 use crate::Result;
 
-/// A token, and where it was heard.
+/// A token and its position.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimedToken {
     pub id: u32,
-    /// Position of the encoder's output.
+    /// Position in the encoder's output.
     pub frame: usize,
-    /// Positions that it takes: by its own estimate, or by CTC those that say it. None where a token without a duration left its
-    /// position to the next one.
+    /// Positions that the token spans. A transducer predicts them, and CTC counts the token's
+    /// repetitions. It is 0 if the next token may start at the same position.
     pub duration: usize,
-    /// 0 where the program does not tell.
+    /// 0 if the program does not return it.
     pub log_probability: f32,
 }
 
-/// Sees each row of logits with its position as it is decoded.
+/// Receives each row of logits with its position during decoding.
 pub type Trace<'a> = &'a mut dyn FnMut(usize, &[f32]);
 
 impl Parakeet {
-    /// The likeliest tokens of what the encoder made [1, positions, ..].
+    /// The most likely tokens for the encoder's output [1, positions, ..].
     ///
     /// # Errors
     /// A method fails, or no logit is a number.
@@ -35,7 +35,7 @@ impl Parakeet {
         if self.is_ctc() { self.by_ctc(made, trace) } else { self.by_transducer(made, trace) }
     }
 
-    /// Each position's likeliest token; repetitions are one, and the blank between them parts them.
+    /// Takes each position's most likely token. Repetitions merge unless a blank separates them.
     fn by_ctc(&self, made: &Tensor, trace: Trace<'_>) -> Result<Vec<TimedToken>> {
         let (values, width) = model::rows(made)?;
         let (mut tokens, mut before): (Vec<TimedToken>, _) = (Vec::new(), self.blank);
@@ -52,8 +52,8 @@ impl Parakeet {
         Ok(tokens)
     }
 
-    /// The transducer's greedy path (Graves 2012, and Xu et al. 2023 for durations): the blank goes on to a later position, and so does a
-    /// token with a duration. Tokens without one stay, up to a limit.
+    /// Decodes greedily with the transducer (Graves 2012; durations: Xu et al. 2023). Blanks and
+    /// tokens with a duration advance the position. Other tokens stay at it, up to a limit.
     fn by_transducer(&mut self, made: &Tensor, trace: Trace<'_>) -> Result<Vec<TimedToken>> {
         let (blank, vocab) = (self.blank, self.vocab);
         let Some(transducer) = &mut self.transducer else { return Err(unfit("it has no method `joint`")) };
@@ -87,7 +87,8 @@ impl Parakeet {
 }
 
 impl Transducer {
-    /// The likeliest token by logits of tokens and durations, the duration that it takes, and the token's log-probability.
+    /// The most likely token, its duration and its log-probability, from the logits of tokens and
+    /// durations.
     fn best(&self, logits: &[f32], vocab: usize) -> Result<(u32, usize, f32)> {
         if logits.len() != vocab + self.durations.len() {
             return Err(unfit(format!("it gives {} logits for {vocab} tokens", logits.len())));

@@ -1,4 +1,4 @@
-//! Recordings of any length, in windows that overlap and are cut where the model hears a pause.
+//! Recordings of any length, in overlapping windows that are cut in pauses between words.
 
 use std::ops::Range;
 
@@ -15,37 +15,38 @@ use crate::{
     },
 };
 
-/// Positions of 80 ms in a window, of which the first and the last only serve as context: attention over all of them costs their square.
+/// Positions of 80 ms in a window, and in the context at either end of it. The cost of attention
+/// grows with the square of the window.
 const WINDOW: usize = 525;
 const CONTEXT: usize = 25;
-/// Positions at the end of a window among which it is cut.
+/// Positions at the end of a window where it may be cut.
 const CUTS: usize = 125;
-/// Least positions that a model has to take, and how many times the context a window is.
+/// Minimum positions that a model must accept, and the minimum ratio of a window to its context.
 const LEAST_WINDOW: usize = 8;
-/// How many positions the end of a sentence is worth as a pause.
+/// Positions that the end of a sentence adds to a pause when pauses are compared.
 const SENTENCE: u64 = 6;
-/// Positions by which two windows may differ about when a word begins.
+/// Maximum difference in positions between two windows about the start of a word.
 const SLACK: u64 = 2;
 
-/// A Parakeet that transcribes one recording.
+/// Transcribes one recording with Parakeet.
 #[derive(Debug)]
 pub(crate) struct ParakeetListener<'a> {
     pub(super) model: &'a mut Parakeet,
     tokenizer: &'a Tokenizer,
     with_words: bool,
-    /// Positions of a window beyond the context ahead of it, and of the context.
+    /// Positions of a window after its leading context, and positions of the context.
     window: usize,
     pub(super) context: usize,
-    /// The last samples that were transcribed, whole positions.
+    /// The last transcribed samples, as leading context: whole positions.
     pub(super) before: Vec<f32>,
-    /// Words of which no segment was made, timed by samples.
+    /// Words without a segment yet, timed by samples.
     waiting: Vec<TimedWord>,
-    /// The last word that was heard.
+    /// The last decoded word.
     pub(super) last: Option<TimedWord>,
 }
 
 impl<'a> ParakeetListener<'a> {
-    /// Listens to one recording.
+    /// Creates a listener for one recording.
     ///
     /// # Errors
     /// The settings ask for a translation, a language or a prompt.
@@ -68,7 +69,8 @@ impl<'a> ParakeetListener<'a> {
         })
     }
 
-    /// The words of a window of the stream's next `heard` samples, timed by positions of the window.
+    /// Decodes the context and the stream's next `heard` samples. Returns the words, timed by
+    /// positions of this window.
     pub(super) fn heard(&mut self, stream: &Stream, heard: usize) -> Result<Vec<TimedWord>> {
         let window = [&self.before[..], &stream.samples[..heard]].concat();
         let features = self.model.features(&window)?;
@@ -77,7 +79,8 @@ impl<'a> ParakeetListener<'a> {
         words(self.tokenizer, &tokens)
     }
 
-    /// The words that begin between two positions of the window and are none that was heard before, timed by samples of the recording.
+    /// The new words that begin in `range`, in positions of the window. Their returned times are
+    /// samples of the recording.
     pub(super) fn fresh(&self, words: Vec<TimedWord>, range: Range<u64>, stream: &Stream) -> Vec<TimedWord> {
         let step = self.model.step_samples() as u64;
         let at = |position: u64| (stream.position() + position * step).saturating_sub(self.before.len() as u64);
@@ -94,13 +97,13 @@ impl<'a> ParakeetListener<'a> {
         fresh
     }
 
-    /// Keeps words of which segments are to be made.
+    /// Keeps words until they form segments.
     fn keep(&mut self, words: Vec<TimedWord>) {
         self.last = words.last().or(self.last.as_ref()).cloned();
         self.waiting.extend(words);
     }
 
-    /// Goes on by that many samples, of which the last stay as context.
+    /// Advances by that many samples, and keeps the last ones as context.
     pub(super) fn pass(&mut self, stream: &mut Stream, samples: usize) {
         self.before.extend_from_slice(&stream.samples[..samples]);
         let context = self.context * self.model.step_samples();
@@ -108,7 +111,7 @@ impl<'a> ParakeetListener<'a> {
         stream.pass(samples);
     }
 
-    /// Segments of the words that were heard.
+    /// Removes and returns the complete segments.
     fn segments(&mut self, stream: &Stream, nothing_follows: bool) -> Vec<Segment> {
         let (length, window) = (stream.position(), stream.at(0));
         let segments = whole_segments(&mut self.waiting, nothing_follows);
@@ -154,7 +157,8 @@ impl Listener for ParakeetListener<'_> {
     }
 }
 
-/// Where to end a window: in the longest pause before a word that begins in `range`, the later one of two.
+/// The position that ends a window: in the longest pause before a word that begins in `range`. The
+/// later one of two equal pauses counts.
 fn cut(words: &[TimedWord], range: Range<u64>) -> u64 {
     let pauses = words.array_windows().filter(|[_, next]| range.contains(&next.start)).map(|[word, next]| {
         let pause = next.start.saturating_sub(word.end);

@@ -1,4 +1,5 @@
-//! Streams that are heard while somebody speaks: what follows the final words is heard again and again, with some seconds ahead of it.
+//! Live streams. The sound after the final words is decoded again and again, with context before
+//! it.
 
 use flambeau_text::Tokenizer;
 
@@ -14,27 +15,27 @@ use crate::{
     },
 };
 
-/// Positions of 80 ms ahead of what is not final, which only serve as context, and without a word behind the last one, after which nobody
-/// speaks.
+/// Positions of 80 ms in the context before the open words, and in the pause that ends speech.
 const BEFORE: usize = 100;
 const PAUSE: usize = 38;
-/// Parts of a window, of which one is the context.
+/// Parts of a window; one of them is the context.
 const PARTS: usize = 4;
 
-/// A Parakeet that transcribes a stream.
+/// Transcribes a live stream with Parakeet.
 #[derive(Debug)]
 pub(crate) struct LiveParakeet<'a> {
     listener: ParakeetListener<'a>,
     text: LiveText,
     beats: Beats,
-    /// Samples between two hypotheses, of the longest window without its context, and of a pause: whole positions.
+    /// Samples between two hypotheses, of the longest window without its context, and of a pause.
+    /// All are whole positions.
     hop: usize,
     window: usize,
     pause: usize,
 }
 
 impl<'a> LiveParakeet<'a> {
-    /// Listens to one stream.
+    /// Creates a listener for one stream.
     ///
     /// # Errors
     /// As [`ParakeetListener::new`].
@@ -47,8 +48,8 @@ impl<'a> LiveParakeet<'a> {
         Ok(LiveParakeet { listener, text: LiveText::default(), beats: Beats::new(hop), hop, window, pause })
     }
 
-    /// Hears the next samples with the context ahead of them, and settles what the words have in common with those of before; everything if
-    /// nothing follows.
+    /// Decodes the next samples after their context. Words are final if the previous hypothesis had
+    /// them too, or if nothing follows.
     fn hear(&mut self, stream: &Stream, heard: usize, ends: bool) -> Result<()> {
         let words = self.listener.heard(stream, heard)?;
         let first = self.listener.before.len() / self.listener.model.step_samples();
@@ -62,7 +63,8 @@ impl<'a> LiveParakeet<'a> {
         Ok(())
     }
 
-    /// Goes on to the end of the final words, or behind a pause; what went by serves as context.
+    /// Advances to the end of the final words, or past a pause. The passed samples serve as
+    /// context.
     fn forget(&mut self, stream: &mut Stream, heard: usize, ends: bool) {
         let said = self.text.said().saturating_sub(stream.position()) as usize;
         let is_quiet = self.text.is_settled() && heard - said.min(heard) >= self.pause;
@@ -71,7 +73,7 @@ impl<'a> LiveParakeet<'a> {
         } else if is_quiet {
             heard - self.pause / 2
         } else {
-            // A position ahead of the next word's beginning.
+            // Rounded down to a whole position, before the next word begins.
             let step = self.listener.model.step_samples();
             said.min(heard) / step * step
         };
@@ -85,7 +87,7 @@ impl Listener for LiveParakeet<'_> {
             return Ok(self.beats.pause());
         };
         if let Some(passed) = stream.silence(heard).filter(|_| self.text.is_settled()) {
-            // Positions stay whole, so that hypotheses fall together.
+            // Whole hops keep the positions of successive hypotheses aligned.
             let passed = passed / self.hop * self.hop;
             self.listener.pass(stream, passed);
             heard -= passed;

@@ -15,7 +15,8 @@ use crate::{
     },
 };
 
-/// Positions that tokens of published models may take, and most tokens of one position, where a program does not say.
+/// Defaults from the published models: possible token durations in positions, and maximum tokens at
+/// one position.
 const DURATIONS: [usize; 5] = [0, 1, 2, 3, 4];
 const MOST_SYMBOLS: usize = 10;
 
@@ -27,25 +28,25 @@ pub struct Parakeet {
     pub(super) transducer: Option<Transducer>,
     features: ParakeetMel,
     mels: usize,
-    /// Frames of a position, and most positions of a window.
+    /// Spectrogram frames per position, and maximum positions of a window.
     factor: usize,
     positions: usize,
     pub(super) blank: u32,
     pub(super) vocab: usize,
 }
 
-/// The methods that decode with what was said before in mind.
+/// Transducer methods. They predict each token from the tokens before it.
 #[derive(Debug)]
 pub(super) struct Transducer {
     decoder_step: Method,
     joint: Method,
-    /// Positions that a token may take; empty where each leaves its position to the next one.
+    /// Possible token durations in positions; empty if tokens have no duration.
     pub(super) durations: Vec<usize>,
-    /// Whether the joint network returns a token and the number of its duration, in the place of logits.
+    /// Whether the joint network returns a token and the index of its duration instead of logits.
     chooses: bool,
-    /// Most tokens of one position.
+    /// Maximum tokens at one position.
     pub(super) most_symbols: usize,
-    /// The beginning of a sequence.
+    /// Initial state of a sequence.
     zeros: Tensor,
 }
 
@@ -60,18 +61,20 @@ pub(super) struct Heard {
 }
 
 impl Parakeet {
-    /// The methods by which a program is taken for one that is a transducer.
+    /// Methods that identify a transducer.
     pub(crate) const METHODS: &[&str] = &["encoder", "decoder_step", "joint"];
 
-    /// Whether a program has the methods of a Parakeet that is a transducer, of this project's exporter or of ExecuTorch's.
+    /// Whether a program has a Parakeet transducer's methods, from this project's exporter or
+    /// ExecuTorch's.
     pub fn is_transducer_in(program: &Program) -> bool {
         has_methods(program, Parakeet::METHODS)
     }
 
-    /// Loads a program, of this project's exporter or of ExecuTorch's.
+    /// Loads a program from this project's exporter or from ExecuTorch's.
     ///
     /// # Errors
-    /// [`Error::NoSpeechModel`](crate::Error::NoSpeechModel) for another program; it cannot be loaded.
+    /// [`Error::NoSpeechModel`](crate::Error::NoSpeechModel) for another program. Other errors if
+    /// the program cannot be loaded.
     pub fn load(program: &Program, engine: &Arc<dyn Engine>) -> Result<Parakeet> {
         if !has_methods(program, &["encoder"]) {
             return Err(unfit("it has no method `encoder`"));
@@ -80,7 +83,8 @@ impl Parakeet {
         let method = |name: &str| program.method(name, engine, &LoadOptions::default());
         let encoder = method("encoder")?;
         let input = encoder.inputs().first().and_then(ValueSpec::tensor).map(|spec| &spec.dims[..]);
-        // ExecuTorch's encoder takes the number of frames beside them, and has them last.
+        // ExecuTorch's encoder has frames as its last dimension, and takes their number as a second
+        // input.
         let takes_length = encoder.inputs().len() == 2;
         let (mels, most_frames) = match input {
             Some(&[_, DimSpec::Fixed(mels), frames]) if takes_length => (mels, frames.max()),
@@ -104,22 +108,22 @@ impl Parakeet {
             factor,
             positions: positions.ok_or_else(|| unfit("it does not state `get_audio_positions`"))?,
             blank,
-            // ExecuTorch does not count the blank.
+            // ExecuTorch's vocabulary size excludes the blank.
             vocab: facts.size("vocab_size")?.max(blank as usize + 1),
         })
     }
 
-    /// Samples of a position of the encoder's output.
+    /// Samples per position of the encoder's output.
     pub fn step_samples(&self) -> usize {
         self.factor * self.features.hop()
     }
 
-    /// Most positions of a window.
+    /// Maximum positions of a window.
     pub fn positions(&self) -> usize {
         self.positions
     }
 
-    /// Whether several positions may make one token.
+    /// Whether several positions may form one token.
     pub(super) fn is_ctc(&self) -> bool {
         self.transducer.is_none()
     }
@@ -133,8 +137,9 @@ impl Parakeet {
         Tensor::from_slice(&rows, &[1, rows.len() / self.mels, self.mels]).map_err(|_| unfit("its window is too long"))
     }
 
-    /// Listens to a spectrogram: the last hidden state [1, positions, width], and what is decoded [1, positions, ..]. ExecuTorch's programs
-    /// only tell the latter.
+    /// Encodes a spectrogram. Returns the last hidden state [1, positions, width] and the output to
+    /// decode [1, positions, ..]. ExecuTorch's programs return the latter alone, and it takes both
+    /// places.
     ///
     /// # Errors
     /// The method fails.
@@ -149,7 +154,8 @@ impl Parakeet {
         }
     }
 
-    /// As [`encode`](Self::encode), by an encoder that takes bins ahead of frames, and the number of frames.
+    /// [`encode`](Self::encode) for an encoder with frames as the last dimension and their number
+    /// as input.
     fn encode_counted(&mut self, features: &Tensor) -> Result<[Tensor; 2]> {
         let no_rows = || unfit("its encoder does not return what is decoded and the number of positions");
         let (rows, mels) = rows(features)?;
@@ -187,14 +193,14 @@ impl Transducer {
         })
     }
 
-    /// The beginning of a sequence, which the blank stands for.
+    /// The state at the beginning of a sequence, after a blank.
     pub(super) fn begin(&mut self, blank: u32) -> Result<Heard> {
         let zeros = || Value::Tensor(self.zeros.clone());
         let heard = Heard { g: Value::None, h: zeros(), c: zeros() };
         self.hear(heard, blank)
     }
 
-    /// Hears one more token.
+    /// Advances the state by one token.
     pub(super) fn hear(&mut self, heard: Heard, token: u32) -> Result<Heard> {
         let outputs = self.decoder_step.run(&[ids(&[token])?, heard.h, heard.c])?;
         match <[Value; 3]>::try_from(outputs) {
@@ -203,8 +209,8 @@ impl Transducer {
         }
     }
 
-    /// What a position of what the encoder made says next: a token and its duration, or logits of both, which take the place of what `to`
-    /// held.
+    /// Runs the joint network at a position of the encoder's output. Returns a token and its
+    /// duration, or replaces `to` with the logits of both.
     pub(super) fn join(&mut self, made: &Tensor, position: usize, heard: &Heard, to: &mut Vec<f32>) -> Result<Option<[usize; 2]>> {
         let f = row(made, position).ok_or_else(|| unfit("its encoder gives no positions"))?;
         let outputs = self.joint.run(&[Value::Tensor(f), heard.g.clone()])?;
@@ -220,7 +226,7 @@ impl Transducer {
     }
 }
 
-/// The only element of a value of integers.
+/// The single integer of a value.
 fn number(value: &Value) -> Option<usize> {
     let number = match value {
         Value::Tensor(tensor) => cast(tensor, DType::I64).ok()?.aligned().as_slice::<i64>().ok()?.first().copied()?,

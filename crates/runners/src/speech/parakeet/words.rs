@@ -13,7 +13,7 @@ use crate::{
 /// SentencePiece's mark for the space ahead of a word.
 const SPACE: char = '▁';
 
-/// The words of tokens, timed by positions.
+/// The words of a token sequence, timed by positions.
 pub(super) fn words(tokenizer: &Tokenizer, tokens: &[TimedToken]) -> Result<Vec<TimedWord>> {
     let pieces: Vec<String> = tokens.iter().map(|token| tokenizer.id_to_token(token.id).unwrap_or_default()).collect();
     let starts = (0..tokens.len()).filter(|&at| at == 0 || pieces[at].starts_with(SPACE));
@@ -21,7 +21,7 @@ pub(super) fn words(tokenizer: &Tokenizer, tokens: &[TimedToken]) -> Result<Vec<
     let word = |range: Range<usize>| {
         let (own, pieces) = (&tokens[range.clone()], &pieces[range]);
         let ids: Vec<u32> = own.iter().map(|token| token.id).collect();
-        // Marks are heard late: they end with what they follow.
+        // Punctuation is decoded late: it ends with the word before it.
         let said = own.iter().zip(pieces).filter(|(_, piece)| has_words(piece));
         let end = said.map(|(token, _)| token).chain(own.first()).map(|token| token.frame + token.duration.max(1)).max();
         Ok(TimedWord {

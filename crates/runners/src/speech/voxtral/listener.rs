@@ -21,13 +21,13 @@ const TOKENS_A_WINDOW: usize = 200;
 /// Tokens of the text between two reports of progress.
 const TOKENS_A_STEP: usize = 16;
 
-/// A Voxtral that transcribes one recording.
+/// Transcribes one recording with Voxtral.
 #[derive(Debug)]
 pub(crate) struct VoxtralListener<'a> {
     model: &'a mut Voxtral,
     tokenizer: &'a Tokenizer,
     language: Option<String>,
-    /// Tokens ahead of what is heard, and behind it.
+    /// Tokens before and after the sound.
     prompt: [Vec<u32>; 2],
     state: State,
     logits: Vec<f32>,
@@ -52,10 +52,10 @@ enum State {
 }
 
 impl<'a> VoxtralListener<'a> {
-    /// Listens to one recording.
+    /// Creates a listener for one recording.
     ///
     /// # Errors
-    /// What was asked for is nothing that the model does; its tokenizer is that of another model.
+    /// The model does not support a setting, or the tokenizer belongs to another model.
     pub(crate) fn new(model: &'a mut Voxtral, tokenizer: &'a Tokenizer, settings: &Settings) -> Result<VoxtralListener<'a>> {
         settings.check(FAMILY, Takes { language: true, ..Takes::default() })?;
         let prompt = prompt(tokenizer, settings.language.as_deref())?;
@@ -69,14 +69,14 @@ impl<'a> VoxtralListener<'a> {
         })
     }
 
-    /// Samples of a stretch at most.
+    /// Maximum samples of a stretch.
     fn longest(&self) -> usize {
         let window = self.model.window();
         let rows = window / ROW_SAMPLES + TOKENS_A_WINDOW;
         (self.model.context() / rows).max(1) * window
     }
 
-    /// Writes down more of what was heard; whether that is all.
+    /// Decodes more of the text. Returns whether the text is complete.
     fn write(&mut self, heard: usize, tokens: &mut Vec<u32>, log_probability: &mut f32) -> Result<bool> {
         let seconds = heard as f64 / f64::from(SAMPLE_RATE);
         let most = 16 + (seconds * MOST_TOKENS_A_SECOND) as usize;
@@ -149,10 +149,11 @@ impl Listener for VoxtralListener<'_> {
     }
 }
 
-/// Samples that a row stands for, at least: 80 ms.
+/// Minimum samples per row: 80 ms.
 const ROW_SAMPLES: usize = 1280;
 
-/// Tokens ahead of what is heard, and behind it: an instruction to transcribe, in a language if there is one.
+/// Tokens before and after the sound: an instruction to transcribe, with the language if it is
+/// given.
 fn prompt(tokenizer: &Tokenizer, language: Option<&str>) -> Result<[Vec<u32>; 2]> {
     let id = |name: &str| special_token(tokenizer, FAMILY, name);
     let mut tail = vec![id("[/INST]")?];

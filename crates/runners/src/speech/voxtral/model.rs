@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// A loaded Voxtral, and what its caches hold of a prompt.
+/// A loaded Voxtral, with the prompt in its caches.
 #[derive(Debug)]
 pub struct Voxtral {
     encoder: Method,
@@ -26,7 +26,7 @@ pub struct Voxtral {
 }
 
 impl Voxtral {
-    /// The methods by which a program is taken for one.
+    /// Methods that identify a Voxtral.
     pub(crate) const METHODS: &[&str] = &["audio_encoder", "token_embedding", "text_decoder"];
 
     /// Whether a program has a Voxtral's methods, of this project's exporter or of ExecuTorch's.
@@ -37,7 +37,8 @@ impl Voxtral {
     /// Loads a program.
     ///
     /// # Errors
-    /// [`crate::Error::NoSpeechModel`] for another program; it cannot be loaded.
+    /// [`crate::Error::NoSpeechModel`] for another program. Other errors if the program cannot be
+    /// loaded.
     pub fn load(program: &Program, engine: &Arc<dyn Engine>) -> Result<Voxtral> {
         if !Voxtral::is_in(program) {
             return Err(unfit("it has no methods `audio_encoder`, `token_embedding` and `text_decoder`"));
@@ -60,7 +61,7 @@ impl Voxtral {
         self.frames * self.features.hop()
     }
 
-    /// Rows that the caches hold at most.
+    /// Maximum rows in the caches.
     pub fn context(&self) -> usize {
         self.text.context()
     }
@@ -73,13 +74,13 @@ impl Voxtral {
     /// The log-mel spectrogram f32 [1, mels, frames] of a window that begins with these samples.
     ///
     /// # Errors
-    /// None that a program of ours leads to.
+    /// None for programs of this project's exporter.
     pub fn features(&mut self, samples: &[f32]) -> Result<Tensor> {
         let features = self.features.window(samples, self.frames);
         Tensor::from_slice(&features, &[1, self.mels, self.frames]).map_err(|_| unfit("its window is too long"))
     }
 
-    /// What stands for a window in the place of embeddings, [t, hidden].
+    /// Encodes a window to rows [t, hidden] that take the place of embeddings.
     ///
     /// # Errors
     /// The method fails.
@@ -94,8 +95,8 @@ impl Voxtral {
         self.text.hidden()
     }
 
-    /// Forgets what the caches hold, and reads a prompt: tokens, rows that stand for windows, tokens. The logits `[V]` of the next
-    /// token take the place of what `logits` held.
+    /// Clears the caches and reads a prompt: tokens, the rows of the windows, tokens. Replaces
+    /// `logits` with the logits `[V]` of the next token.
     ///
     /// # Errors
     /// A method fails, or the prompt does not fit.
@@ -107,7 +108,7 @@ impl Voxtral {
         self.text.step(&rows, logits)
     }
 
-    /// Appends a token, as [`begin`](Self::begin).
+    /// Appends a token, and replaces `logits` as [`begin`](Self::begin) does.
     ///
     /// # Errors
     /// A method fails, or the token does not fit.

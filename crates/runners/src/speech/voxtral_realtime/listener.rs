@@ -1,4 +1,4 @@
-//! Streams of any length, a second at a time, or windows of those programs that hear a recording at once.
+//! Streams of any length, a second at a time. Programs without a streaming encoder take windows.
 
 use std::ops::Range;
 
@@ -18,43 +18,43 @@ use crate::{
 
 /// Tokens without text after which a segment ends.
 const PAUSE: usize = 25;
-/// Tokens after which a segment ends whatever it says: 30 seconds.
+/// Maximum tokens of a segment: 30 seconds.
 const LONGEST: usize = 375;
-/// Embeddings between two reports of progress, if nobody waits for each.
+/// Embeddings between two reports of progress, unless the transcription is live.
 const STEP: usize = 12;
 
-/// A Voxtral Realtime that transcribes one recording.
+/// Transcribes one recording with Voxtral Realtime.
 #[derive(Debug)]
 pub(crate) struct RealtimeListener<'a> {
     model: &'a mut VoxtralRealtime,
     tokenizer: &'a Tokenizer,
     prompt: Vec<u32>,
-    /// Whether somebody waits for each word.
+    /// Whether words are drafted one by one.
     is_live: bool,
-    /// Seconds of the recording where the model began to listen, and tokens that it chose since.
+    /// Start of the model's input in seconds of the recording, and number of tokens since then.
     begin: f64,
     chosen: usize,
-    /// The text that is being written, if there is one.
+    /// The unfinished segment, if there is one.
     draft: Option<Draft>,
     is_finished: bool,
 }
 
-/// A segment that may go on.
+/// A segment that may continue.
 #[derive(Debug, Default)]
 struct Draft {
     tokens: Vec<u32>,
     text: String,
-    /// Its words so far, each with the tokens of the stream that wrote it, if somebody waits for them.
+    /// In live transcription, the words so far, with the range of the stream's tokens for each.
     words: Vec<(String, Range<usize>)>,
-    /// Which tokens of the stream were the first and the last with text.
+    /// First and last token of the stream with text.
     first: usize,
     last: usize,
     log_probability: f32,
 }
 
 impl Draft {
-    /// Divides what the stream's token `at` added to the text into words, which end where the next one's space begins. A character may take
-    /// several tokens: one that is not whole waits, unless nothing follows.
+    /// Splits the text of the stream's token `at` into words. A word ends before the next word's
+    /// space. A character may take several tokens: an incomplete one waits, unless nothing follows.
     fn divide(&mut self, at: usize, nothing_follows: bool) {
         let written: usize = self.words.iter().map(|(word, _)| word.len()).sum();
         let Some(new) = self.text.get(written..).filter(|new| !new.is_empty()) else { return };
@@ -72,10 +72,10 @@ impl Draft {
 }
 
 impl<'a> RealtimeListener<'a> {
-    /// Listens to one recording.
+    /// Creates a listener for one recording.
     ///
     /// # Errors
-    /// What was asked for is nothing that the model does; its tokenizer is that of another model.
+    /// The model does not support a setting, or the tokenizer belongs to another model.
     pub(crate) fn new(
         model: &'a mut VoxtralRealtime,
         tokenizer: &'a Tokenizer,
@@ -96,7 +96,7 @@ impl<'a> RealtimeListener<'a> {
         })
     }
 
-    /// Takes what the model chose next; returns the segment that ended before it.
+    /// Takes the model's next token. Returns the segment that ended before it.
     fn take(&mut self, token: u32) -> Result<Option<Segment>> {
         let at = self.chosen;
         self.chosen += 1;
@@ -120,7 +120,7 @@ impl<'a> RealtimeListener<'a> {
         Ok(ended)
     }
 
-    /// Ends the segment that is being written.
+    /// Ends the current segment.
     fn end(&mut self) -> Result<Option<Segment>> {
         let Some(mut draft) = self.draft.take().filter(|draft| has_words(&draft.text)) else { return Ok(None) };
         if self.is_live {
@@ -132,7 +132,7 @@ impl<'a> RealtimeListener<'a> {
         Ok(Some(Segment { words, ..Segment::greedy(start..end, start, draft.text, draft.tokens, mean) }))
     }
 
-    /// Seconds of the recording at a token since the model began to listen.
+    /// Time of a token in seconds of the recording.
     fn seconds(&self, token: usize) -> f64 {
         self.begin + seconds((token * self.model.step_samples()) as u64)
     }
@@ -148,7 +148,7 @@ impl<'a> RealtimeListener<'a> {
 }
 
 impl RealtimeListener<'_> {
-    /// The model's text so far.
+    /// Decodes the pushed samples, and returns the segments that ended.
     fn written(&mut self) -> Result<Vec<Segment>> {
         self.model.listen()?;
         let mut segments = Vec::new();
@@ -158,7 +158,7 @@ impl RealtimeListener<'_> {
         Ok(segments)
     }
 
-    /// As [`Listener::step`], of a model that hears windows of at most `longest` samples, each by itself.
+    /// [`Listener::step`] for a model that takes independent windows of at most `longest` samples.
     fn hear_window(&mut self, stream: &mut Stream, longest: usize) -> Result<Progress> {
         if stream.is_whole && stream.samples.len() < SHORTEST {
             return Ok(Progress::Finished);
@@ -210,7 +210,8 @@ impl Listener for RealtimeListener<'_> {
     }
 
     fn draft(&self) -> live::Draft {
-        // Marks alone may come to nothing, and the last word may go on until the next one begins.
+        // Punctuation alone may be dropped, and the last word may continue until the next one
+        // begins.
         let Some(draft) = self.draft.as_ref().filter(|draft| has_words(&draft.text)) else { return live::Draft::default() };
         let mut settled = self.words(draft);
         let open = settled.pop().map(|word| word.text).unwrap_or_default();
@@ -218,7 +219,7 @@ impl Listener for RealtimeListener<'_> {
     }
 }
 
-/// The beginning of a text, and padding while nothing was heard yet.
+/// The token that begins a text, then padding.
 fn prompt(tokenizer: &Tokenizer, len: usize) -> Result<Vec<u32>> {
     let begin = first_token(tokenizer, FAMILY)?;
     let padding = special_token(tokenizer, FAMILY, "[STREAMING_PAD]")?;

@@ -19,48 +19,49 @@ use crate::{
 };
 
 const ENCODER: &str = "encode_audio_chunk";
-/// The encoder of programs that hear a whole recording at once.
+/// Encoder of programs that encode a whole recording at once.
 const WHOLE_ENCODER: &str = "audio_encoder";
 
-/// The constant method that says by how many embeddings text follows sound.
+/// Constant method with the delay of text after sound, in embeddings.
 const DELAY: &str = "delay_tokens";
-/// Embeddings of silence that follow a recording, beyond the delay: the model was trained to have written everything by then.
+/// Embeddings of silence after a recording, in addition to the delay. The model was trained to
+/// finish its text within them.
 const RIGHT_PAD: usize = 11;
-/// The logarithm of the loudest sound, as its spectrograms have it.
+/// Logarithm of the loudest sound in the model's spectrograms.
 const LOUDEST: f32 = 1.5;
 
-/// A loaded Voxtral Realtime, and the stream that it listens to.
+/// A loaded Voxtral Realtime, with its current stream.
 #[derive(Debug)]
 pub struct VoxtralRealtime {
     encoder: Method,
     text: TextDecoder,
     features: LogMelStream,
     mels: usize,
-    /// Frames of an embedding, and positions of the encoder, where it goes on from call to call.
+    /// Spectrogram frames per embedding, and the encoder's positions per embedding if it streams.
     frames: usize,
     positions: Option<usize>,
-    /// Embeddings that the encoder gives at most in a call.
+    /// Maximum embeddings per call of the encoder.
     most: usize,
     delay: usize,
     left_pad: usize,
-    /// Frames [n, mels] that are no whole embedding yet.
+    /// Frames [n, mels] that wait for a whole embedding.
     pending: Vec<f32>,
-    /// Positions that the encoder has passed.
+    /// Positions that the encoder has processed.
     listened: usize,
-    /// Embeddings [hidden] that no token was added to.
+    /// Embeddings [hidden] that wait for their token.
     heard: VecDeque<Vec<f32>>,
     /// Samples that were pushed.
     samples: u64,
-    /// The token that comes next to the embeddings.
+    /// Token to add to the next embedding.
     last: Option<u32>,
     logits: Vec<f32>,
 }
 
 impl VoxtralRealtime {
-    /// The methods by which a program is taken for one.
+    /// Methods that identify a streaming Voxtral Realtime.
     pub(crate) const METHODS: &[&str] = &[ENCODER, "token_embedding", "text_decoder"];
 
-    /// Whether a program has a streaming Voxtral's methods, or Voxtral's with a delay of the text.
+    /// Whether a program has a streaming Voxtral's methods, or Voxtral's methods and a text delay.
     pub fn is_in(program: &Program) -> bool {
         let hears_whole = Voxtral::is_in(program) && Facts::of(program, FAMILY).size(DELAY).is_ok();
         has_methods(program, VoxtralRealtime::METHODS) || hears_whole
@@ -69,7 +70,7 @@ impl VoxtralRealtime {
     /// Loads a program.
     ///
     /// # Errors
-    /// [`Error::NoSpeechModel`] for another program; it cannot be loaded.
+    /// [`Error::NoSpeechModel`] for another program. Other errors if the program cannot be loaded.
     pub fn load(program: &Program, engine: &Arc<dyn Engine>) -> Result<VoxtralRealtime> {
         if !VoxtralRealtime::is_in(program) {
             return Err(unfit("it has no methods `encode_audio_chunk`, `token_embedding` and `text_decoder`"));
@@ -83,7 +84,7 @@ impl VoxtralRealtime {
         let Some([_, DimSpec::Fixed(mels), longest]) = spectrogram else {
             return Err(unfit("its encoder does not take a spectrogram"));
         };
-        // Positions are of two frames, and so many make an embedding.
+        // A position covers two frames, and `downsample_factor` positions form an embedding.
         let frames = if streams { facts.size("chunk_mel_len") } else { facts.size("downsample_factor").map(|joined| 2 * joined) }?;
         let most = longest.max().unwrap_or(frames) / frames.max(1);
         let positions = match sizes(1).as_deref() {
@@ -119,23 +120,24 @@ impl VoxtralRealtime {
         Ok(model)
     }
 
-    /// Samples of an embedding, and so of a token.
+    /// Samples per embedding, and so per token.
     pub fn step_samples(&self) -> usize {
         self.frames * self.features.hop()
     }
 
-    /// Tokens ahead of the first one that the model chooses, the first of which begins a text and the others are padding.
+    /// Number of prompt tokens: the token that begins a text, then padding.
     pub fn prompt_len(&self) -> usize {
         1 + self.left_pad + self.delay
     }
 
-    /// Samples that are heard at once where the encoder does not go on from call to call; the recording is then cut into such windows.
+    /// Samples of a window, if the encoder does not stream. The recording is then cut into such
+    /// windows.
     pub fn window(&self) -> Option<usize> {
         let most = self.most.min(self.text.context()).saturating_sub(self.left_pad + self.delay + RIGHT_PAD + 1);
         self.positions.is_none().then_some(most * self.step_samples())
     }
 
-    /// Samples that a stream or a window can have.
+    /// Maximum samples of a stream or window.
     pub fn longest(&self) -> usize {
         let context = self.text.context().saturating_sub(self.prompt_len()).saturating_mul(self.step_samples());
         self.window().unwrap_or(context)
@@ -158,7 +160,7 @@ impl VoxtralRealtime {
         self.features.push(samples, &mut self.pending);
     }
 
-    /// Ends the recording: with silence, in which the model writes what it has yet to write.
+    /// Ends the recording with silence, in which the model writes the rest of its text.
     pub fn finish(&mut self) {
         let step = self.step_samples();
         let missing = (step - (self.samples % step as u64) as usize) % step;
@@ -166,22 +168,22 @@ impl VoxtralRealtime {
         self.features.push(&silence, &mut self.pending);
     }
 
-    /// The log-mel spectrogram f32 [1, mels, n] of what was pushed and not yet listened to.
+    /// The log-mel spectrogram f32 [1, mels, n] of the pushed samples that are not encoded yet.
     ///
     /// # Errors
-    /// None that a program of ours leads to.
+    /// None for programs of this project's exporter.
     pub fn features(&self) -> Result<Tensor> {
         self.spectrogram(&self.pending)
     }
 
-    /// Frames [n, mels] as the encoder takes them.
+    /// The spectrogram [1, mels, n] of frames [n, mels].
     fn spectrogram(&self, frames: &[f32]) -> Result<Tensor> {
         let mels = self.mels;
         let turned: Vec<f32> = (0..mels).flat_map(|bin| frames.iter().skip(bin).step_by(mels).copied()).collect();
         Tensor::from_slice(&turned, &[1, mels, frames.len() / mels]).map_err(|_| unfit("its encoder takes no such chunk"))
     }
 
-    /// Listens to what was pushed; returns the new embeddings [t, hidden] one after the other.
+    /// Encodes the pushed samples. Returns the new embeddings [t, hidden] in order.
     ///
     /// # Errors
     /// The method fails.
@@ -197,7 +199,7 @@ impl VoxtralRealtime {
         Ok(rows)
     }
 
-    /// Frames [n, mels] of whole embeddings through the encoder.
+    /// Encodes frames [n, mels] of whole embeddings.
     fn encode(&mut self, frames: &[f32]) -> Result<Vec<f32>> {
         let count = frames.len() / self.mels / self.frames;
         let mut values = vec![inputs::floats(&self.encoder, 0, &self.spectrogram(frames)?)?];
@@ -211,8 +213,8 @@ impl VoxtralRealtime {
         rows.ok_or_else(|| unfit("its encoder gives no rows of the text decoder's width"))
     }
 
-    /// The most likely next token, whose logits are then [`logits`](Self::logits); `None` until more was
-    /// [heard](Self::listen). `prompt` goes ahead of the first one.
+    /// The most likely next token; its scores are then [`logits`](Self::logits). `None` until more
+    /// samples are [encoded](Self::listen). The first call reads `prompt`.
     ///
     /// # Errors
     /// A method fails, or the stream does not fit into the caches.
@@ -236,7 +238,7 @@ impl VoxtralRealtime {
     }
 }
 
-/// Embeddings of silence ahead of a recording, where the program does not say how many.
+/// Embeddings of silence before a recording, if the program does not state the number.
 const LEFT_PAD: usize = 32;
 
 fn unfit(what: &str) -> Error {

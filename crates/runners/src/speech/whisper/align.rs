@@ -1,4 +1,4 @@
-//! When words were said: the path of least cost through the attention that tokens paid to the audio.
+//! Word times, from the cheapest path through the attention of the tokens to the audio.
 
 use flambeau_tensor::Tensor;
 use flambeau_text::Tokenizer;
@@ -6,9 +6,9 @@ use flambeau_text::Tokenizer;
 use super::{Whisper, unfit};
 use crate::{Result, speech::stream::powers};
 
-/// Neighbouring positions whose median replaces a position.
+/// Width of the median filter, in positions.
 const MEDIAN: usize = 7;
-/// Punctuation that belongs to the word after it, and to the word before it.
+/// Punctuation that belongs to the following word, and to the preceding word.
 const BEFORE: &str = "\"'“¿([{-";
 const AFTER: &str = "\"'.。,，!！?？:：”)]}、";
 /// Languages that are written without spaces.
@@ -18,15 +18,15 @@ const WITHOUT_SPACES: [&str; 6] = ["zh", "ja", "th", "lo", "my", "yue"];
 #[derive(Clone, Debug, PartialEq)]
 pub struct AlignedWord {
     pub text: String,
-    /// Its tokens, by number.
+    /// Range of its tokens' indices.
     pub tokens: std::ops::Range<usize>,
     /// Steps of 20 ms from the beginning of the window.
     pub start: usize,
     pub end: usize,
 }
 
-/// Words of the text `tokens`, which was heard in the first `steps` steps of the window that the model listens to; `head` is what
-/// its decoder began with. None if the program cannot tell.
+/// The words of the text `tokens`, aligned with the first `steps` steps of the current window.
+/// `head` is the start of the decoder's prompt. Empty if the program has no alignment.
 ///
 /// # Errors
 /// The model or the tokenizer fails.
@@ -48,8 +48,8 @@ pub fn align(
     Ok(timed.collect())
 }
 
-/// The step at which each token of a text begins, and the one at which the text ends; none if there is nothing to tell, or the program
-/// cannot.
+/// The first step of each token of a text, then the last step of the text. It is `None` if there is
+/// nothing to align or the program has no alignment.
 pub(super) fn token_starts(model: &mut Whisper, (head, tokens): (&[u32], &[u32]), steps: usize) -> Result<Option<Vec<usize>>> {
     let vocabulary = model.vocabulary();
     let (no_timestamps, end) = (vocabulary.no_timestamps, vocabulary.end);
@@ -58,13 +58,14 @@ pub(super) fn token_starts(model: &mut Whisper, (head, tokens): (&[u32], &[u32])
     }
     let all: Vec<u32> = head.iter().chain([&no_timestamps]).chain(tokens).chain([&end]).copied().collect();
     let Some(shares) = model.align(&all)? else { return Ok(None) };
-    // The row of a token attends to what the next one says.
+    // The row of a token attends to the sound of the next token.
     let rows = head.len()..head.len() + 1 + tokens.len();
     Ok(Some(starts(&costs(&shares, rows, steps)?, steps)))
 }
 
-/// Minus the attention of these rows to the first `steps` positions [rows, steps]: of each head, in units of its deviation over the
-/// tokens, smoothed; then the mean of the heads.
+/// Alignment costs [rows, steps]: the negated attention of these rows to the first `steps`
+/// positions. Each head is normalized over the tokens and smoothed, and then the heads are
+/// averaged.
 fn costs(shares: &Tensor, rows: std::ops::Range<usize>, steps: usize) -> Result<Vec<f32>> {
     let no_shares = || unfit("its alignment gives no shares of attention");
     let shares = shares.aligned();
@@ -91,7 +92,7 @@ fn costs(shares: &Tensor, rows: std::ops::Range<usize>, steps: usize) -> Result<
     Ok(costs)
 }
 
-/// Each value replaced by the median of those around it, the row being mirrored at its ends.
+/// Applies the median filter to a row, which is mirrored at its ends.
 fn smoothed(row: &[f32]) -> Vec<f32> {
     let half = (MEDIAN / 2) as isize;
     if row.len() as isize <= half {
@@ -107,7 +108,8 @@ fn smoothed(row: &[f32]) -> Vec<f32> {
     (0..=last).map(median).collect()
 }
 
-/// The step at which the cheapest path through costs [rows, steps] enters each row. The path goes from the first row and step to
+/// The step at which the cheapest path through costs [rows, steps] enters each row. The path goes
+/// from the first row and step to
 /// the last ones, by a row, a step or both at a time.
 fn starts(costs: &[f32], steps: usize) -> Vec<usize> {
     let rows = costs.len() / steps;
@@ -141,7 +143,7 @@ fn starts(costs: &[f32], steps: usize) -> Vec<usize> {
     starts
 }
 
-/// Shortens words that are longer than it takes to say them, as where a pause follows, to the loudest part of the samples there.
+/// Shortens overlong words, such as words before a pause, to their loudest part.
 pub(super) fn shorten(words: &mut [AlignedWord], samples: &[f32]) {
     let loudness: Vec<f32> = powers(samples).into_iter().map(f32::sqrt).collect();
     for word in words {
@@ -157,14 +159,14 @@ pub(super) fn shorten(words: &mut [AlignedWord], samples: &[f32]) {
     }
 }
 
-/// The most steps that it takes to say a word: digits stand for whole words.
+/// Maximum steps that it takes to say a word. A digit counts as a word.
 fn most_steps(word: &str) -> usize {
     let digits = word.chars().filter(char::is_ascii_digit).count();
     let letters = word.chars().filter(|c| c.is_alphanumeric()).count() - digits;
     30 + 5 * letters + 20 * digits
 }
 
-/// Words with their tokens, punctuation among them.
+/// Splits a text into words with their punctuation and tokens.
 pub(super) fn words(tokenizer: &Tokenizer, tokens: &[u32], language: &str) -> Result<Vec<(String, std::ops::Range<usize>)>> {
     let without_spaces = WITHOUT_SPACES.contains(&language);
     let mut words: Vec<(String, std::ops::Range<usize>)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Long recordings, several windows of which are decoded at a time.
+//! Long recordings, with several windows decoded at a time.
 
 use std::collections::VecDeque;
 
@@ -17,32 +17,33 @@ use crate::{
     speech::{Progress, Segment, Settings, stream::Stream, transcriber::Listener, whisper::Search},
 };
 
-/// A Whisper that transcribes one recording in windows that know nothing of one another. Each ends in the softest pause of its latter
-/// half and has caches of its own; a step of the decoder appends a token to the text of each.
+/// Transcribes one recording in independent windows. Each window ends in the softest pause of its
+/// latter half, and has its own caches. A decoder step appends a token to every window's text.
 #[derive(Debug)]
 pub(crate) struct WhisperBatch<'a> {
     listener: WhisperListener<'a>,
     /// Models for all windows but the first.
     others: Vec<Whisper>,
-    /// Parts of the windows so far that are heard again, in the order of time.
+    /// Parts of earlier windows to decode again, in order of time.
     left: VecDeque<Window>,
-    /// Segments that stand behind such a part.
+    /// Segments after such a part.
     held: Vec<Segment>,
 }
 
-/// A part of the recording that is decoded by itself.
+/// A part of the recording that is decoded independently.
 #[derive(Debug)]
 struct Window {
     stream: Stream,
-    /// How often it was cut because its text did not cover it.
+    /// Number of cuts so far. A window is cut if its text does not cover it.
     cuts: usize,
 }
 
 impl<'a> WhisperBatch<'a> {
-    /// Listens to one recording.
+    /// Creates a listener for one recording.
     ///
     /// # Errors
-    /// As [`WhisperListener::new`]; the settings ask for what goes from window to window, or for several texts of one.
+    /// As [`WhisperListener::new`], or the settings ask for context between windows or for several
+    /// texts of one.
     pub(crate) fn new(model: &'a mut Whisper, tokenizer: &'a Tokenizer, settings: Settings) -> Result<WhisperBatch<'a>> {
         let refused = [
             (settings.condition_on_previous, "previous text: windows know nothing of one another"),
@@ -60,7 +61,8 @@ impl<'a> WhisperBatch<'a> {
         })
     }
 
-    /// Takes what is left of earlier windows, and the next ones off the stream: as many as are decoded at a time if there are so many.
+    /// Takes the parts of earlier windows, then the stream's next windows: up to one for each
+    /// model.
     fn windows(&mut self, stream: &mut Stream) -> Vec<Window> {
         let (window, most) = (self.listener.model.window(), 1 + self.others.len());
         let mut windows: Vec<Window> = self.left.drain(..most.min(self.left.len())).collect();
@@ -77,7 +79,7 @@ impl<'a> WhisperBatch<'a> {
         windows
     }
 
-    /// Has each model listen to a window.
+    /// Encodes a window with each model.
     fn listen(&mut self, windows: &[Window]) -> Result<()> {
         for (model, window) in std::iter::once(&mut *self.listener.model).chain(&mut self.others).zip(windows) {
             let features = model.features(&window.stream.samples)?;
@@ -90,7 +92,7 @@ impl<'a> WhisperBatch<'a> {
         Ok(())
     }
 
-    /// The texts of the first windows at the first temperature.
+    /// Decodes the texts of the first windows at the first temperature.
     fn decode(&mut self, request: &Request, windows: usize) -> Result<Vec<Decoding>> {
         let mut models: Vec<&mut Whisper> =
             std::iter::once(&mut *self.listener.model).chain(&mut self.others).take(windows).collect();
@@ -109,7 +111,8 @@ impl<'a> WhisperBatch<'a> {
         }
     }
 
-    /// The segments of a window, which the listener's model hears. Sound that its text does not cover is decoded again.
+    /// The segments of a window that the listener's model has encoded. Sound outside its text is
+    /// decoded again.
     fn segments(&mut self, mut window: Window, decoding: Decoding, request: &Request) -> Result<Vec<Segment>> {
         let listener = &mut self.listener;
         let (stream, step) = (&mut window.stream, listener.model.step_samples());
@@ -130,7 +133,7 @@ impl<'a> WhisperBatch<'a> {
         Ok(segments)
     }
 
-    /// Takes the segments off that no other ones will come ahead of.
+    /// Removes and returns the segments before all undecoded parts.
     fn settled(&mut self) -> Vec<Segment> {
         self.held.sort_by(|a, b| a.start.total_cmp(&b.start));
         let open = self.left.iter().map(|window| window.stream.at(0)).fold(f64::INFINITY, f64::min);
@@ -154,7 +157,7 @@ impl Listener for WhisperBatch<'_> {
         let request = self.listener.request();
         let decodings = self.decode(&request, windows.len())?;
         for (number, (window, decoding)) in windows.into_iter().zip(decodings).enumerate() {
-            // Whoever heard the window is the listener's model from here on.
+            // The model that encoded the window becomes the listener's model.
             if let Some(other) = number.checked_sub(1).and_then(|number| self.others.get_mut(number)) {
                 std::mem::swap(self.listener.model, other);
             }

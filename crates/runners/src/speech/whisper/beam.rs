@@ -1,4 +1,4 @@
-//! The likeliest of several texts of one window.
+//! Search over several candidate texts of a window.
 
 use flambeau_text::{Sampler, SamplingParams, likeliest, log_probabilities};
 
@@ -10,16 +10,18 @@ use super::{
 };
 use crate::Result;
 
-/// How several texts of a window are tried.
+/// Options of the search over candidate texts of a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Search {
-    /// Candidates that go on at temperature 0; 1 takes the likeliest token each time.
+    /// Candidates kept at temperature 0; 1 takes the likeliest token each time.
     pub beam_size: usize,
-    /// The search ends when this many times the beam size have ended: 1 unless more time is to be spent.
+    /// The search ends when `beam_size` times this many candidates have ended. Values above 1 take
+    /// more time.
     pub patience: f32,
-    /// Exponent of the length by which candidates are ranked, as Wu et al. (2016) have it; without it, the mean log-probability ranks.
+    /// Exponent of the length in a candidate's score (Wu et al. 2016). If `None`, the mean
+    /// log-probability ranks candidates.
     pub length_penalty: Option<f32>,
-    /// Texts that are drawn at temperatures above 0, the best of which is taken.
+    /// Texts sampled at temperatures above 0. The best one is returned.
     pub best_of: usize,
 }
 
@@ -30,7 +32,7 @@ impl Default for Search {
 }
 
 impl Search {
-    /// Texts that are tried at a temperature.
+    /// Number of candidate texts at a temperature.
     pub(super) fn width(&self, temperature: f32) -> usize {
         if temperature > 0.0 { self.best_of } else { self.beam_size }
     }
@@ -42,17 +44,17 @@ impl Search {
     }
 }
 
-/// A text, and the rows of its tokens.
+/// A candidate text, and the cache rows of its tokens.
 #[derive(Clone, Debug, Default)]
 struct Candidate {
     path: Path,
     tokens: Vec<u32>,
-    /// Probability of each token, and of the one that ended them.
+    /// Probability of each token, including the end token.
     probabilities: Vec<f32>,
     /// Sum of their logarithms.
     sum: f32,
     is_ended: bool,
-    /// Which sampler draws its tokens, if one does.
+    /// Index of the sampler, if tokens are sampled.
     sampler: usize,
 }
 
@@ -70,7 +72,7 @@ impl Candidate {
     }
 }
 
-/// Decodes the window that the model listens to, with several texts at a time.
+/// Decodes the current window with several candidate texts.
 pub(super) fn decode(model: &mut Whisper, request: &Request) -> Result<Decoding> {
     let vocabulary = model.vocabulary().clone();
     let (prompt, context) = (Prompt::new(&vocabulary, request, model.context()), model.context());
@@ -106,21 +108,21 @@ pub(super) fn decode(model: &mut Whisper, request: &Request) -> Result<Decoding>
     })
 }
 
-/// The texts of a window that are tried at the same time.
+/// The candidate texts of a window.
 struct Texts<'a> {
     rules: Rules<'a>,
     search: Search,
-    /// One for each text, at temperatures above 0.
+    /// A sampler per text, at temperatures above 0.
     samplers: Vec<Sampler>,
     /// Texts that continue, the likeliest first unless they are sampled.
     going_on: Vec<Candidate>,
     ended: Vec<Candidate>,
-    /// How many are to end.
+    /// Number of texts that must end.
     wanted: usize,
 }
 
 impl<'a> Texts<'a> {
-    /// Texts after a prompt.
+    /// The candidates after a prompt.
     fn new(path: Path, rules: Rules<'a>, request: &Request) -> Result<Texts<'a>> {
         let search = request.search;
         let begun = Candidate { path, tokens: request.begun.clone(), ..Candidate::default() };
@@ -140,7 +142,7 @@ impl<'a> Texts<'a> {
         Ok(texts)
     }
 
-    /// Goes on by a token, of which each text has its logits [texts, V].
+    /// Extends each text by a token, from the logits [texts, V].
     fn grow(&mut self, rows: &mut [f32]) -> Result<()> {
         let texts = std::mem::take(&mut self.going_on);
         let size = rows.len() / texts.len().max(1);
@@ -159,11 +161,11 @@ impl<'a> Texts<'a> {
         Ok(())
     }
 
-    /// Goes on with the likeliest continuations of all texts.
+    /// Keeps the most likely continuations of all texts.
     fn search<'t>(&mut self, rows: impl Iterator<Item = (&'t Candidate, &'t [f32])>) {
         let mut all = Vec::new();
         for (text, row) in rows {
-            // Even if one of them ends the text, there are enough.
+            // One more than the beam size, because one of them may end the text.
             let tokens = likeliest(row, self.search.beam_size + 1);
             let more = log_probabilities(row, &tokens);
             all.extend(tokens.into_iter().zip(more).map(|(token, more)| (text.sum + more, text, token, more)));
@@ -186,14 +188,14 @@ impl<'a> Texts<'a> {
         }
     }
 
-    /// Reads the last token of each text; the logits [texts, V] of the next ones.
+    /// Reads the last token of each text. Returns the logits [texts, V] of the next ones.
     fn read(&mut self, branches: &mut Branches) -> Result<Vec<f32>> {
         let tokens: Vec<u32> = self.going_on.iter().filter_map(|text| text.tokens.last().copied()).collect();
         let mut paths: Vec<&mut Path> = self.going_on.iter_mut().map(|text| &mut text.path).collect();
         branches.step(&mut paths, &tokens)
     }
 
-    /// The text of the highest score: of those that ended, and of those that were cut off if not enough ended.
+    /// The text of the highest score. Unfinished texts count too if not enough texts ended.
     fn best(self) -> Option<Candidate> {
         let missing = self.wanted.saturating_sub(self.ended.len());
         let all = self.ended.into_iter().chain(self.going_on.into_iter().take(missing));

@@ -1,4 +1,4 @@
-//! Texts that have their beginnings in common, in one cache.
+//! Texts with a common beginning, in one cache.
 
 use flambeau_runtime::{Method, Value};
 use flambeau_tensor::{DType, Tensor};
@@ -9,10 +9,10 @@ use crate::{
     speech::inputs::{ids, positions},
 };
 
-/// Rows of the cache between two lengths of what is seen: an engine prepares a run anew for each length.
+/// Step between numbers of visible cache rows. An engine prepares a run anew for each number.
 const STEP: usize = 64;
 
-/// The method `branches`. Every token that was read has a row of its cache, and sees the rows of its own text.
+/// The method `branches`. Each token has its own cache row, and attends to the rows of its text.
 #[derive(Debug)]
 pub(super) struct Branches {
     method: Method,
@@ -20,12 +20,12 @@ pub(super) struct Branches {
     used: usize,
 }
 
-/// The rows of a text's tokens, in their order.
+/// Cache rows of a text's tokens, in order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Path(Vec<usize>);
 
 impl Path {
-    /// Tokens of the text.
+    /// Number of tokens in the text.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -42,12 +42,12 @@ impl Branches {
         self.used = 0;
     }
 
-    /// How many more tokens can be read.
+    /// Number of tokens that still fit.
     pub(super) fn room(&self) -> usize {
         self.capacity - self.used
     }
 
-    /// Appends tokens to one text, and puts the logits `[V]` of its next token into the place of what `to` held.
+    /// Appends tokens to one text, and replaces `to` with the logits `[V]` of its next token.
     pub(super) fn extend(&mut self, path: &mut Path, tokens: &[u32], to: &mut Vec<f32>) -> Result<()> {
         let first = path.len();
         path.0.extend(self.used..self.used + tokens.len());
@@ -58,7 +58,7 @@ impl Branches {
         logits::last(self.method.name(), outputs.first(), to)
     }
 
-    /// Appends a token to each text, and returns the logits [texts, V] of their next ones.
+    /// Appends a token to each text, and returns the logits [texts, V] of the next ones.
     pub(super) fn step(&mut self, paths: &mut [&mut Path], tokens: &[u32]) -> Result<Vec<f32>> {
         for (row, path) in (self.used..).zip(paths.iter_mut()) {
             path.0.push(row);
@@ -70,7 +70,7 @@ impl Branches {
         logits::all(self.method.name(), outputs.first())
     }
 
-    /// What the method takes of tokens that end these paths.
+    /// The method's inputs for tokens that end these paths.
     fn inputs(&self, tokens: &[u32], paths: &[&[usize]]) -> Result<[Value; 4]> {
         let no_room = || unfit("its method `branches` has no room for the texts");
         if tokens.len() > self.room() {

@@ -8,38 +8,39 @@ use crate::Result;
 /// A decoding request for a window.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// Ids before `<|startoftranscript|>`: what was said before, without its own special token.
+    /// Ids before `<|startoftranscript|>`: the preceding text, without its special token.
     pub previous: Vec<u32>,
     /// Language and task, in models that have several.
     pub task: Vec<u32>,
     pub timestamps: bool,
-    /// Tokens that the text begins with, whatever the model makes of them.
+    /// Tokens at the beginning of the text, regardless of the model's logits.
     pub begun: Vec<u32>,
     /// 0 takes the likeliest token each time.
     pub temperature: f32,
-    /// Fixes what is drawn at other temperatures.
+    /// Seed of the sampling at other temperatures.
     pub seed: u64,
-    /// Most tokens of the text; half of what the model holds if it is 0.
+    /// Maximum tokens of the text; 0 means half of the model's context.
     pub max_tokens: usize,
-    /// How many texts are tried.
+    /// Search over candidate texts.
     pub search: Search,
 }
 
 impl Request {
-    /// Most tokens ahead of a text that a model of `context` tokens takes, so that there is room for the text itself.
+    /// Maximum tokens before a text in a context of `context` tokens. The rest is room for the
+    /// text.
     pub(super) fn room(context: usize) -> usize {
         (context / 2).saturating_sub(1)
     }
 }
 
-/// Tokens ahead of a text.
+/// Tokens before a text.
 #[derive(Debug)]
 pub(super) struct Prompt {
     /// Previous text, and the token that begins a window's text.
     pub(super) head: Vec<u32>,
-    /// Language and task, whether there are timestamps, and what the text begins with.
+    /// Language, task, the token for no timestamps, and the given beginning of the text.
     pub(super) task: Vec<u32>,
-    /// Most tokens of the text.
+    /// Maximum tokens of the text.
     pub(super) most: usize,
 }
 
@@ -65,22 +66,22 @@ impl Prompt {
 /// Decoded text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decoding {
-    /// Text and timestamps, from those on that the text begins with, without the token that ends them.
+    /// Text and timestamps, including the given beginning of the text, without the end token.
     pub tokens: Vec<u32>,
-    /// Probability of each that was chosen, and of the token that ended them if there was one.
+    /// Probability of each chosen token, including the end token.
     pub probabilities: Vec<f32>,
     /// Whether the model ended the text.
     pub is_ended: bool,
     /// Sum of the log-probabilities over the number of tokens plus one.
     pub mean_log_probability: f32,
-    /// What the model gives the token for no speech after `<|startoftranscript|>`.
+    /// Probability of the no-speech token after `<|startoftranscript|>`.
     pub no_speech_probability: f32,
 }
 
-/// Decodes the window that the model listens to.
+/// Decodes the current window.
 ///
 /// # Errors
-/// The model fails, no token is possible, or several texts are to be tried and the program cannot.
+/// The model fails, no token is possible, or the program does not support several texts.
 pub fn decode(model: &mut Whisper, request: &Request) -> Result<Decoding> {
     if request.search.width(request.temperature) > 1 {
         return beam::decode(model, request);
@@ -92,13 +93,13 @@ pub fn decode(model: &mut Whisper, request: &Request) -> Result<Decoding> {
     Ok(text.decoding())
 }
 
-/// A text that goes on by one token at a time: the likeliest one, or one that is drawn.
+/// A text that grows by one token at a time, either the likeliest one or a sampled one.
 #[derive(Debug)]
 pub(super) struct Greedy {
     vocabulary: Vocabulary,
     timestamps: bool,
     sampler: Sampler,
-    /// Tokens that the model holds, and most of the text.
+    /// Maximum tokens of the model, and of the text.
     context: usize,
     most: usize,
     /// Logits of the next token.
@@ -111,7 +112,7 @@ pub(super) struct Greedy {
 }
 
 impl Greedy {
-    /// Reads what goes ahead of the text of the window that the model listens to.
+    /// Reads the prompt for the text of the current window.
     pub(super) fn begin(model: &mut Whisper, request: &Request) -> Result<Greedy> {
         let (vocabulary, context, mut logits) = (model.vocabulary().clone(), model.context(), Vec::new());
         let Prompt { head, task, most } = Prompt::new(&vocabulary, request, context);
@@ -137,7 +138,8 @@ impl Greedy {
         })
     }
 
-    /// Chooses the next token by its logits; the model, which has `read` tokens, is to read it unless the text is over.
+    /// Chooses the next token from the logits, with `read` tokens in the caches. Returns the token
+    /// that the model reads next, or `None` at the end of the text.
     pub(super) fn next(&mut self, read: usize) -> Result<Option<u32>> {
         if self.is_ended || self.tokens.len() >= self.most {
             return Ok(None);
@@ -166,10 +168,10 @@ impl Greedy {
     }
 }
 
-/// The likeliest language of the window that the model listens to, with its probability among all.
+/// The most likely language of the current window, with its probability among all languages.
 ///
 /// # Errors
-/// The model fails, or knows English alone.
+/// The model fails, or is English-only.
 pub fn detect_language(model: &mut Whisper) -> Result<(Language, f32)> {
     let mut logits = Vec::new();
     model.restart();
@@ -182,7 +184,7 @@ pub fn detect_language(model: &mut Whisper) -> Result<(Language, f32)> {
     Ok((languages[best as usize].clone(), probability))
 }
 
-/// The text of tokens, timestamps and other special tokens left out.
+/// The text of tokens, without timestamps and other special tokens.
 pub(crate) fn text(tokenizer: &Tokenizer, vocabulary: &Vocabulary, tokens: &[u32]) -> Result<String> {
     let plain: Vec<u32> = vocabulary.text_of(tokens).collect();
     Ok(tokenizer.decode(&plain, true)?)

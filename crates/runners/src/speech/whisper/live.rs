@@ -1,4 +1,4 @@
-//! Streams that are heard while somebody speaks: a window that grows is decoded again and again behind the words that are final.
+//! Live streams. A growing window is decoded again and again after its final words.
 
 use flambeau_text::Tokenizer;
 
@@ -18,12 +18,12 @@ use crate::{
     },
 };
 
-/// Samples behind the last word, or without one, after which nobody speaks.
+/// Samples of the pause that ends speech, after the last word or without any word.
 const PAUSE: usize = 3 * SAMPLE_RATE as usize;
-/// Samples that are kept of silence, and of what follows a sentence before that is forgotten.
+/// Samples of silence to keep, and samples that must follow a sentence before its removal.
 const KEPT: usize = SAMPLE_RATE as usize;
 
-/// A Whisper that transcribes a stream.
+/// Transcribes a live stream with Whisper.
 #[derive(Debug)]
 pub(crate) struct LiveWhisper<'a> {
     listener: WhisperListener<'a>,
@@ -31,12 +31,12 @@ pub(crate) struct LiveWhisper<'a> {
     beats: Beats,
     hop: usize,
     pause: usize,
-    /// The final words whose sound is in the window: its text begins with them.
+    /// The final words with sound in the window. The window's text begins with them.
     begun: Vec<TimedWord>,
 }
 
 impl<'a> LiveWhisper<'a> {
-    /// Listens to one stream.
+    /// Creates a listener for one stream.
     ///
     /// # Errors
     /// As [`WhisperListener::new`].
@@ -50,7 +50,8 @@ impl<'a> LiveWhisper<'a> {
         Ok(LiveWhisper { listener, text: LiveText::default(), beats: Beats::new(hop), hop, pause, begun: Vec::new() })
     }
 
-    /// Hears the window anew, and settles what its text has in common with the one before; everything if nothing follows.
+    /// Decodes the window anew. Words are final if the previous hypothesis had them too, or if
+    /// nothing follows.
     fn hear(&mut self, stream: &Stream, heard: usize, ends: bool) -> Result<()> {
         let mut speech = Speech::of(&stream.samples[..heard]);
         let steps = speech.steps();
@@ -71,7 +72,7 @@ impl<'a> LiveWhisper<'a> {
         Ok(())
     }
 
-    /// The language of the window, which is asked again until the first words are final.
+    /// Detects the window's language, again and again until the first words are final.
     fn detect_language(&mut self) -> Result<()> {
         let listener = &mut self.listener;
         let is_open = listener.settings.language.is_none() && self.text.said() == 0;
@@ -81,15 +82,15 @@ impl<'a> LiveWhisper<'a> {
         Ok(())
     }
 
-    /// Whether nothing is said in a window. Short windows have few tokens whoever speaks, so that the model's word counts
-    /// alone where no final words speak against it.
+    /// Whether a window holds no speech. Short windows have few tokens even with speech, so the
+    /// no-speech probability alone suffices while the window has no final words.
     fn says_nothing(&self, decoding: &Decoding, heard: &mut Speech<'_>) -> bool {
         let listener = &self.listener;
         let is_silent = listener.settings.most_no_speech.is_some_and(|most| decoding.no_speech_probability > most);
         self.begun.is_empty() && is_silent || listener.says_nothing(decoding, heard)
     }
 
-    /// The words of a text behind its first tokens, without times.
+    /// The words of a text after its first `begun` tokens, without times.
     fn words(&self, decoding: &Decoding, begun: usize) -> Result<Vec<TimedWord>> {
         let listener = &self.listener;
         let vocabulary = listener.model.vocabulary();
@@ -106,8 +107,8 @@ impl<'a> LiveWhisper<'a> {
         Ok(words.into_iter().map(word).collect())
     }
 
-    /// Tells when words were said that stand behind the first tokens of the window's text. Where the program cannot tell, each token
-    /// takes as long as the others.
+    /// Sets the times of the words after the first `begun` tokens. Without alignment in the
+    /// program, all tokens take equally long.
     fn timed(
         &mut self,
         stream: &Stream,
@@ -133,8 +134,8 @@ impl<'a> LiveWhisper<'a> {
         Ok(words)
     }
 
-    /// Forgets the sound that is not needed any more: of all words at a pause, of whole sentences where the window grows long, or of
-    /// silence.
+    /// Removes sound from the window: all words at a pause, whole sentences if the window grows
+    /// long, or silence.
     fn forget(&mut self, stream: &mut Stream, heard: usize, ends: bool) {
         let end = stream.position() + heard as u64;
         let window = self.listener.model.window();
@@ -161,14 +162,15 @@ impl<'a> LiveWhisper<'a> {
         }
     }
 
-    /// The final word of the window's latter half ahead of the longest pause.
+    /// Index of the word before the longest pause, in the latter half of the final words.
     fn longest_pause(&self) -> Option<usize> {
         let pause = |at: usize| self.begun[at + 1].start.saturating_sub(self.begun[at].end);
         let count = self.begun.len();
         (count / 2..count.saturating_sub(1)).max_by_key(|&at| pause(at))
     }
 
-    /// Drops the first final words of the window, which the next texts have in mind if they are asked to.
+    /// Removes the first final words of the window. They become context for the next texts if the
+    /// settings ask for it.
     fn forget_words(&mut self, count: usize) {
         let words = self.begun.drain(..count);
         if self.listener.settings.condition_on_previous {

@@ -18,11 +18,11 @@ use crate::{
 
 const BRANCHES: &str = "branches";
 
-/// A loaded Whisper, the window that it last listened to, and the tokens in its caches.
+/// A loaded Whisper, with its current window and the tokens in its caches.
 #[derive(Debug)]
 pub struct Whisper {
     encoder: Method,
-    /// Method for keys and values of cross-attention, if the decoder takes them.
+    /// Keys and values of cross-attention, if they are inputs of the decoder.
     apart: Option<Apart>,
     decoder: Method,
     alignment: Option<Method>,
@@ -37,7 +37,7 @@ pub struct Whisper {
     position: usize,
 }
 
-/// Keys and values of cross-attention as inputs of the decoder, a key for each layer, then a value for each.
+/// Cross-attention inputs of the decoder: a key for each layer, then a value for each.
 #[derive(Debug)]
 struct Apart {
     method: Method,
@@ -45,7 +45,7 @@ struct Apart {
 }
 
 impl Whisper {
-    /// The methods by which a program is taken for one.
+    /// Methods that identify a Whisper.
     pub(crate) const METHODS: &[&str] = &["encoder", "decoder"];
 
     /// Whether a program has a Whisper's methods.
@@ -56,13 +56,14 @@ impl Whisper {
     /// Loads a program that this project exported.
     ///
     /// # Errors
-    /// [`Error::NoSpeechModel`](crate::Error::NoSpeechModel) for another program; it cannot be loaded.
+    /// [`Error::NoSpeechModel`](crate::Error::NoSpeechModel) for another program. Other errors if
+    /// the program cannot be loaded.
     pub fn load(program: &Program, engine: &Arc<dyn Engine>) -> Result<Whisper> {
         if !Whisper::is_in(program) {
             return Err(unfit("it has no methods `encoder` and `decoder`"));
         }
         let facts = Facts::of(program, FAMILY);
-        // One state: the encoder writes what the others read.
+        // The methods share a state, because the others read what the encoder writes.
         let options = LoadOptions { shared: Some(SharedState::default()), ..LoadOptions::default() };
         let method = |name: &str| program.method(name, engine, &options);
         let has_alignment = has_methods(program, &["alignment"]);
@@ -83,12 +84,14 @@ impl Whisper {
         })
     }
 
-    /// Loads the three programs that ExecuTorch's exporter writes, `encoder`, `cross_kv` and `decoder`, each with a method `forward`. They say
-    /// nothing of themselves: sizes are those of their inputs, and special tokens those of the tokenizer, which are never chosen. No
-    /// other token is suppressed, words have no times, and one text is tried at a time.
+    /// Loads the three programs of ExecuTorch's exporter, `encoder`, `cross_kv` and `decoder`, each
+    /// with a method `forward`. They have no metadata: sizes come from their methods, and special
+    /// tokens from the tokenizer. Special tokens are never chosen, and no other token is
+    /// suppressed. Words have no times, and texts are decoded one at a time.
     ///
     /// # Errors
-    /// [`Error::NoSpeechModel`](crate::Error::NoSpeechModel) for other programs or the tokenizer of another model; they cannot be loaded.
+    /// [`Error::NoSpeechModel`](crate::Error::NoSpeechModel) for other programs or another model's
+    /// tokenizer. Other errors if the programs cannot be loaded.
     pub fn load_apart(programs: [&Program; 3], tokenizer: &Tokenizer, engine: &Arc<dyn Engine>) -> Result<Whisper> {
         let options = LoadOptions::default();
         let [encoder, cross_kv, decoder] = programs.map(|program| program.method("forward", engine, &options));
@@ -119,10 +122,12 @@ impl Whisper {
         })
     }
 
-    /// Never chooses the tokens that a `generation_config.json` suppresses, as programs of this project do by themselves.
+    /// Suppresses the tokens of a `generation_config.json`. This project's programs contain these
+    /// lists.
     ///
     /// # Errors
-    /// [`Error::NoSpeechModel`](crate::Error::NoSpeechModel) for what is no such file; its lists name tokens that the model does not have.
+    /// [`Error::NoSpeechModel`](crate::Error::NoSpeechModel) if the file is of another kind, or
+    /// lists tokens outside the model's vocabulary.
     pub fn suppress(&mut self, generation_config: &[u8]) -> Result<()> {
         self.vocabulary.suppress(generation_config)
     }
@@ -137,7 +142,7 @@ impl Whisper {
         self.frames() * self.features.hop()
     }
 
-    /// Samples of a step of the timestamps: an encoder's position.
+    /// Samples per timestamp step, which is a position of the encoder.
     pub fn step_samples(&self) -> usize {
         2 * self.features.hop()
     }
@@ -147,12 +152,13 @@ impl Whisper {
         self.context
     }
 
-    /// Whether the model can tell when words were said.
+    /// Whether the program can align words with the sound.
     pub fn can_align(&self) -> bool {
         self.alignment.is_some()
     }
 
-    /// What decodes several texts at a time, with a cache of its own; loaded when it is first asked for.
+    /// The method that decodes several texts at a time, with its own cache. It is loaded on first
+    /// use.
     ///
     /// # Errors
     /// The program has no such method, or it cannot be loaded.
@@ -174,15 +180,15 @@ impl Whisper {
     /// The log-mel spectrogram f32 [1, mels, frames] of a window that begins with these samples.
     ///
     /// # Errors
-    /// None that a program of ours leads to.
+    /// None for programs of this project's exporter.
     pub fn features(&mut self, samples: &[f32]) -> Result<Tensor> {
         let frames = self.frames();
         let features = self.features.window(samples, frames);
         Tensor::from_slice(&features, &[1, self.mels, frames]).map_err(|_| unfit("its window is too long"))
     }
 
-    /// Listens to a window, and forgets what was decoded of the one before; returns the encoder's last hidden state
-    /// [1, positions, width].
+    /// Encodes a window, and forgets the text of the previous one. Returns the encoder's last
+    /// hidden state [1, positions, width].
     ///
     /// # Errors
     /// The method fails.
@@ -199,7 +205,7 @@ impl Whisper {
         Ok(hidden)
     }
 
-    /// Forgets the tokens, not the window.
+    /// Forgets the tokens but keeps the window.
     pub fn restart(&mut self) {
         self.position = 0;
     }
@@ -209,12 +215,12 @@ impl Whisper {
         self.position
     }
 
-    /// Appends tokens, and puts the logits `[V]` of the next one into the place of what `logits` held.
+    /// Appends tokens, and replaces `logits` with the logits `[V]` of the next token.
     ///
     /// # Errors
     /// The method fails, or the tokens do not fit.
     pub fn step(&mut self, tokens: &[u32], logits: &mut Vec<f32>) -> Result<()> {
-        // A decoder that takes cross-attention from its caller takes one token at a time.
+        // A decoder with cross-attention inputs takes one token at a time.
         let chunk = if self.apart.is_some() { 1 } else { tokens.len().max(1) };
         let mut outputs = Vec::new();
         for tokens in tokens.chunks(chunk) {
@@ -226,10 +232,10 @@ impl Whisper {
         logits::last(self.decoder.name(), outputs.first(), logits)
     }
 
-    /// Another one of the same program, with a window and caches of its own.
+    /// Loads the same program again, with its own window and caches.
     ///
     /// # Errors
-    /// It cannot be loaded again, as ExecuTorch's three programs cannot.
+    /// The program cannot be loaded again. ExecuTorch's three programs never can.
     pub(super) fn another(&self) -> Result<Whisper> {
         if self.apart.is_some() {
             return Err(unfit("its three programs listen to one window at a time"));
@@ -237,11 +243,11 @@ impl Whisper {
         Whisper::load(self.decoder.program(), self.decoder.engine())
     }
 
-    /// Appends a token to each, and puts the logits `[V]` of the next one into the place of what stood beside it. The engine may read each
-    /// weight once for all of them.
+    /// Appends a token to each model, and replaces its logits with the logits `[V]` of the next
+    /// token. The engine may read each weight once for all models.
     ///
     /// # Errors
-    /// As [`step`](Whisper::step), of the first that fails.
+    /// As [`step`](Whisper::step), for the first model that fails.
     pub(super) fn step_each(runs: &mut [(&mut Whisper, u32, &mut Vec<f32>)]) -> Result<()> {
         let inputs = runs.iter().map(|(model, token, _)| Ok([ids(&[*token])?, positions(model.position, 1)?]));
         let inputs: Vec<[Value; 2]> = inputs.collect::<Result<_>>()?;
@@ -255,8 +261,10 @@ impl Whisper {
         Ok(())
     }
 
-    /// Which share of the attention of each alignment head every position of the window gets from each token, f32
-    /// [heads, tokens, positions]; `None` if the program cannot tell. The tokens in the caches are forgotten.
+    /// Share of each token's attention to every position of the window, for each alignment head:
+    /// f32 [heads, tokens, positions]. It is `None` if the program has no alignment. The tokens in
+    /// the
+    /// caches are forgotten.
     ///
     /// # Errors
     /// As [`step`](Whisper::step).

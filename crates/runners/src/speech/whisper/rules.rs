@@ -1,4 +1,4 @@
-//! Which tokens may come next.
+//! Tokens that may come next.
 
 use super::Vocabulary;
 

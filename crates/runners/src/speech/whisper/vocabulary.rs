@@ -29,14 +29,14 @@ pub struct Vocabulary {
     pub start: u32,
     /// Begins the text before the window.
     pub previous: u32,
-    /// Says that nothing is said.
+    /// Marks a window without speech.
     pub no_speech: u32,
-    /// Says that no timestamps follow.
+    /// Marks a text without timestamps.
     pub no_timestamps: u32,
     /// Tasks, in models of several languages.
     pub translate: Option<u32>,
     pub transcribe: Option<u32>,
-    /// None for models of English alone.
+    /// Empty for English-only models.
     pub languages: Vec<Language>,
     /// Never chosen.
     pub suppressed: Vec<u32>,
@@ -77,7 +77,7 @@ impl Vocabulary {
         let name = |id: u32| tokenizer.id_to_token(id)?.strip_prefix("<|")?.strip_suffix("|>").map(str::to_owned);
         let tasks = translate.min(transcribe);
         let languages: Vec<Language> = (start + 1..tasks).filter_map(|id| Some(Language { code: name(id)?, id })).collect();
-        // Models of English alone have its token, and were trained without.
+        // English-only models have the token of English, but were trained without it.
         let knows_several = languages.len() > 1;
         Ok(Vocabulary {
             end,
@@ -116,7 +116,8 @@ impl Vocabulary {
         Ok(())
     }
 
-    /// The timestamp of 0 seconds. Those after it follow in steps of 20 ms to the end of the vocabulary.
+    /// The timestamp of 0 seconds. Later timestamps follow in steps of 20 ms to the end of the
+    /// vocabulary.
     pub fn first_timestamp(&self) -> u32 {
         self.no_timestamps + 1
     }
@@ -126,18 +127,18 @@ impl Vocabulary {
         id >= self.first_timestamp()
     }
 
-    /// Those of the tokens that are text: timestamps and other special tokens have higher ids.
+    /// The text tokens among `tokens`. Timestamps and other special tokens have higher ids.
     pub(crate) fn text_of<'t>(&self, tokens: &'t [u32]) -> impl Iterator<Item = u32> + use<'t> {
         let end = self.end;
         tokens.iter().copied().filter(move |&id| id < end)
     }
 
-    /// What the logits of the first token of a window's text give the token for no speech.
+    /// Probability of the no-speech token, from the logits of the first token of a window's text.
     pub(super) fn no_speech_probability(&self, logits: &[f32]) -> f32 {
         log_probabilities(logits, &[self.no_speech])[0].exp()
     }
 
-    /// The language of that code.
+    /// The language with that code.
     pub fn language(&self, code: &str) -> Option<&Language> {
         self.languages.iter().find(|language| language.code == code)
     }
@@ -145,7 +146,8 @@ impl Vocabulary {
 
 #[cfg(test)]
 impl Vocabulary {
-    /// Tokens 0 to 3 are text, 4 ends it, 5 to 8 are special, 9 says that there are no timestamps, 10 to 19 are timestamps.
+    /// Tokens 0 to 3 are text, 4 ends it, 5 to 8 are special, 9 marks a text without timestamps, 10
+    /// to 19 are timestamps.
     pub(super) fn small() -> Vocabulary {
         Vocabulary {
             end: 4,
