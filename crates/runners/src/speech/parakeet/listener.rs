@@ -157,7 +157,7 @@ impl Listener for ParakeetListener<'_> {
     }
 }
 
-/// The position that ends a window: in the longest pause before a word that begins in `range`. The
+/// The final position of a window: in the longest pause before a word that begins in `range`. The
 /// later one of two equal pauses counts.
 fn cut(words: &[TimedWord], range: Range<u64>) -> u64 {
     let pauses = words.array_windows().filter(|[_, next]| range.contains(&next.start)).map(|[word, next]| {
