@@ -23,8 +23,8 @@ const LEAST_NOISE: f32 = 2e-9;
 /// speech too.
 const AROUND: usize = 2;
 /// Minimum rise of speech over the noise in decibels, as a mean over all bands or over the
-/// `MOST_RISING` bands that rise most: in noise, a voice rises in few bands. Then the minimum
-/// number of such frames in a row: a click has 8.
+/// `MOST_RISING` bands with the largest rise. In noise, a voice rises in few bands. Then the
+/// minimum number of such frames in a row: a click has 8.
 const LEAST_RISE: f32 = 5.0;
 const MOST_RISING: usize = 8;
 const LEAST_RISE_OF_THOSE: f32 = 7.0;
@@ -50,7 +50,7 @@ pub struct VoiceActivity {
     smoothed: Bands,
     /// The minimum smoothed power of each block in the noise estimate.
     softest: VecDeque<Bands>,
-    /// Frames that are judged, and how many of the last ones rise above the noise.
+    /// Number of judged frames, and number of the last ones that rise above the noise.
     judged: usize,
     rising: usize,
 }
@@ -93,7 +93,7 @@ impl VoiceActivity {
         ((self.judged - open) * HOP) as u64
     }
 
-    /// Says that no samples follow: the rest is judged.
+    /// Marks the end of the samples, and judges the rest.
     pub fn finish(&mut self, speech: &mut Vec<Range<u64>>) {
         if !self.pending.is_empty() {
             self.pending.resize(WINDOW, 0.0);
@@ -174,7 +174,7 @@ mod tests {
 
     const RATE: usize = 16_000;
 
-    /// Steady noise, the same every time, of that amplitude.
+    /// Steady, reproducible noise of that amplitude.
     fn noise(samples: usize, amplitude: f32) -> Vec<f32> {
         let mut state = 1u32;
         let mut next = || {
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_voice_of_few_bands_is_found_in_noise() {
-        // Two tones that come and go: most bands hold the noise alone.
+        // Two intermittent tones: most bands contain only noise.
         let mut samples = noise(12 * RATE, 0.02);
         let tone = |i: usize, hertz: f32| (i as f32 * hertz * std::f32::consts::TAU / RATE as f32).sin();
         samples[5 * RATE..7 * RATE].iter_mut().enumerate().for_each(|(i, sample)| {

@@ -1,4 +1,4 @@
-//! Frames of samples to bins of a mel spectrogram, on several threads where they are many.
+//! Mel spectrogram bins of sample frames, on several threads for many frames.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -7,7 +7,7 @@ use std::{
 
 use crate::{filters::MelFilters, spectrum::PowerSpectrum};
 
-/// Frames that a thread takes at a time: less would not be worth one.
+/// Frames per work item of a thread: fewer are not worth a thread.
 const BLOCK: usize = 128;
 
 /// Computes a row of bins for each frame.
@@ -83,7 +83,7 @@ impl MelBins {
         };
         thread::scope(|scope| {
             for _ in 1..threads {
-                // Where there is no thread to be had, the others do its part.
+                // If a thread cannot be spawned, the other threads do its part.
                 let _ = thread::Builder::new().name("features".into()).spawn_scoped(scope, work);
             }
             work();

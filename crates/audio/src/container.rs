@@ -30,7 +30,7 @@ const OTHERS: [(&[u8], &str); 10] = [
     (b"FLV\x01", "Flash video (.flv)"),
 ];
 
-/// Refuses files of a kind that is known and not decoded.
+/// Refuses files of a known kind that is not supported.
 pub(crate) fn check(head: &[u8]) -> Result<()> {
     // MPEG transport stream: packets of 188 bytes, each with the sync byte first.
     let is_stream = head.len() >= HEAD && head[0] == 0x47 && head[188] == 0x47;
@@ -41,7 +41,7 @@ pub(crate) fn check(head: &[u8]) -> Result<()> {
     }
 }
 
-/// The error for a file of another kind than those that are decoded.
+/// The error for a file of an unsupported kind.
 pub(crate) fn unsupported(what: String) -> Error {
     Error::Unsupported(format!(
         "no recording that can be decoded: {what}; expected {SUPPORTED}. `ffmpeg -i IN OUT.wav` converts others"
@@ -53,7 +53,8 @@ pub(crate) fn is_mp4(head: &[u8]) -> bool {
     head.get(4..8).is_some_and(|kind| kind == b"ftyp")
 }
 
-/// An MP4 file from a stream that begins with `head`. If its index follows its sound, all of it is read first.
+/// An MP4 file from a stream that begins with `head`. If its index follows its sound, all of it is
+/// read first.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if the stream is too long for that, or an error if it cannot be read.

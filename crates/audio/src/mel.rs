@@ -67,8 +67,8 @@ fn gather(samples: &[f32], first: isize, end: usize, frame: &mut [f32]) {
     }
 }
 
-/// As [`LogMel`], of sound without end: no further than 8 below a fixed maximum, as Voxtral Realtime was trained with. Ahead of the
-/// first sample there is silence.
+/// As [`LogMel`], of sound without end: no further than 8 below a fixed maximum, as Voxtral
+/// Realtime was trained with. Ahead of the first sample there is silence.
 #[derive(Debug)]
 pub struct LogMelStream {
     mel: LogMel,

@@ -8,7 +8,8 @@ const KEPT: f64 = 0.3;
 /// Power of a sample below which there is nothing to cancel.
 const SILENCE: f64 = 1e-10;
 
-/// Mixes frames down to the mean of their channels, or to the loudest channel while they cancel one another out.
+/// Mixes frames down to the mean of their channels, or to the loudest channel while they cancel one
+/// another out.
 #[derive(Debug, Default)]
 pub(crate) struct Mixer {
     /// Power of each channel, and of their mean, over about the last second.

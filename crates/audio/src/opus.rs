@@ -66,7 +66,8 @@ impl Opus {
     /// A decoder of a track.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for more than two channels, [`Error::Damaged`] and [`Error::Channels`] for a header that no recording has.
+    /// [`Error::Unsupported`] for more than two channels, [`Error::Damaged`] and
+    /// [`Error::Channels`] for a header that no recording has.
     pub(crate) fn new(parameters: &AudioCodecParameters) -> Result<Opus> {
         let head = Head::read(parameters)?;
         check_channels(head.channels)?;

@@ -78,7 +78,8 @@ impl ParakeetMel {
         rows
     }
 
-    /// Takes the mean of each bin over rows [n, mels] away and divides by its deviation, whose estimate is the unbiased one.
+    /// Takes the mean of each bin over rows [n, mels] away and divides by its deviation, whose
+    /// estimate is the unbiased one.
     pub fn normalize(&self, rows: &mut [f32]) {
         let mels = self.bins.len();
         let count = rows.len() / mels;

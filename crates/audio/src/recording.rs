@@ -173,7 +173,8 @@ impl Recording {
         self.has_surplus
     }
 
-    /// Whether channels in opposite phase cancelled one another out, so that the loudest one was heard in the place of their mean.
+    /// Whether channels in opposite phase cancelled one another out, so that the loudest one was
+    /// heard in the place of their mean.
     pub fn has_cancelled(&self) -> bool {
         self.mixer.has_cancelled()
     }
@@ -189,7 +190,8 @@ impl Recording {
         self.form.map(|(_, channels)| channels).ok_or(Error::Empty)
     }
 
-    /// Listens to that channel alone from here on, the first being 0, in the place of the mean of all.
+    /// Listens to that channel alone from here on, the first being 0, in the place of the mean of
+    /// all.
     ///
     /// # Errors
     /// [`Error::NoChannel`] if there is none of that number; as [`channels`](Recording::channels).

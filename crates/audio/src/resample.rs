@@ -41,7 +41,8 @@ impl Resampler {
             ..SincInterpolationParameters::new(POINTS, WindowFunction::BlackmanHarris2)
         };
         let inner = Async::new_sinc(f64::from(to) / f64::from(from), 1.0, &filter, CHUNK, 1, FixedAsync::Input).ok()?;
-        // With silence ahead, the delay is a whole number of frames at either rate. The library leaves the first frame out.
+        // With silence ahead, the delay is a whole number of frames at either rate. The library
+        // leaves the first frame out.
         let before = (POINTS / 2).next_multiple_of(period);
         let pending = vec![0.0; before - POINTS / 2];
         let delay = (before as u64 * u64::from(to) / u64::from(from)) as usize - 1;

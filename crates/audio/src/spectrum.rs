@@ -26,7 +26,8 @@ impl PowerSpectrum {
         PowerSpectrum::new(samples, hann(samples, samples))
     }
 
-    /// Frames of `samples` samples under a symmetric Hann window, transformed as if silence made them `length` samples long.
+    /// Frames of `samples` samples under a symmetric Hann window, transformed as if silence made
+    /// them `length` samples long.
     pub(crate) fn symmetric_hann(samples: usize, length: usize) -> PowerSpectrum {
         PowerSpectrum::new(length, hann(samples, samples - 1))
     }

@@ -64,7 +64,7 @@ pub(crate) fn repaired(mut source: Box<dyn MediaSource>) -> Result<Wave> {
 }
 
 /// Whether the sound from byte `at` continues past its chunk: no chunk header follows its `size`
-/// bytes. `left` is the number of bytes left in the file.
+/// bytes. The file has `left` more bytes.
 fn is_short(source: &mut Box<dyn MediaSource>, at: u64, size: u32, left: u64) -> bool {
     let end = u64::from(size) + u64::from(size % 2);
     if size == 0 || left < end + 8 || !source.is_seekable() {
@@ -91,7 +91,8 @@ fn skip(source: &mut Box<dyn MediaSource>, bytes: u64) -> io::Result<()> {
     io::copy(&mut source.take(bytes), &mut io::sink()).map(drop)
 }
 
-/// The file with the shortest header, for a sound of `size` bytes by its chunk and of `left` by the file's length.
+/// The file with the shortest header, for a sound of `size` bytes by its chunk and of `left` by the
+/// file's length.
 fn canonical(source: Box<dyn MediaSource>, format: &[u8], size: u32, left: Option<u64>) -> Wave {
     let is_known = size != 0 && size != u32::MAX;
     let most = u32::MAX - 64 - format.len() as u32;
