@@ -7,8 +7,8 @@ use flambeau_text::SamplingParams;
 
 use crate::{AnyEngine, load, model::program, request, run};
 
-/// The next token is the last one plus the seed, or plus 1 at temperature 0; plus 1 again for a
-/// top-k of 2; modulo 4.
+/// The next token is the last one plus the seed, or plus 1 at temperature 0, modulo 4. A top-k of 2
+/// adds 1 more.
 const DRAWS: &str = r#"slots constants=0 inputs=6 outputs=1 buffers=0 temps=11 values=0
 main 0
 input t0

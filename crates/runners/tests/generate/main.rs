@@ -1,5 +1,5 @@
-//! Tests of generation on the CPU engine, which returns logits, and on MLX, which samples tokens.
-//! Programs that sample tokens are tested too.
+//! Tests of generation on both engines. The CPU engine returns logits, and MLX samples tokens.
+//! Programs that sample tokens themselves are tested too.
 
 mod draft_model;
 mod drawing;

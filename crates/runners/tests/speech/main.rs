@@ -1,4 +1,4 @@
-//! Models of speech that ExecuTorch exported, held against what ExecuTorch computed call by call.
+//! Speech models exported by ExecuTorch, compared with ExecuTorch's results call by call.
 
 #[path = "../../../mlx/tests/support/mod.rs"]
 mod installed;
@@ -24,7 +24,7 @@ use flambeau_testcases::{Case, Outcome, per_case, sessions};
 use flambeau_text::Tokenizer;
 use serde_json::{Value as Json, json};
 
-/// Calls of a program, each with what it took and gave.
+/// Recorded calls of a program, each with its inputs and outputs.
 struct Session {
     folder: PathBuf,
     json: Json,
@@ -54,13 +54,13 @@ impl Session {
         floats(&self.tensors(call, "expected").swap_remove(0))
     }
 
-    /// The only ids that a call took.
+    /// The token ids of a call.
     fn ids(&self, call: usize) -> Vec<u32> {
         let ids = self.input(call).aligned();
         ids.as_slice::<i64>().expect("ids").iter().map(|&id| id as u32).collect()
     }
 
-    /// Holds the last values of an output against what was computed.
+    /// Compares the last values of an output with the recorded ones.
     fn compare(&self, call: usize, found: &[f32]) {
         let expected = self.output(call);
         let expected = &expected[expected.len() - found.len()..];
@@ -72,7 +72,7 @@ impl Session {
         assert!(difference <= allowed, "call {call}: {difference}, at most {allowed}");
     }
 
-    /// The numbers of the calls of a method whose note begins so.
+    /// Indices of a method's calls with a note that begins with `note`.
     fn calls(&self, method: &str, note: &str) -> Vec<usize> {
         let calls = self.json["calls"].as_array().expect("calls");
         let is_one = |call: &Json| call["method"] == method && call["note"].as_str().unwrap_or_default().starts_with(note);
@@ -89,7 +89,7 @@ fn sound() -> Vec<f32> {
     (0..24_000).map(|i| 0.1 * (i as f32 * 0.1).sin() + 0.05 * (i as f32 * 0.37).sin()).collect()
 }
 
-/// Special tokens as Whisper's, from 200 on, and timestamps behind them.
+/// Special tokens like Whisper's from 200 on, then timestamps.
 fn tokenizer() -> Tokenizer {
     let names = ["endoftext", "startoftranscript", "en", "translate", "transcribe", "startofprev", "nospeech", "notimestamps"];
     let special = |(id, name): (usize, &&str)| {
@@ -107,7 +107,7 @@ fn tokenizer() -> Tokenizer {
     Tokenizer::from_json(json.to_string().as_bytes()).expect("a tokenizer")
 }
 
-/// The encoder's folder names the case; the other programs lie beside it.
+/// The encoder's folder names the case; the other programs are beside it.
 fn whisper_computes_what_its_three_programs_do(folder: &Path, engine: &Arc<dyn Engine>) {
     let beside = |part: &str| {
         let name = folder.file_name().expect("a name").to_string_lossy().replace("-encoder", part);
@@ -160,7 +160,7 @@ fn voxtral_computes_what_its_program_does(folder: &Path, engine: &Arc<dyn Engine
         model.step(session.ids(embedded)[0], &mut logits).expect("it reads a token");
         session.compare(embedded + 1, &logits);
     }
-    // What it hears itself is cast to what its encoder takes.
+    // The model casts its own spectrogram to the encoder's input type.
     let features = model.features(&sound()).expect("it has features");
     assert_eq!(model.encode(features).expect("it listens").len(), rows.len());
 }
@@ -176,12 +176,12 @@ fn a_realtime_program_chooses_a_token_for_every_80_ms(folder: &Path, engine: &Ar
     while model.next_token(&prompt).expect("it chooses").is_some() {
         chosen += 1;
     }
-    // 19 tokens of sound, and what follows it.
+    // 19 tokens for the sound, then some for the silence after it.
     assert!((19..40).contains(&chosen), "{chosen}");
 }
 
-/// The caches of the session's program are too short for a text of ours, which its error says; what
-/// it computes is held by the session's calls.
+/// The program's caches have no room for a text, and the error says so. The session's recorded
+/// calls test its results.
 fn a_realtime_program_without_room_is_refused(folder: &Path, engine: &Arc<dyn Engine>) {
     let program = Session::open(folder).program();
     assert!(VoxtralRealtime::is_in(&program));
@@ -195,7 +195,7 @@ fn a_spectrogram_is_no_model(folder: &Path, engine: &Arc<dyn Engine>) {
     assert!(error.to_string().contains("none of the methods"), "{error}");
 }
 
-/// Sessions by the beginning of their names, and what is held against each.
+/// Prefix and suffix of the sessions' names, with the test of each.
 const TESTS: [(&str, &str, Test); 6] = [
     ("whisper-", "-encoder", whisper_computes_what_its_three_programs_do),
     ("parakeet-", "", parakeet_hears_what_its_program_heard),
