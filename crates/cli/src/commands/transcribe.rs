@@ -41,8 +41,8 @@ use crate::{
 
 /// Transcribe recordings with Whisper, Parakeet, Moonshine or Voxtral
 ///
-/// Reads WAV, AIFF, CAF, FLAC, MP3, AAC, ALAC, Vorbis and Opus, up to 384 kHz and 64 channels. Text comes out as it is
-/// recognized; Ctrl-C keeps what is done.
+/// Reads WAV, AIFF, CAF, FLAC, MP3, AAC, ALAC, Vorbis and Opus, up to 384 kHz and 64 channels. Text
+/// comes out as it is recognized; Ctrl-C keeps what is done.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  flambeau transcribe -m ./whisper-tiny.en talk.mp3\n  \
     flambeau transcribe -m openai/whisper-small -l fr --translate entretien.m4a -f srt -o entretien.srt\n  \
@@ -55,7 +55,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     model: ModelFlags,
 
-    /// Transcribe live, with a hypothesis every N seconds; a word is final once two hypotheses agree (Whisper, Parakeet, Voxtral Realtime)
+    /// Transcribe live, with a hypothesis every N seconds; a word is final once two hypotheses
+    /// agree (Whisper, Parakeet, Voxtral Realtime)
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = seconds)]
     live: Option<f64>,
 
@@ -86,11 +87,14 @@ pub(crate) struct Args {
 /// A model of speech and how it is loaded.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ModelFlags {
-    /// Model: a program (.pte), a folder (of weights, or of ExecuTorch's three programs of Whisper), .nemo file or whisper.cpp's ggml file, or ORG/NAME on the Hugging Face hub; what is no program is exported once, into the cache
+    /// Model: a program (.pte), a folder (of weights, or of ExecuTorch's three programs of
+    /// Whisper), .nemo file or whisper.cpp's ggml file, or ORG/NAME on the Hugging Face hub; what
+    /// is no program is exported once, into the cache
     #[arg(short, long, value_name = "MODEL")]
     model: String,
 
-    /// tokenizer.json, tekken.json or tokenizer.model, or the folder that holds it; by default the program's own, or the one beside it
+    /// tokenizer.json, tekken.json or tokenizer.model, or the folder that holds it; by default the
+    /// program's own, or the one beside it
     #[arg(long, value_name = "PATH", alias = "tokenizer-path")]
     tokenizer: Option<PathBuf>,
 
@@ -150,11 +154,13 @@ pub(crate) struct SpeechArgs {
     #[arg(help_heading = "Speech", long, value_name = "X", default_value_t = 1.0)]
     patience: f32,
 
-    /// Prefer longer texts the higher this is; by default their mean log-probability ranks them (Whisper)
+    /// Prefer longer texts the higher this is; by default their mean log-probability ranks them
+    /// (Whisper)
     #[arg(help_heading = "Speech", long, value_name = "X")]
     length_penalty: Option<f32>,
 
-    /// Texts that are drawn where a window is decoded again at a temperature above 0; 1 to 8 (Whisper)
+    /// Texts that are drawn where a window is decoded again at a temperature above 0; 1 to 8
+    /// (Whisper)
     #[arg(help_heading = "Speech", long, value_name = "N", default_value_t = 1, value_parser = texts)]
     best_of: usize,
 
@@ -170,19 +176,19 @@ pub(crate) struct SpeechArgs {
 /// The files of a Whisper that ExecuTorch's exporter wrote.
 const APART: [&str; 3] = ["encoder.pte", "cross_kv.pte", "decoder.pte"];
 
-/// Seconds from hypothesis to hypothesis.
+/// Parses the seconds between two hypotheses.
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=10.0).contains(seconds));
     seconds.ok_or_else(|| "expected seconds from 0.1 to 10".into())
 }
 
-/// A number of windows at a time.
+/// Parses a number of windows.
 fn windows(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| (1..=16).contains(number));
     number.ok_or_else(|| "expected a number from 1 to 16".into())
 }
 
-/// A number of texts at a time, which programs have room for.
+/// Parses a number of candidate texts, limited by the room in programs.
 fn texts(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| (1..=8).contains(number));
     number.ok_or_else(|| "expected a number from 1 to 8".into())
@@ -242,7 +248,8 @@ pub(crate) fn load(args: &ModelFlags, engine: &Arc<dyn Engine>) -> Result<(Speec
     Ok((SpeechModel::load(&program, engine)?, tokenizer))
 }
 
-/// Transcribes one recording, and writes what is done when it ends, fails or is cancelled, if there is anything.
+/// Transcribes one recording. Writes the transcript when it ends, fails or is cancelled, unless
+/// there is none.
 fn transcribe(
     args: &Args,
     formats: &[Format],
@@ -254,14 +261,14 @@ fn transcribe(
     let mut first = args.source.open(file, args.live().is_some(), cancelled)?;
     let is_separate = args.source.is_separate();
     let as_it_comes = args.output.is_none() && args.output_dir.is_none() && formats == [Format::Txt] && !is_separate;
-    // A microphone ends by itself, when it is cancelled: then what was said is still written down.
+    // A microphone ends by itself when it is cancelled, and its transcript is still written.
     let never = Arc::default();
     let stop = if args.source.is_microphone() { &never } else { cancelled };
     let (mut heard, mut result, mut live, mut warnings) = (Vec::new(), Ok(()), None, Vec::new());
     let count = if is_separate { first.channels().with_context(|| file.display().to_string())? } else { 1 };
     let mut first = Some(first);
     for channel in 0..count {
-        // Each channel is read anew, so that nothing of a recording is kept.
+        // Each channel decodes the file again, so no audio is buffered.
         let mut recording = first.take().map_or_else(|| args.source.open(file, args.live().is_some(), cancelled), Ok)?;
         if is_separate {
             recording.choose_channel(channel).with_context(|| file.display().to_string())?;
@@ -273,7 +280,7 @@ fn transcribe(
             .with_context(|| file.display().to_string());
         warnings = source::warnings(&recording);
         if !args.speech.word_timestamps {
-            // A live transcription times its words all the same.
+            // Live transcription times words in any case.
             segments.iter_mut().for_each(|segment: &mut Segment| segment.words.clear());
         }
         let language = transcriber.language().map(str::to_owned);
@@ -328,7 +335,8 @@ impl SpeechArgs {
     }
 }
 
-/// Feeds a recording to a transcriber until it ends or is cancelled. Segments are printed as they come, or appended to `segments`.
+/// Feeds a recording to a transcriber until it ends or is cancelled. Prints segments as they come,
+/// or appends them to `segments`.
 fn feed(
     transcriber: &mut Transcriber<'_>,
     recording: &mut Recording,

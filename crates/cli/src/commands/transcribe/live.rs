@@ -5,26 +5,27 @@ use std::io::{self, Write};
 use anyhow::Result;
 use flambeau::runners::speech::{Draft, Segment, Word};
 
-/// Prints words as they become final, and keeps account of when that was.
+/// Prints words as they become final, and measures their delays.
 #[derive(Debug)]
 pub(super) struct Live {
     is_printed: bool,
-    /// Words of the segment to come that are final already.
+    /// Number of final words so far in the next segment.
     known: usize,
-    /// When the last step ended, had all sound come in its own time: seconds from the beginning of the recording.
+    /// End of the last step, if sound had arrived in real time: seconds from the start of the
+    /// recording.
     clock: f64,
     computed: f64,
-    /// Seconds from the end of each word to when it was final.
+    /// Seconds from the end of each word until it was final.
     delays: Vec<f64>,
 }
 
 impl Live {
-    /// Prints words, or only keeps account.
+    /// Prints words if `is_printed`, and always measures their delays.
     pub(super) fn new(is_printed: bool) -> Live {
         Live { is_printed, known: 0, clock: 0.0, computed: 0.0, delays: Vec::new() }
     }
 
-    /// Takes what a step came to that took so many seconds when `heard` seconds of the recording had come.
+    /// Takes the result of a step of `took` seconds, after `heard` seconds of sound.
     pub(super) fn take(&mut self, segments: &[Segment], draft: &Draft, heard: f64, took: f64) -> Result<()> {
         self.clock = self.clock.max(heard) + took;
         self.computed += took;
@@ -57,7 +58,7 @@ impl Live {
         Ok(())
     }
 
-    /// How long computing took, and how long words waited for it.
+    /// Statistics of the computing time and of the words' delays.
     pub(super) fn summary(mut self, seconds: f64) -> String {
         self.delays.sort_by(f64::total_cmp);
         let factor = format!("computing took {:.3} of its time", self.computed / seconds.max(f64::MIN_POSITIVE));
@@ -85,7 +86,7 @@ mod tests {
         let draft = |ends: &[f64]| Draft { settled: ends.iter().copied().map(word).collect(), open: String::new() };
         live.take(&[], &draft(&[0.5]), 1.0, 0.25).unwrap();
         live.take(&[], &draft(&[0.5, 1.0]), 2.0, 3.0).unwrap();
-        // The step before ended at 5 s only.
+        // The previous step ended only at 5 s.
         live.take(&[], &draft(&[0.5, 1.0, 2.0]), 3.0, 0.5).unwrap();
         assert_eq!(live.delays, [0.75, 4.0, 3.5]);
         let summary = live.summary(7.5);

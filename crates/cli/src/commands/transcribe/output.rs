@@ -11,7 +11,8 @@ use flambeau::runners::speech::Transcript;
 use super::{APART, Args, format::Format};
 use crate::{failure::usage, files, outputs};
 
-/// Refuses what could not be written in the end, and what would lose a file.
+/// Refuses arguments whose transcripts could not be written, or would overwrite an input or each
+/// other.
 pub(super) fn check(args: &Args, formats: &[Format]) -> Result<()> {
     let recordings = args.source.files();
     let count = recordings.len() * formats.len();

@@ -38,7 +38,8 @@ pub(super) struct SourceArgs {
     #[arg(long, value_name = "HZ", default_value_t = SAMPLE_RATE, requires = "pcm")]
     rate: u32,
 
-    /// `separate` transcribes each channel by itself; N is how many such recordings have, whose samples follow one another
+    /// `separate` transcribes each channel by itself; N is how many such recordings have, whose
+    /// samples follow one another
     #[arg(long, value_name = "separate|N", value_parser = channels)]
     channels: Vec<Channels>,
 }
