@@ -29,8 +29,8 @@ impl ControlTokens {
         used.map(|(_, id)| *id).collect()
     }
 
-    /// The first token in a text: where it stands, its length and id. The longer of two in one
-    /// place counts.
+    /// The first token in a text: its index, length and id. At the same index, the longer token
+    /// counts.
     fn first(&self, text: &str) -> Option<(usize, usize, u32)> {
         let found = self.0.iter().filter_map(|(token, id)| Some((text.find(token.as_str())?, token.len(), *id)));
         found.min_by_key(|(at, length, _)| (*at, std::cmp::Reverse(*length)))

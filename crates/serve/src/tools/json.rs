@@ -67,7 +67,7 @@ pub(super) struct Head {
     pub(super) arguments: usize,
 }
 
-/// The head of a call whose name stands in the field `name_key`; `None` as long as it is not whole.
+/// The head of a call with its name in the field `name_key`; `None` while it is incomplete.
 ///
 /// # Errors
 /// The text is no object with a name and arguments.
@@ -131,7 +131,7 @@ struct ValueEnd {
     depth: usize,
     in_string: bool,
     is_escaped: bool,
-    /// Whether it is a number or a word, which ends ahead of what follows.
+    /// Whether the value is a number or a word. It ends before the next delimiter.
     in_scalar: bool,
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct Parser {
 /// Where in an answer a parser is.
 #[derive(Clone, Debug)]
 enum Place {
-    /// Before the first character that is no blank, where answers that are calls begin.
+    /// Before the first non-blank character. A call may begin here.
     Start,
     Text,
     Arguments(Reader),
@@ -57,7 +57,7 @@ struct Begun {
 }
 
 enum Begin {
-    /// JSON, and whether it stands inside of an object.
+    /// JSON, and whether it is inside an object.
     Json(bool),
     Pairs(&'static Pairs),
     /// All of the arguments.
@@ -218,18 +218,15 @@ impl Parser {
                 true
             }
             Found::More => false,
-            Found::No => match self.follows() {
-                Found::Yes(()) => {
-                    self.place = if self.single { Place::Over } else { Place::Between };
-                    true
-                }
-                Found::More => false,
-                // Models that go wrong here write things that are neither text nor call.
-                Found::No => self.held.chars().next().is_some_and(|c| {
-                    self.held.drain(..c.len_utf8());
-                    true
-                }),
-            },
+            Found::No if self.may_follow() => {
+                self.place = if self.single { Place::Over } else { Place::Between };
+                true
+            }
+            // Faulty output here is neither text nor a call, so it is skipped.
+            Found::No => self.held.chars().next().is_some_and(|c| {
+                self.held.drain(..c.len_utf8());
+                true
+            }),
         }
     }
 
