@@ -161,7 +161,7 @@ impl<T> Out<*mut T> {
     }
 }
 
-/// A struct that begins with its size in bytes, so that later versions can add fields at its end.
+/// A struct that begins with its size in bytes. Later versions can add fields at its end.
 ///
 /// # Safety
 /// The type is `repr(C)`, its first field is the `usize`, all bytes are values of its fields, and

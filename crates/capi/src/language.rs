@@ -25,8 +25,7 @@ pub(crate) struct LanguageModelHandle {
     model: Model,
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
-    /// Sequences that no answer uses, with what they hold of earlier texts; the last one was used
-    /// last.
+    /// Idle sequences with their earlier texts, in order of last use.
     idle: Mutex<Vec<Session>>,
 }
 

@@ -32,7 +32,7 @@ impl TensorHandle {
 /// `flb_release`: C's memory is no longer read.
 pub(crate) type Release = Option<unsafe extern "C" fn(context: *mut c_void)>;
 
-/// Memory of C's that tensors or programs read where it lies. Dropping it calls `release`, once.
+/// C memory that tensors or programs read in place. Dropping it calls `release`, once.
 pub(crate) struct Loan {
     data: *const u8,
     size: usize,
@@ -40,10 +40,9 @@ pub(crate) struct Loan {
     context: *mut c_void,
 }
 
-// SAFETY: the header asks that the memory stays unchanged, and that `release` may be called from
-// any thread.
+// SAFETY: the header requires that the memory stays unchanged and any thread may call `release`.
 unsafe impl Send for Loan {}
-// SAFETY: as above; shared references only read the memory.
+// SAFETY: shared references only read the memory, and the header requires that it stays unchanged.
 unsafe impl Sync for Loan {}
 
 impl Loan {

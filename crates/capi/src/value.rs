@@ -49,7 +49,7 @@ impl RawValue {
     /// The kind is unknown, or a pointer is null.
     ///
     /// # Safety
-    /// The member of `content` that `kind` names is set, and what it points to lives.
+    /// `kind` names the set member of `content`, and a pointer in it refers to a live object.
     pub(crate) unsafe fn read(&self) -> Result<Value, Failure> {
         // SAFETY: the caller has set the member that `kind` names; every pattern of bits is a value
         // of it.
@@ -112,8 +112,8 @@ unsafe impl Send for Values {}
 unsafe impl Sync for Values {}
 
 impl Values {
-    /// The results of a run. A tensor that lies in an argument's memory is copied, so that the
-    /// caller may write there again.
+    /// The results of a run. Tensors in an argument's memory are copied, so that the caller may
+    /// overwrite the argument.
     pub(crate) fn new(results: Vec<Value>, arguments: &[Value]) -> Result<Values, Failure> {
         let taken: Vec<_> = arguments.iter().filter_map(Value::as_tensor).map(range).collect();
         let held = results.into_iter().map(|value| {

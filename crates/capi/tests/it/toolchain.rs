@@ -12,8 +12,8 @@ use tempfile::TempDir;
 /// Flags that every example compiles with.
 const STRICT: [&str; 5] = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-g"];
 
-/// Flags for AddressSanitizer. It watches all memory that the library allocates, and finds handles
-/// that are never freed.
+/// Flags for AddressSanitizer. It watches all memory of the library, and finds handles that are
+/// never freed.
 pub(crate) const SANITIZER: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
 /// Whether a tool can be called.
