@@ -19,7 +19,10 @@ fn tools() -> Tools {
             "days": { "type": "integer" },
             "options": { "type": "object" },
             "strict": { "type": "boolean" },
+            "unit": { "anyOf": [{ "type": "string" }, { "type": "null" }] },
+            "mode": { "$ref": "#/$defs/mode" },
         },
+        "$defs": { "mode": { "enum": ["slow", "fast"] } },
     });
     let tool = |name: &str| json!({ "type": "function", "function": { "name": name, "parameters": parameters } });
     Tools::read(&[tool("get_weather"), tool("get"), tool("now")]).unwrap()
@@ -77,6 +80,7 @@ fn one_call_is_read() {
         check(row, "", &[call("get_weather", json!({ "city": "Ulm", "days": 3, "strict": true }))]);
         check(row, "", &[call("get", json!({ "city": "Ulm" }))]);
         check(row, "", &[call("now", json!({}))]);
+        check(row, "", &[call("now", json!({ "unit": null, "mode": "slow" }))]);
     }
 }
 
@@ -271,8 +275,9 @@ fn grammars_take_what_models_write() {
     for row in FORMATS {
         let calls = [
             call("get_weather", json!({ "city": "say \"hi\",\nyou", "days": 3, "options": { "a": [1, "x"] } })),
-            call("get", json!({ "city": "Ulm" })),
+            call("get", json!({ "city": "Ulm", "unit": "degrees \"C\"", "mode": "fast" })),
         ];
+        check(row, "", &calls);
         let text = row.write(&calls);
         takes(row, &[], None, &text).unwrap_or_else(|error| panic!("{}: {text}\n{error}", row.name));
         let named = row.write(&calls[1..]);

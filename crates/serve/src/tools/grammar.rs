@@ -3,12 +3,13 @@
 use std::fmt::Write as _;
 
 use flambeau::text::{Tokenizer, spaced};
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Value as Json, json};
 
 use super::{
     Tools,
     format::{Arguments, Field, Format, Head, Ids, Pairs, Value},
     marker::{Element, elements},
+    types,
 };
 
 /// The control tokens of a model, which grammars name by their ids.
@@ -62,39 +63,20 @@ impl Tools {
     pub(crate) fn grammar(&self, format: &'static Format, tokens: &ControlTokens, only: Option<&str>, single: bool) -> String {
         let mut writer = Writer { format, tokens, rules: String::new(), count: 0 };
         let named: Vec<(&String, &Json)> = self.schemas.iter().filter(|(name, _)| only.is_none_or(|only| only == *name)).collect();
-        let inside = match &format.head {
-            Head::Object(fields) => {
-                let object = json!({ "anyOf": named.iter().map(|(name, schema)| object(fields, name, schema, format.ids)).collect::<Vec<_>>() });
-                writer.rule(&format!("%json {}", spaced(object)))
-            }
-            Head::Name(middles, arguments) => {
-                let heads: Vec<String> =
-                    named.iter().map(|(name, schema)| writer.named(name, schema, middles, arguments)).collect();
-                writer.rule(&heads.join(" | "))
-            }
-        };
+        let heads: Vec<String> = named
+            .iter()
+            .map(|(name, schema)| match &format.head {
+                Head::Object(fields) => writer.object(fields, name, schema),
+                Head::Name(middles, arguments) => writer.named(name, schema, middles, arguments),
+            })
+            .collect();
+        let inside = writer.rule(&heads.join(" | "));
         let (open, close) = (writer.marker(format.open.first().copied().unwrap_or_default()), writer.marker(format.close));
         let call = writer.rule(&format!("{open} {inside} {close}"));
         let [begin, end, between] = [format.section.0, format.section.1, format.between].map(|marker| writer.marker(marker));
         let more = if single { String::new() } else { format!("({between} {call})*") };
         format!("calls: {begin} {call} {more} {end}\n{}", writer.rules)
     }
-}
-
-/// The schema of a call's object.
-fn object(fields: &[Field], name: &str, schema: &Json, ids: Ids) -> Json {
-    let id = match ids {
-        Ids::Nine => json!({ "type": "string", "pattern": "^[a-zA-Z0-9]{9}$" }),
-        _ => json!({ "type": "string", "pattern": "^[0-9]{1,9}$" }),
-    };
-    let property = |field: &Field| match field {
-        Field::Name(key) => ((*key).to_owned(), json!({ "const": name })),
-        Field::Arguments(key) => ((*key).to_owned(), arguments_schema(schema)),
-        Field::Id(key) => ((*key).to_owned(), id.clone()),
-    };
-    let properties: Map<String, Json> = fields.iter().map(property).collect();
-    let required: Vec<&String> = properties.keys().collect();
-    json!({ "type": "object", "required": required, "properties": properties, "additionalProperties": false })
 }
 
 fn arguments_schema(schema: &Json) -> Json {
@@ -142,6 +124,24 @@ impl Writer<'_> {
         elements(marker).map(element).collect::<Vec<_>>().join(" ")
     }
 
+    /// A call's object. Its arguments are a schema of their own, so that references in it keep their meaning.
+    fn object(&mut self, fields: &[Field], name: &str, schema: &Json) -> String {
+        let key = |key: &str| literal(&format!("{}: ", literal(key)));
+        let mut parts = Vec::new();
+        for field in fields {
+            parts.push(match field {
+                Field::Name(field) => format!("{} {}", key(field), literal(&literal(name))),
+                Field::Arguments(field) => {
+                    let arguments = self.rule(&format!("%json {}", spaced(arguments_schema(schema))));
+                    format!("{} {arguments}", key(field))
+                }
+                Field::Id(field) if self.format.ids == Ids::Nine => format!("{} /\"[a-zA-Z0-9]{{9}}\"/", key(field)),
+                Field::Id(field) => format!("{} /\"[0-9]{{1,9}}\"/", key(field)),
+            });
+        }
+        self.rule(&format!("\"{{\" {} \"}}\"", parts.join(" \", \" ")))
+    }
+
     /// A call's name and arguments.
     fn named(&mut self, name: &str, schema: &Json, middles: &[&str], arguments: &Arguments) -> String {
         let middle = self.marker(middles.first().copied().unwrap_or_default());
@@ -170,14 +170,15 @@ impl Writer<'_> {
     }
 
     fn pair(&mut self, pairs: &Pairs, key: Option<&str>, schema: &Json) -> String {
-        let is_text = schema["type"] == "string";
+        // The parser reads a value that may be a text as one, without quotes.
+        let is_text = types(schema).contains(&"string");
         let wanted = [if is_text { Value::Text } else { Value::Json }, Value::Schema];
         let Some(middle) = pairs.middles.iter().find(|middle| wanted.contains(&middle.value)) else { return String::new() };
         let line = if pairs.on_lines { "\n" } else { "" };
         let close = format!("{line}{}", middle.close.replace("{key}", key.unwrap_or("argument")));
         let key = key.map_or_else(|| "/[a-zA-Z0-9_]+/".to_owned(), literal);
         let (open, middle) = (self.marker(pairs.open), self.marker(middle.text));
-        let value = if let Some(texts) = schema["enum"].as_array().filter(|_| is_text) {
+        let value = if let Some(texts) = schema["enum"].as_array().filter(|texts| texts.iter().all(Json::is_string)) {
             let texts: Vec<String> = texts.iter().filter_map(Json::as_str).map(literal).collect();
             format!("({}) {}", texts.join(" | "), self.word(&close))
         } else if is_text {
@@ -251,7 +252,8 @@ fn properties(schema: &Json) -> Vec<(&str, bool, Json)> {
     let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Json::as_str).collect();
     let all = schema["properties"].as_object().into_iter().flatten();
     all.map(|(key, value)| {
-        let mut value = value.clone();
+        let target = value["$ref"].as_str().and_then(|reference| schema.pointer(reference.strip_prefix('#')?));
+        let mut value = target.unwrap_or(value).clone();
         // References of the property point into the whole schema.
         if let (Some(value), Some(outer)) = (value.as_object_mut(), schema.as_object()) {
             for defs in ["$defs", "definitions"] {
