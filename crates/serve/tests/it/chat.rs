@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 
 use crate::{
     client::{Reply, get, post},
-    server::{LIMITS, PLAIN, Running, WORDS, config, script, tiny},
+    server::{LIMITS, PLAIN, Running, WORDS, config, script, script_with_control, tiny},
 };
 
 pub(crate) const PATH: &str = "/v1/chat/completions";
@@ -344,6 +344,29 @@ pub(crate) fn calls_that_are_asked_for_are_enforced() {
         let reply = post(server.address, PATH, &body);
         assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("tool_choice")), "{}", reply.body);
     }
+}
+
+pub(crate) fn control_tokens_mark_thoughts_and_calls() {
+    let pieces =
+        ["[THINK]", "hm", "[/THINK]", "I look.", "[OTHER]", "[TOOL_CALLS]", "weather", "[ARGS]", "{\"city\": \"Ulm\"}", "[END]"];
+    let control = ["[THINK]", "[/THINK]", "[OTHER]", "[TOOL_CALLS]", "[ARGS]", "[END]"];
+    let call = "[TOOL_CALLS]{{ c.function.name }}[ARGS]{{ c.function.arguments | tojson }}";
+    let template = WITH_TOOLS.replace("<tool_call>{{ c.function | tojson }}</tool_call>", call).replace(" tools <tool_call>", "");
+    let server = Running::new(vec![script_with_control(&pieces, &control, &template)], config());
+    let facts = get(server.address, "/v1/models").json();
+    assert_eq!(facts["data"][0]["capabilities"]["tool_format"], "mistral", "{facts}");
+    let mut body = json!({ "messages": [{ "role": "user", "content": "x" }], "tools": weather(), "parallel_tool_calls": false });
+    let expected = json!({ "name": "weather", "arguments": "{\"city\": \"Ulm\"}" });
+    let message = post(server.address, PATH, &body).json()["choices"][0]["message"].clone();
+    assert_eq!((&message["reasoning_content"], &message["content"]), (&json!("hm"), &json!("I look.")), "{message}");
+    assert_eq!(message["tool_calls"][0]["function"], expected);
+    assert_eq!(message["tool_calls"][0]["id"].as_str().map(str::len), Some(9));
+    body["tool_choice"] = "required".into();
+    let message = post(server.address, PATH, &body).json()["choices"][0]["message"].clone();
+    assert_eq!((&message["content"], &message["tool_calls"][0]["function"]), (&Json::Null, &expected));
+    // Without tools, markers of calls are no text.
+    let plain = json!({ "messages": [{ "role": "user", "content": "x" }] });
+    assert_eq!(content(&post(server.address, PATH, &plain)), "I look.weather{\"city\": \"Ulm\"}");
 }
 
 pub(crate) fn answers_have_the_form_that_is_asked_for() {

@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         chat::thoughts_and_calls_are_told_from_the_answer,
         chat::tools_that_are_not_to_be_called_are_not_told_of,
         chat::calls_that_are_asked_for_are_enforced,
+        chat::control_tokens_mark_thoughts_and_calls,
         chat::answers_have_the_form_that_is_asked_for,
         chat::anthropics_form_is_spoken,
         chat::stop_texts_end_answers_across_tokens,

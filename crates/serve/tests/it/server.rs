@@ -172,6 +172,18 @@ pub(crate) fn script(pieces: &[&str], template: &str) -> NewModel {
     scripted(flambeau_testcases::script(pieces, 4096, true), template, &cpu())
 }
 
+/// A model that answers with these pieces, some of which are control tokens.
+pub(crate) fn script_with_control(pieces: &[&str], control: &[&str], template: &str) -> NewModel {
+    let (program, tokenizer) = flambeau_testcases::script(pieces, 4096, true);
+    let mut tokenizer: serde_json::Value = serde_json::from_slice(&tokenizer).unwrap();
+    for word in control {
+        let mut token = tokenizer["added_tokens"][0].clone();
+        (token["content"], token["id"]) = ((*word).into(), tokenizer["model"]["vocab"][*word].clone());
+        tokenizer["added_tokens"].as_array_mut().unwrap().push(token);
+    }
+    scripted((program, tokenizer.to_string().into_bytes()), template, &cpu())
+}
+
 /// A model that never ends.
 pub(crate) fn endless(pieces: &[&str], engine: &Arc<dyn Engine>) -> NewModel {
     let mut model = scripted(flambeau_testcases::script(pieces, 1 << 20, false), PLAIN, engine);
