@@ -218,15 +218,18 @@ impl Parser {
                 true
             }
             Found::More => false,
-            Found::No if self.may_follow() => {
-                self.place = if self.single { Place::Over } else { Place::Between };
-                true
-            }
-            // Faulty output here is neither text nor a call, so it is skipped.
-            Found::No => self.held.chars().next().is_some_and(|c| {
-                self.held.drain(..c.len_utf8());
-                true
-            }),
+            Found::No => match self.follows() {
+                Found::Yes(()) => {
+                    self.place = if self.single { Place::Over } else { Place::Between };
+                    true
+                }
+                Found::More => false,
+                // Faulty output here is neither text nor a call, so it is skipped.
+                Found::No => self.held.chars().next().is_some_and(|c| {
+                    self.held.drain(..c.len_utf8());
+                    true
+                }),
+            },
         }
     }
 
