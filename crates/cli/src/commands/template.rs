@@ -25,13 +25,15 @@ use crate::{
 
 /// Show how a model's chat template writes prompts and calls tools
 ///
-/// Without --messages and --parse, prints the format of tool calls that `flambeau serve` finds by rendering calls. The command needs no weights.
+/// Without --messages and --parse, prints the format of tool calls that `flambeau serve` finds by
+/// rendering calls. The command needs no weights.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  flambeau template ./Qwen3-0.6B\n  flambeau template chat_template.jinja --json\n  \
     flambeau template model.gguf --messages '[{\"role\": \"user\", \"content\": \"Hi\"}]'\n  \
     flambeau template model.pte --tools tools.json --parse \"$(cat answer.txt)\"")]
 pub(crate) struct Args {
-    /// Program (.pte), model folder, GGUF file, template (.jinja), or ORG/NAME in the cache of the Hugging Face hub
+    /// Program (.pte), model folder, GGUF file, template (.jinja), or ORG/NAME in the cache of the
+    /// Hugging Face hub
     #[arg(value_name = "MODEL|FILE")]
     model: String,
 

@@ -108,7 +108,8 @@ fn rate(count: usize, time: Duration) -> Option<f64> {
 /// Result of a generation.
 #[derive(Clone, Debug)]
 pub struct Generation {
-    /// Text without the prompt, without special tokens that are not kept, and without the stop text.
+    /// Text without the prompt, without special tokens that are not kept, and without the stop
+    /// text.
     pub text: String,
     /// Sampled ids, including one that ended the text.
     pub ids: Vec<u32>,

@@ -79,7 +79,8 @@ impl ThinkingSplitter {
         ThinkingSplitter { markers, part, held: String::new(), trims: begun.is_some(), ends: Vec::new() }
     }
 
-    /// Ends thoughts at these texts too, which belong to the answer: some models call tools in the middle of thoughts.
+    /// Ends thoughts at these texts too, which belong to the answer: some models call tools in the
+    /// middle of thoughts.
     #[must_use]
     pub fn ending_at(mut self, texts: &[&'static str]) -> ThinkingSplitter {
         self.ends = texts.to_vec();

@@ -45,8 +45,8 @@ impl Gate {
         self.held.extend_from_slice(samples);
         let judged = self.activity.push(samples, &mut self.speech);
         self.pass_speech(to);
-        // All speech before `judged` is known, so the margin of later speech starts after `judged -
-        // PAD`.
+        // All speech before `judged` is known, so the margin of later speech starts after
+        // `judged - PAD`.
         if judged >= self.said() + PAUSE {
             self.leave_out(judged.saturating_sub(PAD), to);
         }

@@ -124,7 +124,8 @@ impl Writer<'_> {
         elements(marker).map(element).collect::<Vec<_>>().join(" ")
     }
 
-    /// A call's object. Its arguments are a schema of their own, so that references in it keep their meaning.
+    /// A call's object. Its arguments are a schema of their own, so that references in it keep
+    /// their meaning.
     fn object(&mut self, fields: &[Field], name: &str, schema: &Json) -> String {
         let key = |key: &str| literal(&format!("{}: ", literal(key)));
         let mut parts = Vec::new();

@@ -2,7 +2,8 @@
 
 use super::format::{Arguments, BASE, Field, Format, Head, Ids, Middle, Pairs, Value};
 
-/// All formats. The first of several that read a call equally well counts; the first of all serves templates that know no tools.
+/// All formats. The first of several that read a call equally well counts; the first of all serves
+/// templates that know no tools.
 pub(super) const FORMATS: &[Format] = &[
     Format {
         name: "hermes",

@@ -32,10 +32,12 @@ fn within(size: usize, limit: usize, what: &str) -> Result<()> {
     if size <= limit { Ok(()) } else { Err(Error::Grammar(format!("the schema has more than {limit} {what}"))) }
 }
 
-/// Checks the sizes of a client's schema and its chains of references. Grammars take schemas that pass.
+/// Checks the sizes of a client's schema and its chains of references. Grammars take schemas that
+/// pass.
 ///
 /// # Errors
-/// A size is above its limit, or a reference leads back to itself. The error names the limit, or the reference that leads back to itself.
+/// A size is above its limit, or a reference leads back to itself. The error names the limit, or
+/// the reference that leads back to itself.
 pub fn check_schema(schema: &Json) -> Result<()> {
     let mut sizes = Sizes::default();
     let mut rest = vec![(schema, 0)];

@@ -20,7 +20,8 @@ const BETWEEN: f64 = 1.0;
 const BEHIND: f64 = 0.3;
 /// Seconds by which timestamps miss the end of what was said.
 const LATE: f64 = 0.6;
-/// The shortest pause at which a stretch is cut, the least ahead of it, and what of the pause goes with that: seconds.
+/// The shortest pause at which a stretch is cut, the least ahead of it, and what of the pause goes
+/// with that: seconds.
 const PAUSE: f64 = 0.3;
 const AHEAD: f64 = 1.0;
 const TAIL: f64 = 0.5;
@@ -28,7 +29,8 @@ const TAIL: f64 = 0.5;
 const BETWEEN_PHRASES: f64 = 0.3;
 /// Seconds that a window has ahead of its first phrase.
 const LEAD: f64 = 0.2;
-/// Seconds of pauses, and how far behind the beginning of the next phrase a timestamp may then stand.
+/// Seconds of pauses, and how far behind the beginning of the next phrase a timestamp may then
+/// stand.
 const ONSETS: [(f64, f64); 2] = [(1.5, 0.6), (0.5, 0.2)];
 /// Seconds of a pause that a stretch bridges, and of the speech that its text may have missed ahead
 /// of that pause.
@@ -37,8 +39,8 @@ const MISSED: f64 = 0.4;
 /// As `LEAST_TOKENS` and `LONG`, for a stretch that bridges a pause.
 const LEAST_TOKENS_OVER_BRIDGE: f64 = 2.5;
 const LONG_OVER_BRIDGE: f64 = 3.0;
-/// Seconds of the longest sound that is too short for a word, and least power of sound as a share of
-/// the loudest power.
+/// Seconds of the longest sound that is too short for a word, and least power of sound as a share
+/// of the loudest power.
 const SHORT: f64 = 0.25;
 const LOUD: f32 = 0.003;
 /// Tokens a second of speech, and tokens of a window, with which a text contradicts that the model
@@ -74,7 +76,8 @@ impl<'a> Speech<'a> {
         self.samples.len().div_ceil(BLOCK)
     }
 
-    /// Minimum number of tokens of a text that contradicts that the model holds the window for silence.
+    /// Minimum number of tokens of a text that contradicts that the model holds the window for
+    /// silence.
     pub(super) fn least_tokens(&mut self) -> f64 {
         if seconds(self.steps()) >= LONG && self.ranges().is_empty() {
             return f64::INFINITY;
@@ -145,8 +148,8 @@ impl<'a> Speech<'a> {
         phrases
     }
 
-    /// Where the next window begins if this one's text ends at a step: shortly ahead of a phrase that
-    /// began just before it, behind a pause.
+    /// Where the next window begins if this one's text ends at a step: shortly ahead of a phrase
+    /// that began just before it, behind a pause.
     pub(super) fn onset(&mut self, step: usize) -> usize {
         let phrases = self.phrases();
         let Some(at) = phrases.iter().position(|phrase| phrase.start < step && step <= phrase.end) else { return step };
@@ -158,7 +161,8 @@ impl<'a> Speech<'a> {
         if is_late && goes_on { start - steps(LEAD).min(pause / 2) } else { step }
     }
 
-    /// The last pause of a part that is long enough for its text to have missed the speech ahead of it.
+    /// The last pause of a part that is long enough for its text to have missed the speech ahead of
+    /// it.
     fn bridge(&mut self, part: &Range<usize>) -> Option<Range<usize>> {
         let inside: Vec<Range<usize>> =
             self.ranges().iter().filter(|range| range.end > part.start && range.start < part.end).cloned().collect();
@@ -167,7 +171,8 @@ impl<'a> Speech<'a> {
         (self.seconds_in(part.start..last.start) >= MISSED).then_some(last)
     }
 
-    /// Where to cut a part of the window: shortly behind speech at the longest pause, or in the softest moment of its middle.
+    /// Where to cut a part of the window: shortly behind speech at the longest pause, or in the
+    /// softest moment of its middle.
     fn cut(&mut self, part: Range<usize>) -> Option<usize> {
         if let Some(bridge) = self.bridge(&part) {
             return Some(bridge.start + steps(TAIL));
@@ -187,8 +192,9 @@ impl<'a> Speech<'a> {
     }
 }
 
-/// What stays of a text whose stretches these are, in a window of `steps` steps; `next` is where the text leaves the window. A part
-/// that its text does not cover is heard again from its beginning on, by itself if `may_cut` allows that.
+/// What stays of a text whose stretches these are, in a window of `steps` steps; `next` is where
+/// the text leaves the window. A part that its text does not cover is heard again from its
+/// beginning on, by itself if `may_cut` allows that.
 pub(super) fn coverage(
     vocabulary: &Vocabulary,
     tokens: &[u32],
@@ -250,7 +256,8 @@ mod tests {
             .collect()
     }
 
-    /// A text of so many tokens between two times of the small vocabulary, whose timestamps are 20 ms apart.
+    /// A text of so many tokens between two times of the small vocabulary, whose timestamps are 20
+    /// ms apart.
     fn text(parts: &[(u32, usize, u32)]) -> Vec<u32> {
         parts.iter().flat_map(|&(start, count, end)| once(10 + start).chain(vec![1; count]).chain([10 + end])).collect()
     }

@@ -1,4 +1,5 @@
-//! Recordings of any length, in windows of 30 seconds that begin where the last whole sentence ended.
+//! Recordings of any length, in windows of 30 seconds that begin where the last whole sentence
+//! ended.
 
 use flambeau_text::Tokenizer;
 
@@ -46,7 +47,8 @@ impl<'a> WhisperListener<'a> {
     /// Listens to one recording.
     ///
     /// # Errors
-    /// The model does not know the language, cannot translate, or cannot try several texts; the prompt cannot be tokenized.
+    /// The model does not know the language, cannot translate, or cannot try several texts; the
+    /// prompt cannot be tokenized.
     pub(crate) fn new(model: &'a mut Whisper, tokenizer: &'a Tokenizer, settings: Settings) -> Result<WhisperListener<'a>> {
         if settings.search.beam_size.max(settings.search.best_of) > 1 {
             // A program that cannot is refused before it listens.
@@ -79,7 +81,8 @@ impl<'a> WhisperListener<'a> {
         }
     }
 
-    /// What each window is decoded with in mind: the hotwords, and as much of the end of the text so far as there is room for.
+    /// What each window is decoded with in mind: the hotwords, and as much of the end of the text
+    /// so far as there is room for.
     fn in_mind(&self) -> Vec<u32> {
         let room = Request::room(self.model.context());
         let hotwords = &self.hotwords[..self.hotwords.len().min(room / 2)];
@@ -87,13 +90,15 @@ impl<'a> WhisperListener<'a> {
         [hotwords, &self.previous[first..]].concat()
     }
 
-    /// Decodes the window at one temperature after the other until its text can be trusted; the likeliest one if none can.
+    /// Decodes the window at one temperature after the other until its text can be trusted; the
+    /// likeliest one if none can.
     pub(super) fn attempts(&mut self, request: Request, heard: &mut Speech<'_>) -> Result<Attempt> {
         let first = self.attempt(&request, heard)?;
         self.better(first, request, heard)
     }
 
-    /// Decodes the window at the other temperatures until its text can be trusted, if the one at the first cannot.
+    /// Decodes the window at the other temperatures until its text can be trusted, if the one at
+    /// the first cannot.
     pub(super) fn better(&mut self, mut best: Attempt, mut request: Request, heard: &mut Speech<'_>) -> Result<Attempt> {
         let others: Vec<f32> = self.settings.temperatures.iter().skip(1).copied().collect();
         for temperature in others {
@@ -155,20 +160,22 @@ impl<'a> WhisperListener<'a> {
         self.model.vocabulary().text_of(&decoding.tokens).count()
     }
 
-    /// Whether the model holds the window for silence, and neither its text nor speech contradicts that.
+    /// Whether the model holds the window for silence, and neither its text nor speech contradicts
+    /// that.
     fn is_silent(&self, decoding: &Decoding, heard: &mut Speech<'_>) -> bool {
         let says_so = self.settings.most_no_speech.is_some_and(|most| decoding.no_speech_probability > most);
         says_so && (self.is_doubtful(decoding) || (self.said(decoding) as f64) < heard.least_tokens())
     }
 
-    /// Whether what was decoded of the window in the end is no text: a word or two that the model doubts at every
-    /// temperature are no speech either, nor is a sound too short for a word.
+    /// Whether what was decoded of the window in the end is no text: a word or two that the model
+    /// doubts at every temperature are no speech either, nor is a sound too short for a word.
     pub(super) fn says_nothing(&self, decoding: &Decoding, heard: &mut Speech<'_>) -> bool {
         let is_guessed = self.is_doubtful(decoding) && heard.is_little(self.said(decoding));
         is_guessed || self.is_silent(decoding, heard) || heard.is_short()
     }
 
-    /// Hears the next `heard` samples; their segments, and how many of the samples need not be heard again.
+    /// Hears the next `heard` samples; their segments, and how many of the samples need not be
+    /// heard again.
     fn hear(&mut self, stream: &Stream, heard: usize) -> Result<(Vec<Segment>, usize)> {
         let features = self.model.features(&stream.samples[..heard])?;
         self.model.encode(features)?;

@@ -12,8 +12,9 @@ pub struct Span {
     pub tokens: std::ops::Range<usize>,
 }
 
-/// The stretches of a window of `steps` steps, and the step at which the next window begins: the end of the last whole
-/// stretch, so that one that the window cuts is heard again, or the end of the window.
+/// The stretches of a window of `steps` steps, and the step at which the next window begins: the
+/// end of the last whole stretch, so that one that the window cuts is heard again, or the end of
+/// the window.
 pub fn spans(vocabulary: &Vocabulary, tokens: &[u32], steps: usize) -> (Vec<Span>, usize) {
     let stamp = |at: usize| tokens.get(at).filter(|&&id| vocabulary.is_timestamp(id));
     let step = |at: usize| stamp(at).map_or(0, |id| (id - vocabulary.first_timestamp()) as usize).min(steps);
