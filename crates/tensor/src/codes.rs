@@ -9,9 +9,9 @@ pub fn e4m3(code: u8) -> f32 {
     f32::from_bits(bits) * f32::from_bits((127 + 120) << 23)
 }
 
-/// Joins codes of `bits` bits into one little-endian stream: code `j` takes bits `[j * bits, (j +
-/// 1) * bits)` of `out`. Bits of a code above its width must be zero. A row of `K` codes fills `K *
-/// bits / 32` u32 words, so rows need no padding.
+/// Joins codes of `bits` bits into one little-endian stream: code `j` takes bits
+/// `[j * bits, (j + 1) * bits)` of `out`. Bits of a code above its width must be zero. A row of `K`
+/// codes fills `K * bits / 32` u32 words, so rows need no padding.
 ///
 /// # Panics
 /// If `bits` is above 8, or `codes` and `out` are not whole groups of eight codes and `bits` bytes.

@@ -17,8 +17,10 @@ const ARCHAIC: [&str; 10] =
 /// Words that begin a relative clause. A sentence holds one at most.
 const RELATIVE: [&str; 6] = ["that", "which", "who", "whose", "what", "whom"];
 
-/// A kind of hard sentence, and how many of 1,000 sentences may be of it.
-const KINDS: [(&str, fn(&str) -> bool, usize); 5] = [
+/// A kind of hard sentence: its name, its test, and how many of 1,000 sentences may be of it.
+type Kind = (&'static str, fn(&str) -> bool, usize);
+
+const KINDS: [Kind; 5] = [
     ("has no subject", |s| HEADLESS.iter().any(|word| s.strip_prefix(word).is_some_and(|rest| rest.starts_with(' '))), 3),
     ("speaks of a person", |s| PERSONS.iter().any(|word| count(s, word) > 0), 1),
     ("has an archaic word", |s| ARCHAIC.iter().any(|word| count(s, word) > 0), 4),
