@@ -85,7 +85,7 @@ unsafe extern "C" fn flb_delegate_load(
     border::entry(|| {
         // SAFETY: the caller keeps what the header asks of arguments.
         let (out, engine) = unsafe { (Out::handle(out, "out")?, border::object(engine, "engine")?) };
-        // SAFETY: as above.
+        // SAFETY: the caller keeps what the header asks of arguments.
         let payload = unsafe { border::array(payload.cast::<u8>(), size, "payload")? };
         let load = |error: &dyn std::fmt::Display| Failure::new(Kind::Load, error);
         let graph = ir::check(mlx::decode(payload).map_err(|error| load(&error))?).map_err(|error| load(&error))?;
@@ -125,9 +125,9 @@ unsafe extern "C" fn flb_delegate_run(
     border::entry(|| {
         // SAFETY: the caller keeps what the header asks of arguments.
         let (out, delegate) = unsafe { (Out::handle(out, "out")?, border::object(delegate, "delegate")?) };
-        // SAFETY: as above.
+        // SAFETY: the caller keeps what the header asks of arguments.
         let inputs = unsafe { border::array(inputs, count, "inputs")? };
-        // SAFETY: as above.
+        // SAFETY: the caller keeps what the header asks of arguments.
         let arguments = unsafe { value::arguments(inputs, delegate.is_stateless)? };
         let converted = arguments.iter().enumerate().map(|(index, value)| match value {
             Value::Tensor(tensor) => Ok(EngineValue::Tensor(tensor.clone())),

@@ -205,7 +205,7 @@ unsafe extern "C" fn flb_language_model_load(
     border::entry(|| {
         // SAFETY: the caller keeps what the header asks of arguments.
         let (out, engine) = unsafe { (Out::handle(out, "out")?, border::object(engine, "engine")?) };
-        // SAFETY: as above.
+        // SAFETY: the caller keeps what the header asks of arguments.
         let (model, mut flags) = unsafe { (border::text(model, "model")?, border::texts(flags, flag_count, "flags")?) };
         // A name may begin with a dash.
         flags.extend(["--".to_owned(), model.to_owned()]);
@@ -240,27 +240,34 @@ unsafe extern "C" fn flb_language_model_free(model: *mut LanguageModelHandle) {
     unsafe { border::free(model) }
 }
 
-/// Writes the answer to a prompt, with C's callback.
+/// The entry that writes the answer to a prompt, with C's model, options, callback and place for
+/// the result.
 ///
 /// # Safety
-/// `options` and `on_text` are as the header says.
+/// The pointers are as the header says.
 unsafe fn generate(
-    model: &LanguageModelHandle,
-    prompt: Vec<u32>,
+    model: *const LanguageModelHandle,
     options: *const RawOptions,
-    on_text: OnText,
-    context: *mut c_void,
-) -> Result<GenerationHandle, Failure> {
-    // SAFETY: passed on to the caller.
-    let options = unsafe { border::read_prefixed(options, RawOptions::DEFAULT, "options")? };
-    // SAFETY: passed on to the caller.
-    let request = unsafe { model.request(prompt, &options)? };
-    let generation = model.answer(request, &mut |text| {
-        let text = border::c_string(text);
-        // SAFETY: the caller gave both for this use; the text lives during the call.
-        on_text.is_none_or(|call| unsafe { call(context, text.as_ptr()) } == 0)
-    })?;
-    Ok(GenerationHandle { text: border::c_string(generation.text.clone()), generation })
+    (on_text, context): (OnText, *mut c_void),
+    out: *mut *mut GenerationHandle,
+    prompt: impl FnOnce(&LanguageModelHandle) -> Result<Vec<u32>, Failure>,
+) -> *mut Failure {
+    border::entry(|| {
+        // SAFETY: the caller keeps what the header asks of arguments.
+        let (out, model) = unsafe { (Out::handle(out, "out")?, border::object(model, "model")?) };
+        let prompt = prompt(model)?;
+        // SAFETY: the caller keeps what the header asks of sized structs.
+        let options = unsafe { border::read_prefixed(options, RawOptions::DEFAULT, "options")? };
+        // SAFETY: the options' pointers are as the header says.
+        let request = unsafe { model.request(prompt, &options)? };
+        let generation = model.answer(request, &mut |text| {
+            let text = border::c_string(text);
+            // SAFETY: the caller gave both for this use; the text lives during the call.
+            on_text.is_none_or(|call| unsafe { call(context, text.as_ptr()) } == 0)
+        })?;
+        out.give(GenerationHandle { text: border::c_string(generation.text.clone()), generation });
+        Ok(())
+    })
 }
 
 /// # Safety
@@ -274,15 +281,13 @@ unsafe extern "C" fn flb_generate(
     context: *mut c_void,
     out: *mut *mut GenerationHandle,
 ) -> *mut Failure {
-    border::entry(|| {
-        // SAFETY: the caller keeps what the header asks of arguments.
-        let (out, model) = unsafe { (Out::handle(out, "out")?, border::object(model, "model")?) };
-        // SAFETY: as above.
-        let prompt = model.tokenizer.encode(unsafe { border::text(prompt, "prompt")? }, true).map_err(Failure::input)?;
-        // SAFETY: as above.
-        out.give(unsafe { generate(model, prompt, options, on_text, context)? });
-        Ok(())
-    })
+    let prompt = |model: &LanguageModelHandle| {
+        // SAFETY: the caller keeps what the header asks of texts.
+        let text = unsafe { border::text(prompt, "prompt")? };
+        model.tokenizer.encode(text, true).map_err(Failure::input)
+    };
+    // SAFETY: the caller keeps what the header asks of arguments.
+    unsafe { generate(model, options, (on_text, context), out, prompt) }
 }
 
 /// # Safety
@@ -297,19 +302,16 @@ unsafe extern "C" fn flb_chat(
     context: *mut c_void,
     out: *mut *mut GenerationHandle,
 ) -> *mut Failure {
-    border::entry(|| {
-        // SAFETY: the caller keeps what the header asks of arguments.
-        let (out, model) = unsafe { (Out::handle(out, "out")?, border::object(model, "model")?) };
-        // SAFETY: as above.
+    let prompt = |model: &LanguageModelHandle| {
+        // SAFETY: the caller keeps what the header asks of arrays.
         let messages = unsafe { border::array(messages, message_count, "messages")? };
-        // SAFETY: as above.
+        // SAFETY: the texts of messages are as the header says.
         let text = |pointer| unsafe { border::text(pointer, "messages") };
         let messages = messages.iter().map(|raw| Ok((text(raw.role)?, text(raw.content)?)));
-        let prompt = model.render(&messages.collect::<Result<Vec<_>, Failure>>()?)?;
-        // SAFETY: as above.
-        out.give(unsafe { generate(model, prompt, options, on_text, context)? });
-        Ok(())
-    })
+        model.render(&messages.collect::<Result<Vec<_>, Failure>>()?)
+    };
+    // SAFETY: the caller keeps what the header asks of arguments.
+    unsafe { generate(model, options, (on_text, context), out, prompt) }
 }
 
 /// # Safety

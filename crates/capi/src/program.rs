@@ -54,9 +54,9 @@ unsafe extern "C" fn flb_program_open(
     border::entry(|| {
         // SAFETY: the caller keeps what the header asks of arguments.
         let (out, engine) = unsafe { (Out::handle(out, "out")?, border::object(engine, "engine")?) };
-        // SAFETY: as above.
+        // SAFETY: the caller keeps what the header asks of arguments.
         let program = Program::open(unsafe { border::text(path, "path")? })?;
-        // SAFETY: as above.
+        // SAFETY: the caller keeps what the header asks of arguments.
         out.give(unsafe { ProgramHandle::new(program, engine, data_path)? });
         Ok(())
     })
@@ -75,10 +75,10 @@ unsafe extern "C" fn flb_program_from_bytes(
     border::entry(|| {
         // SAFETY: the caller keeps what the header asks of arguments.
         let (out, engine) = unsafe { (Out::handle(out, "out")?, border::object(engine, "engine")?) };
-        // SAFETY: as above.
+        // SAFETY: the caller keeps what the header asks of arguments.
         let bytes = unsafe { border::array(data.cast::<u8>(), size, "data")? };
         let program = Program::from_bytes(AlignedBytes::copy_of(bytes).into_bytes())?;
-        // SAFETY: as above.
+        // SAFETY: the caller keeps what the header asks of arguments.
         out.give(unsafe { ProgramHandle::new(program, engine, data_path)? });
         Ok(())
     })
@@ -102,7 +102,7 @@ unsafe extern "C" fn flb_program_borrow(
         // SAFETY: the caller keeps what the header asks of arguments.
         let (out, engine) = unsafe { (Out::handle(out, "out")?, border::object(engine, "engine")?) };
         let program = Program::from_bytes(loan.bytes()?)?;
-        // SAFETY: as above.
+        // SAFETY: the caller keeps what the header asks of arguments.
         out.give(unsafe { ProgramHandle::new(program, engine, data_path)? });
         Ok(())
     })
@@ -200,7 +200,7 @@ unsafe extern "C" fn flb_method_input(method: *const MethodHandle, index: usize,
         // SAFETY: the caller keeps what the header asks of arguments.
         let inputs = unsafe { &border::object(method, "method")?.inputs };
         let found = inputs.get(index).ok_or_else(|| value::no_place("input", index, inputs.len()))?;
-        // SAFETY: as above.
+        // SAFETY: the caller keeps what the header asks of arguments.
         unsafe { border::write_prefixed(info, &found.raw(), "info") }
     })
 }
@@ -213,7 +213,7 @@ unsafe extern "C" fn flb_method_output(method: *const MethodHandle, index: usize
         // SAFETY: the caller keeps what the header asks of arguments.
         let outputs = unsafe { &border::object(method, "method")?.outputs };
         let found = outputs.get(index).ok_or_else(|| value::no_place("output", index, outputs.len()))?;
-        // SAFETY: as above.
+        // SAFETY: the caller keeps what the header asks of arguments.
         unsafe { border::write_prefixed(info, &found.raw(), "info") }
     })
 }
@@ -230,9 +230,9 @@ unsafe extern "C" fn flb_method_run(
     border::entry(|| {
         // SAFETY: the caller keeps what the header asks of arguments.
         let (out, method) = unsafe { (Out::handle(out, "out")?, border::object(method, "method")?) };
-        // SAFETY: as above.
+        // SAFETY: the caller keeps what the header asks of arguments.
         let inputs = unsafe { border::array(inputs, count, "inputs")? };
-        // SAFETY: as above.
+        // SAFETY: the caller keeps what the header asks of arguments.
         let arguments = unsafe { value::arguments(inputs, method.is_stateless)? };
         let results = border::lock(&method.method, "method")?.run(&arguments)?;
         out.give(Values::new(results, &arguments)?);

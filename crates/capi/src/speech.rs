@@ -70,7 +70,7 @@ struct Heard {
 
 // SAFETY: the pointers in `words` lead to texts that the same object owns and never changes.
 unsafe impl Send for Heard {}
-// SAFETY: as above.
+// SAFETY: shared readers only read the texts behind `words`, which never change.
 unsafe impl Sync for Heard {}
 
 impl Heard {
@@ -185,7 +185,7 @@ struct Stream {
 // SAFETY: a recording is read and dropped inside of the call that made it, on the thread of that
 // call.
 unsafe impl Send for Stream {}
-// SAFETY: as above.
+// SAFETY: only `read` uses the pointers, and it takes the stream exclusively.
 unsafe impl Sync for Stream {}
 
 impl Read for Stream {
@@ -215,7 +215,7 @@ unsafe extern "C" fn flb_speech_model_load(
     border::entry(|| {
         // SAFETY: the caller keeps what the header asks of arguments.
         let (out, engine) = unsafe { (Out::handle(out, "out")?, border::object(engine, "engine")?) };
-        // SAFETY: as above.
+        // SAFETY: the caller keeps what the header asks of arguments.
         let (model, mut flags) = unsafe { (border::text(model, "model")?, border::texts(flags, flag_count, "flags")?) };
         flags.push(format!("--model={model}"));
         let (model, tokenizer) = library::speech_model(&flags, &engine.engine).map_err(|error| Failure::load(&error))?;
@@ -232,26 +232,32 @@ unsafe extern "C" fn flb_speech_model_free(model: *mut SpeechModelHandle) {
     unsafe { border::free(model) }
 }
 
-/// Transcribes a recording, with C's flags and callback.
+/// The entry that transcribes a recording, with C's model, flags, callback and place for the result.
 ///
 /// # Safety
-/// `flags` and `on_segment` are as the header says.
+/// The pointers are as the header says.
 unsafe fn transcribe(
-    model: &SpeechModelHandle,
-    recording: Recording,
-    flags: (*const *const c_char, usize),
-    on_segment: OnSegment,
-    context: *mut c_void,
-) -> Result<TranscriptHandle, Failure> {
-    // SAFETY: passed on to the caller.
-    let flags = unsafe { border::texts(flags.0, flags.1, "flags")? };
-    let settings = library::speech_settings(&flags).map_err(|error| Failure::new(Kind::Input, library::message(&error)))?;
-    let transcript = listen(model, recording, settings, &mut |segment| {
-        let heard = Heard::new(segment);
-        // SAFETY: the caller gave both for this use; the segment lives during the call.
-        on_segment.is_none_or(|call| unsafe { call(context, &heard.raw()) } == 0)
-    })?;
-    Ok(TranscriptHandle::new(&transcript))
+    model: *const SpeechModelHandle,
+    (flags, flag_count): (*const *const c_char, usize),
+    (on_segment, context): (OnSegment, *mut c_void),
+    out: *mut *mut TranscriptHandle,
+    recording: impl FnOnce() -> Result<Recording, Failure>,
+) -> *mut Failure {
+    border::entry(|| {
+        // SAFETY: the caller keeps what the header asks of arguments.
+        let (out, model) = unsafe { (Out::handle(out, "out")?, border::object(model, "model")?) };
+        let recording = recording()?;
+        // SAFETY: the caller keeps what the header asks of lists of texts.
+        let flags = unsafe { border::texts(flags, flag_count, "flags")? };
+        let settings = library::speech_settings(&flags).map_err(|error| Failure::new(Kind::Input, library::message(&error)))?;
+        let transcript = listen(model, recording, settings, &mut |segment| {
+            let heard = Heard::new(segment);
+            // SAFETY: the caller gave both for this use; the segment lives during the call.
+            on_segment.is_none_or(|call| unsafe { call(context, &heard.raw()) } == 0)
+        })?;
+        out.give(TranscriptHandle::new(&transcript));
+        Ok(())
+    })
 }
 
 /// # Safety
@@ -266,17 +272,14 @@ unsafe extern "C" fn flb_transcribe_file(
     context: *mut c_void,
     out: *mut *mut TranscriptHandle,
 ) -> *mut Failure {
-    border::entry(|| {
-        // SAFETY: the caller keeps what the header asks of arguments.
-        let (out, model) = unsafe { (Out::handle(out, "out")?, border::object(model, "model")?) };
-        // SAFETY: as above.
+    let recording = || {
+        // SAFETY: the caller keeps what the header asks of texts.
         let path = unsafe { border::text(path, "path")? };
         let file = File::open(path).map_err(|error| Failure::input(format!("cannot read {path}: {error}")))?;
-        let recording = Recording::from_file(file, SAMPLE_RATE).map_err(|error| Failure::input(format!("{path}: {error}")))?;
-        // SAFETY: as above.
-        out.give(unsafe { transcribe(model, recording, (flags, flag_count), on_segment, context)? });
-        Ok(())
-    })
+        Recording::from_file(file, SAMPLE_RATE).map_err(|error| Failure::input(format!("{path}: {error}")))
+    };
+    // SAFETY: the caller keeps what the header asks of arguments.
+    unsafe { transcribe(model, (flags, flag_count), (on_segment, context), out, recording) }
 }
 
 /// # Safety
@@ -292,15 +295,10 @@ unsafe extern "C" fn flb_transcribe_samples(
     context: *mut c_void,
     out: *mut *mut TranscriptHandle,
 ) -> *mut Failure {
-    border::entry(|| {
-        // SAFETY: the caller keeps what the header asks of arguments.
-        let (out, model) = unsafe { (Out::handle(out, "out")?, border::object(model, "model")?) };
-        // SAFETY: as above.
-        let recording = of_samples(unsafe { border::object(samples, "samples")? }.tensor(), rate)?;
-        // SAFETY: as above.
-        out.give(unsafe { transcribe(model, recording, (flags, flag_count), on_segment, context)? });
-        Ok(())
-    })
+    // SAFETY: the caller keeps what the header asks of handles.
+    let recording = || of_samples(unsafe { border::object(samples, "samples")? }.tensor(), rate);
+    // SAFETY: the caller keeps what the header asks of arguments.
+    unsafe { transcribe(model, (flags, flag_count), (on_segment, context), out, recording) }
 }
 
 /// # Safety
@@ -318,18 +316,14 @@ unsafe extern "C" fn flb_transcribe_stream(
     context: *mut c_void,
     out: *mut *mut TranscriptHandle,
 ) -> *mut Failure {
-    border::entry(|| {
-        // SAFETY: the caller keeps what the header asks of arguments.
-        let (out, model) = unsafe { (Out::handle(out, "out")?, border::object(model, "model")?) };
+    let recording = || {
         let sample = sample_of(tensor::dtype(sample)?)?;
         let channels = u16::try_from(channels).map_err(|_| Failure::input(format!("there are no {channels} channels")))?;
         let fill = read.ok_or_else(|| Failure::input("`read` is NULL"))?;
-        let stream = Stream { fill, context };
-        let recording = Recording::from_pcm(stream, Pcm { sample, rate, channels }, SAMPLE_RATE).map_err(Failure::input)?;
-        // SAFETY: as above.
-        out.give(unsafe { transcribe(model, recording, (flags, flag_count), on_segment, context)? });
-        Ok(())
-    })
+        Recording::from_pcm(Stream { fill, context }, Pcm { sample, rate, channels }, SAMPLE_RATE).map_err(Failure::input)
+    };
+    // SAFETY: the caller keeps what the header asks of arguments.
+    unsafe { transcribe(model, (flags, flag_count), (on_segment, context), out, recording) }
 }
 
 /// # Safety
@@ -385,7 +379,7 @@ unsafe extern "C" fn flb_transcript_segment(
         // SAFETY: the caller keeps what the header asks of arguments.
         let segments = unsafe { &border::object(transcript, "transcript")?.segments };
         let found = segments.get(index).ok_or_else(|| value::no_place("segment", index, segments.len()))?;
-        // SAFETY: as above.
+        // SAFETY: the caller keeps what the header asks of arguments.
         unsafe { border::write_prefixed(segment, &found.raw(), "segment") }
     })
 }

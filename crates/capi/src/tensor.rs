@@ -114,7 +114,7 @@ unsafe extern "C" fn flb_tensor_copy(
     border::entry(|| {
         // SAFETY: the caller keeps what the header asks of arguments.
         let (out, shape) = unsafe { (Out::handle(out, "out")?, border::array(shape, rank, "shape")?) };
-        // SAFETY: as above.
+        // SAFETY: the caller keeps what the header asks of arguments.
         let data = unsafe { border::array(data.cast::<u8>(), size, "data")? };
         let dtype = dtype(dtype_code)?;
         check_size(dtype, shape, size)?;

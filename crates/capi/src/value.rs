@@ -108,7 +108,7 @@ pub(crate) struct Values(Vec<Held>);
 
 // SAFETY: plain values hold no pointer, since tensors and texts have variants of their own.
 unsafe impl Send for Values {}
-// SAFETY: as above.
+// SAFETY: plain values hold no pointer; tensors and texts are only read.
 unsafe impl Sync for Values {}
 
 impl Values {
