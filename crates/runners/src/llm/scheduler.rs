@@ -150,7 +150,7 @@ impl Scheduler {
     /// limit, or if too many jobs wait.
     pub fn submit(&mut self, job: Job) -> Result<JobId> {
         let prompt = job.request.prompt.len();
-        let context = self.model.context().unwrap_or(usize::MAX);
+        let context = self.context();
         match prompt {
             0 => return Err(Error::EmptyPrompt),
             _ if prompt > context => return Err(Error::PromptTooLong { prompt, context }),
@@ -183,8 +183,12 @@ impl Scheduler {
 
     /// Maximum number of tokens that concurrent generations may reach together.
     pub fn capacity(&self) -> usize {
-        let context = self.model.context().unwrap_or(usize::MAX);
-        self.limits.tokens.min(self.limits.running.saturating_mul(context))
+        self.limits.tokens.min(self.limits.running.saturating_mul(self.context()))
+    }
+
+    /// Context of the model in tokens, without a limit if it states none.
+    fn context(&self) -> usize {
+        self.model.context().unwrap_or(usize::MAX)
     }
 
     /// Current load.

@@ -33,14 +33,7 @@ pub(super) const FORMATS: &[Format] = &[
     Format {
         name: "glm",
         open: &["<tool_call>"],
-        head: Head::Name(
-            &["\n"],
-            Arguments::Pairs(Pairs {
-                open: "<arg_key>",
-                middles: &[Middle { text: "</arg_key>\n<arg_value>", value: Value::Schema, close: "</arg_value>" }],
-                on_lines: false,
-            }),
-        ),
+        head: Head::Name(&["\n"], ARG_KEYS),
         close: "\n</tool_call>",
         between: "\n",
         ..BASE
@@ -93,22 +86,7 @@ pub(super) const FORMATS: &[Format] = &[
         ..BASE
     },
     Format { name: "minimax-m1", section: ("<tool_calls>\n", "\n</tool_calls>"), between: "\n", ..BASE },
-    Format {
-        name: "minimax-m2",
-        section: ("<minimax:tool_call>\n", "\n</minimax:tool_call>"),
-        open: &["<invoke name=\""],
-        head: Head::Name(
-            &["\">\n"],
-            Arguments::Pairs(Pairs {
-                open: "<parameter name=\"",
-                middles: &[Middle { text: "\">", value: Value::Schema, close: "</parameter>" }],
-                on_lines: false,
-            }),
-        ),
-        close: "\n</invoke>",
-        between: "\n",
-        ..BASE
-    },
+    Format { name: "minimax-m2", section: ("<minimax:tool_call>\n", "\n</minimax:tool_call>"), ..INVOKE },
     Format { name: "nemotron-v2", section: ("<TOOLCALL> [", "] </TOOLCALL>"), between: ", ", ..BASE },
     Format {
         name: "seed-oss",
@@ -157,14 +135,7 @@ pub(super) const FORMATS: &[Format] = &[
         name: "hunyuan-3",
         section: ("<tool_calls>\n", "\n</tool_calls>"),
         open: &["<tool_call>"],
-        head: Head::Name(
-            &["<tool_sep>\n"],
-            Arguments::Pairs(Pairs {
-                open: "<arg_key>",
-                middles: &[Middle { text: "</arg_key>\n<arg_value>", value: Value::Schema, close: "</arg_value>" }],
-                on_lines: false,
-            }),
-        ),
+        head: Head::Name(&["<tool_sep>\n"], ARG_KEYS),
         close: "\n</tool_call>",
         between: "\n",
         ..BASE
@@ -251,42 +222,14 @@ pub(super) const FORMATS: &[Format] = &[
     Format {
         name: "deepseek-v3.2",
         section: ("<｜DSML｜function_calls>\n", "\n</｜DSML｜function_calls>"),
-        open: &["<｜DSML｜invoke name=\""],
-        head: Head::Name(
-            &["\">\n"],
-            Arguments::Pairs(Pairs {
-                open: "<｜DSML｜parameter name=\"",
-                middles: &[
-                    Middle { text: "\" string=\"true\">", value: Value::Text, close: "</｜DSML｜parameter>" },
-                    Middle { text: "\" string=\"false\">", value: Value::Json, close: "</｜DSML｜parameter>" },
-                ],
-                on_lines: false,
-            }),
-        ),
-        close: "\n</｜DSML｜invoke>",
-        between: "\n",
         ends_thoughts: &["<｜DSML｜function_calls>"],
-        ..BASE
+        ..DSML
     },
     Format {
         name: "deepseek-v4",
         section: ("<｜DSML｜tool_calls>\n", "\n</｜DSML｜tool_calls>"),
-        open: &["<｜DSML｜invoke name=\""],
-        head: Head::Name(
-            &["\">\n"],
-            Arguments::Pairs(Pairs {
-                open: "<｜DSML｜parameter name=\"",
-                middles: &[
-                    Middle { text: "\" string=\"true\">", value: Value::Text, close: "</｜DSML｜parameter>" },
-                    Middle { text: "\" string=\"false\">", value: Value::Json, close: "</｜DSML｜parameter>" },
-                ],
-                on_lines: false,
-            }),
-        ),
-        close: "\n</｜DSML｜invoke>",
-        between: "\n",
         ends_thoughts: &["<｜DSML｜tool_calls>"],
-        ..BASE
+        ..DSML
     },
     Format {
         name: "gpt-oss",
@@ -321,22 +264,7 @@ pub(super) const FORMATS: &[Format] = &[
         between: "\n",
         ..BASE
     },
-    Format {
-        name: "dots",
-        section: ("<dots_function_call>\n", "\n</dots_function_call>"),
-        open: &["<invoke name=\""],
-        head: Head::Name(
-            &["\">\n"],
-            Arguments::Pairs(Pairs {
-                open: "<parameter name=\"",
-                middles: &[Middle { text: "\">", value: Value::Schema, close: "</parameter>" }],
-                on_lines: false,
-            }),
-        ),
-        close: "\n</invoke>",
-        between: "\n",
-        ..BASE
-    },
+    Format { name: "dots", section: ("<dots_function_call>\n", "\n</dots_function_call>"), ..INVOKE },
     Format { name: "longcat", open: &["<longcat_tool_call>\n"], close: "\n</longcat_tool_call>", between: "\n", ..BASE },
     Format {
         name: "minicpm-5",
@@ -405,3 +333,45 @@ pub(super) const FORMATS: &[Format] = &[
 
 /// A pair of the tags `<parameter=KEY>`.
 const PARAMETER: [Middle; 1] = [Middle { text: ">", value: Value::Schema, close: "</parameter>" }];
+
+/// Arguments in the tags `<arg_key>` and `<arg_value>`.
+const ARG_KEYS: Arguments = Arguments::Pairs(Pairs {
+    open: "<arg_key>",
+    middles: &[Middle { text: "</arg_key>\n<arg_value>", value: Value::Schema, close: "</arg_value>" }],
+    on_lines: false,
+});
+
+/// Calls in the tags `<invoke name="NAME">` and `<parameter name="KEY">`.
+const INVOKE: Format = Format {
+    open: &["<invoke name=\""],
+    head: Head::Name(
+        &["\">\n"],
+        Arguments::Pairs(Pairs {
+            open: "<parameter name=\"",
+            middles: &[Middle { text: "\">", value: Value::Schema, close: "</parameter>" }],
+            on_lines: false,
+        }),
+    ),
+    close: "\n</invoke>",
+    between: "\n",
+    ..BASE
+};
+
+/// Calls of DeepSeek V3.2 and V4, whose sections have different tags.
+const DSML: Format = Format {
+    open: &["<｜DSML｜invoke name=\""],
+    head: Head::Name(
+        &["\">\n"],
+        Arguments::Pairs(Pairs {
+            open: "<｜DSML｜parameter name=\"",
+            middles: &[
+                Middle { text: "\" string=\"true\">", value: Value::Text, close: "</｜DSML｜parameter>" },
+                Middle { text: "\" string=\"false\">", value: Value::Json, close: "</｜DSML｜parameter>" },
+            ],
+            on_lines: false,
+        }),
+    ),
+    close: "\n</｜DSML｜invoke>",
+    between: "\n",
+    ..BASE
+};

@@ -37,20 +37,17 @@ impl ToolFormat {
         }
         let lines: Vec<String> = tools.iter().map(|tool| tool["function"].to_string()).collect();
         let description = format!("{BEFORE}\n{}\n{AFTER}", lines.join("\n"));
-        let role = if told == Told::System { "system" } else { "user" };
-        let place = match told {
-            Told::System => messages.iter().take(1).position(|message| message["role"] == role),
-            Told::User | Told::Field => messages.iter().position(|message| message["role"] == role),
+        let (role, found) = match told {
+            Told::System => ("system", messages.first_mut().filter(|message| message["role"] == "system")),
+            Told::User | Told::Field => ("user", messages.iter_mut().find(|message| message["role"] == "user")),
         };
-        match place {
-            Some(at) => {
-                let text = messages[at]["content"].as_str().unwrap_or_default();
-                let text =
-                    if told == Told::System { format!("{text}\n\n{description}") } else { format!("{description}\n\n{text}") };
-                messages[at]["content"] = text.into();
-            }
-            None => messages.insert(0, json!({ "role": role, "content": description })),
-        }
+        let Some(found) = found else {
+            messages.insert(0, message(role, &description));
+            return messages;
+        };
+        let text = found["content"].as_str().unwrap_or_default();
+        let parts = if told == Told::System { [text, &description] } else { [&description, text] };
+        found["content"] = parts.join("\n\n").into();
         messages
     }
 }

@@ -76,25 +76,23 @@ impl Running {
 
     /// A counter of the first model.
     pub(crate) fn metric(&self, name: &str) -> u64 {
-        self.counter(&format!("flambeau_{name}{{"))
+        self.sample(&format!("flambeau_{name}{{"), "")
     }
 
     /// A metric of the first model under vLLM's name, with all labels after the model's.
     pub(crate) fn vllm_metric(&self, name: &str, labels: &str) -> u64 {
-        let text = get(self.address, "/metrics").body;
-        let is_it = |line: &&str| line.starts_with(&format!("vllm:{name}{{")) && line.contains(&format!("{labels}}} "));
-        let line = text.lines().find(is_it);
-        line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or_else(|| panic!("no {name} in {text}"))
+        self.sample(&format!("vllm:{name}{{"), &format!("{labels}}} "))
     }
 
     /// A counter of a model.
     pub(crate) fn metric_of(&self, model: &str, name: &str) -> u64 {
-        self.counter(&format!("flambeau_{name}{{model=\"{model}\"}}"))
+        self.sample(&format!("flambeau_{name}{{model=\"{model}\"}}"), "")
     }
 
-    fn counter(&self, name: &str) -> u64 {
+    /// The first sample whose line starts with a name and holds `labels`.
+    fn sample(&self, name: &str, labels: &str) -> u64 {
         let text = get(self.address, "/metrics").body;
-        let line = text.lines().find(|line| line.starts_with(name));
+        let line = text.lines().find(|line| line.starts_with(name) && line.contains(labels));
         line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or_else(|| panic!("no {name} in {text}"))
     }
 
