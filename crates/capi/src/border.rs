@@ -150,7 +150,7 @@ impl<T> Out<*mut T> {
     pub(crate) unsafe fn handle(pointer: *mut *mut T, name: &str) -> Result<Out<*mut T>, Failure> {
         // SAFETY: passed on to the caller.
         let out = unsafe { Out::new(pointer, name)? };
-        // SAFETY: as in `set`.
+        // SAFETY: `Out::new` refuses null, and the caller lets the library write there.
         unsafe { out.0.write(ptr::null_mut()) };
         Ok(out)
     }
