@@ -103,9 +103,7 @@ impl Metrics {
             ("kept_bytes", "gauge", "Bytes of copies of texts that no sequence holds any more", &self.kept_bytes),
         ]
     }
-}
 
-impl Metrics {
     /// Counters and gauges under vLLM's names, which gateways, scalers and dashboards read.
     fn vllm_rows(&self) -> [(&'static str, &'static str, &'static str, f64); 7] {
         let read = |value: &AtomicU64| value.load(Ordering::Relaxed) as f64;
@@ -127,46 +125,41 @@ fn escaped(label: &str) -> String {
     label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
+/// Writes the description and the type of a metric.
+fn describe(text: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+}
+
 /// All models' metrics in Prometheus's text format: ours, and vLLM's with its label `model_name`.
 pub(crate) fn exposition(models: &[(&str, &Metrics)]) -> String {
-    let mut text = ours(models);
-    let labels: Vec<String> = models.iter().map(|(model, _)| format!("model_name=\"{}\",engine=\"0\"", escaped(model))).collect();
-    let head = |text: &mut String, name: &str, kind: &str, help: &str| {
-        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-    };
+    let mut text = String::new();
     let none = Metrics::default();
+    let labels: Vec<String> = models.iter().map(|(model, _)| format!("model=\"{}\"", escaped(model))).collect();
+    for (i, (name, kind, help, _)) in none.rows().into_iter().enumerate() {
+        let name = format!("flambeau_{name}");
+        describe(&mut text, &name, kind, help);
+        for (labels, (_, metrics)) in labels.iter().zip(models) {
+            let _ = writeln!(text, "{name}{{{labels}}} {}", metrics.rows()[i].3.load(Ordering::Relaxed));
+        }
+    }
+    let labels: Vec<String> = models.iter().map(|(model, _)| format!("model_name=\"{}\",engine=\"0\"", escaped(model))).collect();
     for (i, (name, kind, help, _)) in none.vllm_rows().into_iter().enumerate() {
-        head(&mut text, name, kind, help);
+        describe(&mut text, name, kind, help);
         for (labels, (_, metrics)) in labels.iter().zip(models) {
             let _ = writeln!(text, "{name}{{{labels}}} {}", metrics.vllm_rows()[i].3);
         }
     }
     let name = "vllm:request_success_total";
-    head(&mut text, name, "counter", "Generations that ended, by reason");
+    describe(&mut text, name, "counter", "Generations that ended, by reason");
     for (labels, (_, metrics)) in labels.iter().zip(models) {
         for (reason, count) in REASONS.iter().zip(&metrics.ended) {
             let _ = writeln!(text, "{name}{{{labels},finished_reason=\"{reason}\"}} {}", count.load(Ordering::Relaxed));
         }
     }
     for (i, (name, help, _)) in none.times.rows().into_iter().enumerate() {
-        head(&mut text, name, "histogram", help);
+        describe(&mut text, name, "histogram", help);
         for (labels, (_, metrics)) in labels.iter().zip(models) {
             metrics.times.rows()[i].2.write(&mut text, name, labels);
-        }
-    }
-    text
-}
-
-fn ours(models: &[(&str, &Metrics)]) -> String {
-    let mut text = String::new();
-    for i in 0..Metrics::default().rows().len() {
-        for (at, (model, metrics)) in models.iter().enumerate() {
-            let (name, kind, help, counter) = metrics.rows()[i];
-            if at == 0 {
-                let _ = write!(text, "# HELP flambeau_{name} {help}\n# TYPE flambeau_{name} {kind}\n");
-            }
-            let label = escaped(model);
-            let _ = writeln!(text, "flambeau_{name}{{model=\"{label}\"}} {}", counter.load(Ordering::Relaxed));
         }
     }
     text
