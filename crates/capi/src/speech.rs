@@ -232,7 +232,8 @@ unsafe extern "C" fn flb_speech_model_free(model: *mut SpeechModelHandle) {
     unsafe { border::free(model) }
 }
 
-/// The entry that transcribes a recording, with C's model, flags, callback and place for the result.
+/// The entry that transcribes a recording, with C's model, flags, callback and place for the
+/// result.
 ///
 /// # Safety
 /// The pointers are as the header says.

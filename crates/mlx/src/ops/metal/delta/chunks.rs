@@ -1,11 +1,11 @@
 //! The gated delta rule in chunks of steps, as matrix products.
 //!
 //! A chunk begins with the state `S₀`. Let `Γₜ` be the product of the gates up to step `t`, and `D`
-//! the lower triangle `Dₜₛ = Γₜ / Γₛ`. Step `t` adds `uₜ kₜᵀ` to the state, with `uₜ = βₜ (vₜ − Γₜ
-//! S₀ kₜ − Σₛ﹤ₜ Dₜₛ (kₛ·kₜ) uₛ)`. With the strict triangle `Lₜₛ = βₜ Dₜₛ (kₛ·kₜ)` all of them are
-//! `U = (I + L)⁻¹ (βV − βΓK S₀ᵀ)`. The results are `Y = ΓQ S₀ᵀ + (D ∘ QKᵀ) U`, and the next state is
-//! `Γ S₀ + Uᵀ (K ∘ D's last row)` (Yang et al., "Gated Delta Networks", 2024). All that does not
-//! contain `S₀` is computed for all chunks at once.
+//! the lower triangle `Dₜₛ = Γₜ / Γₛ`. Step `t` adds `uₜ kₜᵀ` to the state, with
+//! `uₜ = βₜ (vₜ − Γₜ S₀ kₜ − Σₛ﹤ₜ Dₜₛ (kₛ·kₜ) uₛ)`. With the strict triangle `Lₜₛ = βₜ Dₜₛ (kₛ·kₜ)`
+//! all of them are `U = (I + L)⁻¹ (βV − βΓK S₀ᵀ)`. The results are `Y = ΓQ S₀ᵀ + (D ∘ QKᵀ) U`, and
+//! the next state is `Γ S₀ + Uᵀ (K ∘ D's last row)` (Yang et al., "Gated Delta Networks", 2024).
+//! All that does not contain `S₀` is computed for all chunks at once.
 //!
 //! Products of gates are computed directly, not as differences of logarithms, so a gate may be zero
 //! or negative.
