@@ -1,10 +1,16 @@
 //! Hugging Face folders, as named files.
 
+mod compressed;
+mod fp4;
+mod fp8;
+mod gptq;
 mod grouped;
 mod mlx;
 mod numbers;
+mod parts;
 mod scheme;
 pub(crate) mod sentence;
+mod torchao;
 
 use flambeau_tensor::{Bytes, DType};
 use indexmap::IndexMap;
@@ -276,7 +282,7 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
     let configs = Configs { model: Fields::new(&map), generation, preprocessor, tekken, sentence: &|| sentence::read(&model) };
     let architecture = family::architecture(&configs)?;
     let stored = model.tensors()?;
-    let is_bundle = stored.keys().any(|name| name.ends_with(scheme::BUNDLED));
+    let is_bundle = stored.keys().any(|name| name.ends_with(torchao::BUNDLED));
     let scheme = if is_bundle { Scheme::Bundle } else { Scheme::new(&configs.model)? };
     let published = |name: &str| {
         let whole = is_bundle && !name.starts_with("lm_head.");

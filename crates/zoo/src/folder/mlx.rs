@@ -2,7 +2,7 @@
 
 use super::{
     Stored, dtype,
-    scheme::{Tensors, part},
+    parts::{Tensors, part},
 };
 use crate::{
     CheckpointTensor, Error, Result,
