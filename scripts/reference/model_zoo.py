@@ -69,7 +69,10 @@ def export(name, dtype, folder):
         except Exception as failure:
             error = cases.reason(failure)
     if exported is None:
-        exported = cases.export(cases.own(model), (two,))
+        try:
+            exported = cases.export(cases.own(model), (two,))
+        except Exception as failure:
+            sys.exit(cases.reason(failure))
     inputs = three if batch == 3 else two
     with torch.no_grad():
         expected = cases.own(model)(inputs)

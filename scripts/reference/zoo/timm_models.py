@@ -5,7 +5,7 @@ from zoo.common import Example, Positional, entry, image
 
 # Name: sides of the image, or None for what the model was made for.
 MODELS = {
-    "beit_base_patch16_224": None, "cait_xxs24_224": 64, "coat_lite_tiny": 64, "coatnet_pico_rw_224": None, "convit_tiny": 64,
+    "beit_base_patch16_224": None, "cait_xxs24_224": 64, "coat_lite_tiny": None, "coatnet_pico_rw_224": None, "convit_tiny": None,
     "convnextv2_atto": 64, "crossvit_tiny_240": None, "davit_tiny": 64, "deit_tiny_distilled_patch16_224": 64, 
     "edgenext_xx_small": 64, "efficientformerv2_s0": 224, "efficientvit_b0": 64, "efficientvit_m0": 224, "eva02_tiny_patch14_224": 56,
     "fasternet_t0": 64, "fastvit_t8": 64, "focalnet_tiny_srf": 64, "gcvit_xxtiny": 224, "ghostnet_050": 64, "hiera_tiny_224": 224,

@@ -12,7 +12,7 @@ CLASSIFIERS = {
     "swin_v2_t": 64, "vgg11_bn": 32, "vit_b_32": 224, "maxvit_t": 224,
 }
 SEGMENTERS = ["deeplabv3_mobilenet_v3_large", "fcn_resnet50", "lraspp_mobilenet_v3_large"]
-VIDEO = {"r3d_18": (4, 32), "mvit_v2_s": (16, 224), "swin3d_t": (4, 32), "s3d": (16, 64)}
+VIDEO = {"r3d_18": (4, 32), "mvit_v2_s": (16, 224), "swin3d_t": (4, 32), "s3d": (16, 224)}
 DETECTORS = ["ssdlite320_mobilenet_v3_large", "fasterrcnn_mobilenet_v3_large_320_fpn", "retinanet_resnet50_fpn", "fcos_resnet50_fpn"]
 
 

@@ -117,8 +117,8 @@ model("SwinForImageClassification", pixels(), SWIN)
 model("Swinv2ForImageClassification", pixels(), SWIN)
 model("BitForImageClassification", pixels(64), {"embedding_size": 8, "hidden_sizes": [16, 32], "depths": [1, 1], "num_groups": 4})
 # Detectors.
-DETR = {"backbone_config": {**RESNET, "out_features": ["stage4"]}, "use_timm_backbone": False, "backbone": None}
-LEVELS = {"backbone_config": RESNET, "use_timm_backbone": False, "backbone": None}
+DETR = {"backbone_config": {**RESNET, "out_features": ["stage4"]}, "use_timm_backbone": False, "use_pretrained_backbone": False, "backbone": None}
+LEVELS = {"backbone_config": RESNET, "use_timm_backbone": False, "use_pretrained_backbone": False, "backbone": None}
 model("DetrForObjectDetection", masked_pixels(64), DETR)
 model("ConditionalDetrForObjectDetection", masked_pixels(64), DETR)
 model("DeformableDetrForObjectDetection", masked_pixels(64), {**LEVELS, "num_feature_levels": 3})
