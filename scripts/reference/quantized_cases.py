@@ -3,8 +3,8 @@
 
     quantized_cases.py OUT [--only TEXT]
 
-Packs as GPTQ, AWQ, compressed-tensors, DeepSeek (fp8), gpt-oss (mxfp4) and ExecuTorch (bundles by torchao) do. `flambeau conformance OUT --from checkpoint` runs them.
-Needs torch and transformers.
+Packs as GPTQ, AWQ, AutoRound, compressed-tensors, ModelOpt, bitsandbytes, DeepSeek and FBGEMM (fp8), gpt-oss (mxfp4) and ExecuTorch
+(bundles by torchao) do. `flambeau conformance OUT --from checkpoint` runs them. Needs torch, transformers and bitsandbytes.
 """
 import argparse
 import json
@@ -115,6 +115,97 @@ def small_floats(config, name, rows, cols):
     return config, pack
 
 
+FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+FP4 = torch.cat([FP4, -FP4])
+
+
+def fp4_codes(rows, scale):
+    """The nearest e2m1 codes of rows [.., n] with one scale each, and their values."""
+    codes = (rows / scale[..., None]).unsqueeze(-1).sub(FP4).abs().argmin(-1)
+    return codes, FP4[codes] * scale[..., None]
+
+
+def pairs(codes):
+    """Two codes to a byte, low bits first."""
+    return (codes[..., 0::2] | codes[..., 1::2] << 4).to(torch.uint8)
+
+
+def nvfp4(divides):
+    def pack(weight):
+        rows = weight.reshape(weight.shape[0], -1, 16)
+        largest = rows.abs().amax(-1)
+        factor = largest.max() / (6 * 448)
+        stored = (largest / 6 / factor).to(torch.float8_e4m3fn)
+        # Kept as it is stored, so that values are computed from the same number.
+        factor = (1 / factor).reshape(1) if divides else factor
+        scale = stored.float() / factor if divides else stored.float() * factor
+        codes, values = fp4_codes(rows, scale)
+        codes = pairs(codes.reshape(weight.shape))
+        names = ("weight_packed", "weight_global_scale") if divides else ("weight", "weight_scale_2")
+        return {names[0]: codes, "weight_scale": stored, names[1]: factor, "input_scale": torch.ones(1)}, values.reshape(weight.shape)
+
+    config = compressed("nvfp4-pack-quantized", num_bits=4, type="float", strategy="tensor_group", group_size=16)
+    return config if divides else dict(quant_method="modelopt", quant_algo="NVFP4", ignore=["lm_head"]), pack
+
+
+def packed_mxfp4(weight):
+    rows = weight.reshape(weight.shape[0], -1, 32)
+    exponent = (rows.abs().amax(-1) / 6).log2().ceil()
+    codes, values = fp4_codes(rows, 2**exponent)
+    return dict(weight_packed=pairs(codes.reshape(weight.shape)), weight_scale=(exponent + 127).to(torch.uint8)), values.reshape(weight.shape)
+
+
+def four_bits(kind, nested):
+    def pack(weight):
+        from bitsandbytes.functional import quantize_4bit
+
+        codes, state = quantize_4bit(weight, blocksize=64, compress_statistics=nested, quant_type=kind)
+        parts = state.as_dict(packed=True)
+        described = json.loads(bytes(parts[f"quant_state.bitsandbytes__{kind}"].tolist()))
+        scale = parts["absmax"]
+        if nested:
+            scale = parts["nested_quant_map"][scale.long()] * parts["nested_absmax"].repeat_interleave(256)[: len(scale)] + described["nested_offset"]
+        codes = codes.reshape(-1)
+        each = parts["quant_map"][torch.stack([codes >> 4, codes & 15], -1).reshape(-1).long()]
+        values = (each * scale.repeat_interleave(64)[: len(each)]).reshape(weight.shape)
+        return {"weight": codes[:, None]} | {f"weight.{name}": part for name, part in parts.items()}, values
+
+    return dict(quant_method="bitsandbytes", load_in_4bit=True, bnb_4bit_quant_type=kind, bnb_4bit_use_double_quant=nested), pack
+
+
+def eight_bits(weight):
+    largest = weight.abs().amax(1)
+    codes = (weight * 127 / largest[:, None]).round().to(torch.int8)
+    return dict(weight=codes, SCB=largest, weight_format=torch.zeros(1, dtype=torch.uint8)), codes * (largest / 127)[:, None]
+
+
+def exponents(block):
+    """8-bit floats with powers of two as scales."""
+    config, pack = small_floats(FP8 | dict(weight_block_size=[block, block], scale_fmt="ue8m0"), "weight_scale_inv", block, block)
+
+    def pack_powers(weight):
+        parts, _ = pack(weight)
+        scale = 2 ** parts["weight_scale_inv"].log2().ceil()
+        wide = scale.repeat_interleave(block, 0)[: weight.shape[0]].repeat_interleave(block, 1)[:, : weight.shape[1]]
+        stored = (weight / wide).to(torch.float8_e4m3fn)
+        return dict(weight=stored, weight_scale_inv=scale.to(torch.float8_e8m0fnu)), stored.float() * wide
+
+    return config, pack_powers
+
+
+def varied():
+    """GPTQ with 8 bits for some modules and 4 for the others, as GPTQModel's `dynamic` allows."""
+    (config, four), (_, eight) = gptq(4, 32), gptq(8, 16)
+    config |= dict(dynamic={"+:.*down_proj": dict(bits=8, group_size=16), "-:.*lm_head": {}})
+    return config, lambda weight: eight(weight) if weight.shape[1] == SIZES["intermediate_size"] else four(weight)
+
+
+def of_autoround(form, settings):
+    config, pack = settings
+    config = {key: config[key] for key in ("bits", "group_size")}
+    return config | dict(quant_method="auto-round", packing_format=f"auto_round:{form}", sym=True), pack
+
+
 def bundle(bits, group):
     def pack(weight):
         codes, scale, zero, values = grouped(weight, group, bits, False)
@@ -130,17 +221,12 @@ def bundle(bits, group):
 
 
 def mxfp4():
-    steps = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-    steps = torch.cat([steps, -steps])
-
     def pack(columns):
         weight = columns.transpose(1, 2)
         rows = weight.reshape(*weight.shape[:-1], -1, 32)
         exponent = (rows.abs().amax(-1) / 6).log2().ceil()
-        codes = (rows / 2 ** exponent[..., None]).unsqueeze(-1).sub(steps).abs().argmin(-1)
-        values = steps[codes] * 2 ** exponent[..., None]
-        blocks = (codes[..., 0::2] | codes[..., 1::2] << 4).to(torch.uint8)
-        return dict(blocks=blocks, scales=(exponent + 127).to(torch.uint8)), values.reshape(weight.shape).transpose(1, 2)
+        codes, values = fp4_codes(rows, 2**exponent)
+        return dict(blocks=pairs(codes), scales=(exponent + 127).to(torch.uint8)), values.reshape(weight.shape).transpose(1, 2)
 
     return dict(quant_method="mxfp4", modules_to_not_convert=["model.layers.*.self_attn"]), pack
 
@@ -163,6 +249,19 @@ CASES = [
     ("bytes", LLAMA, signed_bytes()),
     ("small-floats", LLAMA, small_floats(compressed("float-quantized", num_bits=8, type="float", strategy="channel"), "weight_scale", 1, 0)),
     ("mxfp4", GPT_OSS, mxfp4()),
+    ("nvfp4", LLAMA, nvfp4(True)),
+    ("nvfp4-modelopt", MOE, nvfp4(False)),
+    ("packed-mxfp4", LLAMA, (compressed("mxfp4-pack-quantized", num_bits=4, type="float", strategy="group", group_size=32), packed_mxfp4)),
+    ("fp8-modelopt", LLAMA, small_floats(dict(quant_method="modelopt", quant_algo="FP8"), "weight_scale", 0, 0)),
+    ("fp8-fbgemm", LLAMA, small_floats(dict(quant_method="fbgemm_fp8"), "weight_scale", 1, 0)),
+    ("fp8-exponents", LLAMA, exponents(32)),
+    ("nf4", LLAMA, four_bits("nf4", False)),
+    ("nf4-nested", MOE, four_bits("nf4", True)),
+    ("fp4-nested", LLAMA, four_bits("fp4", True)),
+    ("eight-bits", LLAMA, (dict(quant_method="bitsandbytes", load_in_8bit=True), eight_bits)),
+    ("gptq-varied", LLAMA, varied()),
+    ("autoround-gptq", LLAMA, of_autoround("auto_gptq", gptq(4, 32, symmetric=False))),
+    ("autoround-awq", LLAMA, of_autoround("auto_awq", awq(32))),
     ("bundle-4", LLAMA, bundle(4, 16)),
     ("bundle-8", LLAMA, bundle(8, 32)),
 ]

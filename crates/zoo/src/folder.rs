@@ -1,5 +1,6 @@
 //! Hugging Face folders, as named files.
 
+mod bitsandbytes;
 mod compressed;
 mod fp4;
 mod fp8;
@@ -32,6 +33,8 @@ use self::scheme::Scheme;
 const CONFIG: &str = "config.json";
 const GENERATION: &str = "generation_config.json";
 const PREPROCESSOR: &str = "preprocessor_config.json";
+/// ModelOpt's description of the quantization.
+const MODELOPT: &str = "hf_quant_config.json";
 const TEKKEN: &str = "tekken.json";
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -103,19 +106,38 @@ impl Files {
         let mut out = IndexMap::new();
         for name in self.weight_files()? {
             let bytes = self.0.get(&name).ok_or_else(|| Error::MissingFile(name.clone()))?;
-            let (header, metadata) = SafeTensors::read_metadata(bytes).map_err(|e| Error::file(&name, e))?;
-            let start = header.saturating_add(8);
-            for key in metadata.offset_keys() {
-                let Some(info) = metadata.info(&key) else { continue };
-                let (from, to) = info.data_offsets;
-                let range =
-                    start.checked_add(from).zip(start.checked_add(to)).filter(|&(from, to)| from <= to && to <= bytes.len());
-                let (from, to) = range.ok_or_else(|| Error::file(&name, format!("tensor `{key}` passes the end of the file")))?;
-                out.insert(key, Stored { dtype: info.dtype, shape: info.shape.clone(), bytes: bytes.slice(from..to) });
-            }
+            out.extend(stored_tensors(&name, bytes)?);
         }
         Ok(out)
     }
+}
+
+/// The tensors of a safetensors file, which share its bytes.
+fn stored_tensors(file: &str, bytes: &Bytes) -> Result<IndexMap<String, Stored>> {
+    let mut out = IndexMap::new();
+    let (header, metadata) = SafeTensors::read_metadata(bytes).map_err(|e| Error::file(file, e))?;
+    let start = header.saturating_add(8);
+    for key in metadata.offset_keys() {
+        let Some(info) = metadata.info(&key) else { continue };
+        let (from, to) = info.data_offsets;
+        let range = start.checked_add(from).zip(start.checked_add(to)).filter(|&(from, to)| from <= to && to <= bytes.len());
+        let (from, to) = range.ok_or_else(|| Error::file(file, format!("tensor `{key}` passes the end of the file")))?;
+        out.insert(key, Stored { dtype: info.dtype, shape: info.shape.clone(), bytes: bytes.slice(from..to) });
+    }
+    Ok(out)
+}
+
+/// The tensors of a safetensors file without quantization.
+///
+/// # Errors
+/// [`Error::File`] for a damaged file, [`Error::Tensor`] for types that programs do not have.
+pub(crate) fn plain_tensors(file: &str, bytes: &Bytes) -> Result<IndexMap<String, CheckpointTensor>> {
+    let plain = |(name, stored): (String, Stored)| {
+        let dtype = dtype(stored.dtype).ok_or_else(|| Error::tensor(&name, "plain elements", format!("{:?}", stored.dtype)))?;
+        let tensor = CheckpointTensor::plain(&name, dtype, stored.shape, stored.bytes)?;
+        Ok((name, tensor))
+    };
+    stored_tensors(file, bytes)?.into_iter().map(plain).collect()
 }
 
 /// Reads JSON in Python's form, with an optional byte order mark and non-finite numbers. `Infinity`
@@ -237,6 +259,16 @@ fn text_name(name: &str) -> Option<String> {
     Some(name.strip_prefix("language_model.").unwrap_or(name).to_owned())
 }
 
+/// The name of a model's tensor by its name in the folder. `None` for parts that the model lacks.
+pub(crate) fn published_name(architecture: &Architecture, name: &str) -> Option<String> {
+    match architecture {
+        Architecture::Encoder(_) => Some(encoder::tensor_name(name)),
+        _ if architecture.listens() => Some(speech_name(name)),
+        Architecture::Decoder(config) => text_name(name).map(|name| renamed(name, config.renames)),
+        _ => text_name(name),
+    }
+}
+
 /// The name after replacements in order.
 fn renamed(name: String, renames: &[(&str, &str)]) -> String {
     renames.iter().fold(name, |name, (from, to)| name.replace(from, to))
@@ -277,23 +309,17 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
         let (config, tensors) = ctranslate2::whisper(bytes, &map, model.json(TOKENIZER[0])?.as_ref())?;
         return Ok(Checkpoint::new(Architecture::Whisper(config), tensors, model.tokenizer()));
     }
-    let [generation, preprocessor, tekken] = [model.json(GENERATION)?, model.json(PREPROCESSOR)?, model.json(TEKKEN)?];
-    let [generation, preprocessor, tekken] = [&generation, &preprocessor, &tekken].map(|map| map.as_ref().map(Fields::new));
+    let files = [model.json(GENERATION)?, model.json(PREPROCESSOR)?, model.json(TEKKEN)?, model.json(MODELOPT)?];
+    let [generation, preprocessor, tekken, modelopt] = files.each_ref().map(|map| map.as_ref().map(Fields::new));
     let configs = Configs { model: Fields::new(&map), generation, preprocessor, tekken, sentence: &|| sentence::read(&model) };
     let architecture = family::architecture(&configs)?;
     let stored = model.tensors()?;
     let is_bundle = stored.keys().any(|name| name.ends_with(torchao::BUNDLED));
-    let scheme = if is_bundle { Scheme::Bundle } else { Scheme::new(&configs.model)? };
+    let scheme = if is_bundle { Scheme::Bundle } else { Scheme::new(&configs.model, modelopt.as_ref())? };
     let published = |name: &str| {
         let whole = is_bundle && !name.starts_with("lm_head.");
         let name = if whole { format!("model.{name}") } else { name.to_owned() };
-        match &architecture {
-            _ if params.is_some() => Some(name),
-            Architecture::Encoder(_) => Some(encoder::tensor_name(&name)),
-            _ if architecture.listens() => Some(speech_name(&name)),
-            Architecture::Decoder(config) => text_name(&name).map(|name| renamed(name, config.renames)),
-            _ => text_name(&name),
-        }
+        if params.is_some() { Some(name) } else { published_name(&architecture, &name) }
     };
     let mut tensors = IndexMap::with_capacity(stored.len());
     for (name, tensor) in stored.iter().filter(|(name, _)| published(name).is_some()) {

@@ -33,9 +33,9 @@ fn cut(mut files: Files, name: &str, rows: usize) -> Files {
             return Some((key.to_owned(), view));
         }
         found = true;
-        let (shape, each) = (view.shape().to_vec(), view.data().len() / view.shape()[0]);
-        let shape = [rows].into_iter().chain(shape[1..].iter().copied()).collect();
-        (rows > 0).then(|| (key.to_owned(), TensorView::new(view.dtype(), shape, &view.data()[..rows * each]).unwrap()))
+        let (&height, rest) = view.shape().split_first().filter(|_| rows > 0)?;
+        let shape = [rows].iter().chain(rest).copied().collect();
+        Some((key.to_owned(), TensorView::new(view.dtype(), shape, &view.data()[..view.data().len() / height * rows]).unwrap()))
     });
     let views: Vec<_> = views.collect();
     files[1].1 = safetensors::serialize(views, None).unwrap().into();
@@ -62,10 +62,24 @@ fn codes_are_kept_where_groups_are_runs_of_inputs() {
         "folder-packed-4-uneven",
         "folder-bytes",
         "folder-bundle-4",
+        "folder-autoround-awq",
+        "folder-autoround-gptq",
+        "folder-eight-bits",
+        "folder-gptq-varied",
+        "folder-packed-mxfp4",
     ] {
         assert!(keeps(case), "{case}");
     }
-    for case in ["folder-gptq-4-order", "folder-fp8-blocks", "folder-small-floats"] {
+    for case in [
+        "folder-gptq-4-order",
+        "folder-fp8-blocks",
+        "folder-fp8-exponents",
+        "folder-small-floats",
+        "folder-nf4",
+        "folder-nf4-nested",
+        "folder-nvfp4",
+        "folder-nvfp4-modelopt",
+    ] {
         assert!(!keeps(case), "{case}");
     }
 }
@@ -88,6 +102,17 @@ fn parts_that_lie_are_refused_by_name() {
     check("folder-packed-4-uneven", "weight_zero_point", 1, "q_proj.weight_zero_point`: expected 8 words");
     check("folder-fp8-blocks", "weight_scale_inv", 0, "q_proj.weight_scale_inv` is missing");
     check("folder-bytes", "weight_scale", 5, "expected scales for equal groups");
+    check("folder-nf4", "weight.absmax", 0, "q_proj.weight.absmax` is missing");
+    check("folder-nf4", "weight", 3, "q_proj.weight`: expected two codes of [32, 32] in a byte");
+    check("folder-nf4-nested", "weight.nested_absmax", 0, "q_proj.weight.nested_absmax` is missing");
+    check("folder-nf4-nested", "weight.absmax", 2, "q_proj.weight.absmax`: expected");
+    check("folder-nf4", "weight.quant_state.bitsandbytes__nf4", 9, "expected a description with `quant_type`");
+    check("folder-eight-bits", "SCB", 0, "q_proj.SCB` is missing");
+    check("folder-nvfp4", "weight_scale", 3, "q_proj.weight_packed`: expected NVFP4 codes");
+    check("folder-nvfp4-modelopt", "weight_scale_2", 0, "q_proj.weight_scale_2` is missing");
+    check("folder-packed-mxfp4", "weight_scale", 3, "q_proj.weight_packed`: expected words");
+    check("folder-gptq-varied", "g_idx", 0, "q_proj.g_idx` is missing");
+    check("folder-gptq-varied", "g_idx", 7, "q_proj.qweight`: expected 2, 3, 4 or 8 bits");
     let part = |part: &str| format!("layers.0.self_attn.q_proj._weight_{part}");
     let found = complaint(cut(files("folder-bundle-4"), &part("zero_point"), 0));
     assert!(found.contains("q_proj._weight_zero_point` is missing"), "{found}");
@@ -105,7 +130,14 @@ fn forms_that_are_not_read_are_named() {
         assert!(found.contains(want), "{found:?} does not say {want:?}");
     };
     check("folder-awq", r#""version": "gemm""#, r#""version": "gemv""#, "quantization_config.version`: expected gemm");
-    check("folder-awq", r#""quant_method": "awq""#, r#""quant_method": "bitsandbytes""#, "found bitsandbytes");
+    check("folder-awq", r#""quant_method": "awq""#, r#""quant_method": "hqq""#, "found hqq");
+    check("folder-nvfp4-modelopt", "NVFP4", "W4A8_AWQ", "quantization_config.quant_algo`: expected FP8 or NVFP4");
+    check(
+        "folder-autoround-awq",
+        "auto_round:auto_awq",
+        "auto_round:llm_compressor",
+        "quantization_config.packing_format`: expected",
+    );
     check("folder-gptq-4", r#""bits": 4"#, r#""bits": 5"#, "quantization_config.bits`: expected 2, 3, 4, 8");
     check("folder-gptq-4", r#""group_size": 32"#, r#""group_size": 8"#, "expected scales for every group");
     check("folder-packed-4", "pack-quantized", "marlin-24", "quantization_config.format`: expected pack-quantized");

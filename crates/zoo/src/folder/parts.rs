@@ -30,11 +30,19 @@ pub(super) fn part<'a>(module: &str, part: &str, all: &'a Tensors) -> Result<&'a
 
 /// Reads exactly `want` floats.
 pub(super) fn numbers(name: &str, stored: &Stored, want: usize) -> Result<Numbers> {
-    let dtype = dtype(stored.dtype).filter(|dtype| matches!(dtype, DType::F16 | DType::BF16 | DType::F32));
+    let dtype = match stored.dtype {
+        Dtype::F8_E8M0 => Some(DType::U8),
+        other => dtype(other).filter(|dtype| matches!(dtype, DType::F16 | DType::BF16 | DType::F32)),
+    };
     match dtype {
         Some(dtype) if stored.count() == want => Ok(Numbers { dtype, bytes: stored.bytes.clone() }),
         _ => Err(Error::tensor(name, format!("{want} floats"), format!("{:?} of shape {:?}", stored.dtype, stored.shape))),
     }
+}
+
+/// Reads the only float of a tensor.
+pub(super) fn one_float(name: &str, stored: &Stored) -> Result<f32> {
+    Ok(numbers(name, stored, 1)?.get(0))
 }
 
 /// Reads exactly `want` words of 32 bits.

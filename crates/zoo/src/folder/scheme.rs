@@ -3,7 +3,7 @@
 use safetensors::Dtype;
 
 use super::{
-    Stored, compressed, fp4, fp8, gptq,
+    Stored, bitsandbytes, compressed, fp4, fp8, gptq,
     mlx::Packing,
     parts::Tensors,
     torchao::{self, BUNDLED},
@@ -11,7 +11,18 @@ use super::{
 use crate::{CheckpointTensor, Error, Result, fields::Fields};
 
 /// Supported methods, for messages.
-const METHODS: &str = "fp8, gptq, awq, compressed-tensors, mxfp4 or MLX's own";
+const METHODS: &str = "fp8, fbgemm_fp8, gptq, awq, auto-round, compressed-tensors, modelopt, bitsandbytes, mxfp4 or MLX's own";
+
+/// Supported formats of compressed-tensors. The parts of a tensor tell its format.
+const FORMATS: [&str; 7] = [
+    "pack-quantized",
+    "float-quantized",
+    "int-quantized",
+    "naive-quantized",
+    "nvfp4-pack-quantized",
+    "mxfp4-pack-quantized",
+    "mixed-precision",
+];
 
 /// A quantization scheme.
 pub(super) enum Scheme<'a> {
@@ -21,18 +32,17 @@ pub(super) enum Scheme<'a> {
     Fp8 {
         block: Option<[usize; 2]>,
     },
-    /// Zero points are stored minus `stored_less`. `group` inputs share a scale, or all inputs if
-    /// `None`.
-    Gptq {
-        bits: usize,
-        stored_less: u32,
-        group: Option<usize>,
-    },
+    Gptq(gptq::Settings),
     Awq,
-    /// Possible numbers of inputs that share a scale, if not all inputs do.
+    /// `groups` are possible numbers of inputs that share a scale, if not all inputs do. `block` is
+    /// the block of 8-bit floats that shares one.
     CompressedTensors {
         groups: Vec<usize>,
+        block: Option<[usize; 2]>,
     },
+    /// 8-bit floats and NVFP4 of NVIDIA's ModelOpt.
+    ModelOpt,
+    BitsAndBytes,
     /// gpt-oss's experts.
     Mxfp4,
     /// ExecuTorch's bundles of torchao tensors. Their names lack `model.`.
@@ -40,12 +50,23 @@ pub(super) enum Scheme<'a> {
 }
 
 impl<'a> Scheme<'a> {
-    /// Reads the config's quantization entry.
+    /// Reads the quantization entry of the config, or of its language model. `modelopt` is the
+    /// separate file of ModelOpt.
     ///
     /// # Errors
     /// [`Error::Key`] for an unsupported method or variant.
-    pub(super) fn new(f: &Fields<'a>) -> Result<Scheme<'a>> {
-        let Some(config) = f.child("quantization_config")? else { return Ok(Scheme::Mlx(Packing::new(f)?)) };
+    pub(super) fn new(f: &Fields<'a>, modelopt: Option<&Fields<'a>>) -> Result<Scheme<'a>> {
+        let entry = |f: &Fields<'a>| f.child("quantization_config");
+        let own = match (entry(f)?, f.child("text_config")?) {
+            (None, Some(text)) => entry(&text)?,
+            (own, _) => own,
+        };
+        let Some(config) = own else {
+            return match modelopt.map(|file| file.child("quantization")).transpose()?.flatten() {
+                Some(config) => Scheme::modelopt(&config),
+                None => Ok(Scheme::Mlx(Packing::new(f)?)),
+            };
+        };
         let only = |key: &str, known: &[&str]| match config.text(key)? {
             Some(found) if !known.contains(&found) => Err(config.error(key, known.join(" or "))),
             _ => Ok(()),
@@ -54,23 +75,25 @@ impl<'a> Scheme<'a> {
             None => Ok(Scheme::Mlx(Packing::new(f)?)),
             Some("fp8") => {
                 only("fmt", &["e4m3", "float8_e4m3fn"])?;
-                let block = config.ints("weight_block_size")?;
-                let block: Vec<usize> = block.iter().filter_map(|&n| usize::try_from(n).ok().filter(|&n| n > 0)).collect();
-                match block[..] {
-                    [rows, cols] => Ok(Scheme::Fp8 { block: Some([rows, cols]) }),
-                    [] => Ok(Scheme::Fp8 { block: None }),
-                    _ => Err(config.error("weight_block_size", "rows and columns of a block")),
-                }
+                Ok(Scheme::Fp8 { block: block(&config, "weight_block_size")? })
             }
+            Some("fbgemm_fp8") => Ok(Scheme::Fp8 { block: None }),
             Some("gptq") => {
                 only("checkpoint_format", &["gptq", "gptq_v2"])?;
-                if config.child("dynamic")?.is_some_and(|dynamic| !dynamic.is_empty()) {
-                    return Err(config.error("dynamic", "the same settings for all modules"));
-                }
+                let varies = config.child("dynamic")?.is_some_and(|dynamic| !dynamic.is_empty());
                 let stored_less = u32::from(config.text("checkpoint_format")? != Some("gptq_v2"));
-                let group =
-                    config.ints("group_size")?.first().and_then(|&size| usize::try_from(size).ok()).filter(|&size| size > 0);
-                Ok(Scheme::Gptq { bits: bits(&config, "bits", &[2, 3, 4, 8])?, stored_less, group })
+                Scheme::gptq(&config, stored_less, varies)
+            }
+            Some("auto-round" | "intel/auto-round") => {
+                only("packing_format", &["auto_round:auto_gptq", "auto_round:auto_awq", "auto_round:gptq", "auto_round:awq"])?;
+                let varies = config.child("extra_config")?.is_some_and(|extra| !extra.is_empty());
+                match config.text("packing_format")? {
+                    Some(form) if form.ends_with("awq") => {
+                        bits(&config, "bits", &[4])?;
+                        Ok(Scheme::Awq)
+                    }
+                    _ => Scheme::gptq(&config, 1, varies),
+                }
             }
             Some("awq") => {
                 only("version", &["gemm", "GEMM"])?;
@@ -78,14 +101,44 @@ impl<'a> Scheme<'a> {
                 Ok(Scheme::Awq)
             }
             Some("compressed-tensors") => {
-                only("format", &["pack-quantized", "float-quantized", "int-quantized", "naive-quantized"])?;
-                let groups = config.get("config_groups").and_then(|groups| groups.as_object()).into_iter().flatten();
-                let size = |group: &serde_json::Value| usize::try_from(group["weights"]["group_size"].as_u64()?).ok();
-                Ok(Scheme::CompressedTensors { groups: groups.filter_map(|(_, group)| size(group)).collect() })
+                only("format", &FORMATS)?;
+                let mut found = Scheme::CompressedTensors { groups: Vec::new(), block: None };
+                for (_, group) in config.get("config_groups").and_then(|groups| groups.as_object()).into_iter().flatten() {
+                    found.add_group(&config, group)?;
+                }
+                Ok(found)
             }
+            Some("modelopt") => Scheme::modelopt(&config),
+            Some("bitsandbytes") => Ok(Scheme::BitsAndBytes),
             Some("mxfp4") => Ok(Scheme::Mxfp4),
             Some(method) => Err(Error::key("quantization_config.quant_method", METHODS, method)),
         }
+    }
+
+    fn gptq(config: &Fields<'_>, stored_less: u32, varies: bool) -> Result<Scheme<'a>> {
+        let group = config.ints("group_size")?.first().and_then(|&size| usize::try_from(size).ok()).filter(|&size| size > 0);
+        let bits = bits(config, "bits", &gptq::BITS)?;
+        Ok(Scheme::Gptq(gptq::Settings { bits, stored_less, group, varies }))
+    }
+
+    fn modelopt(config: &Fields<'_>) -> Result<Scheme<'a>> {
+        match config.text("quant_algo")? {
+            Some("FP8" | "NVFP4" | "MIXED_PRECISION") => Ok(Scheme::ModelOpt),
+            _ => Err(config.error("quant_algo", "FP8 or NVFP4")),
+        }
+    }
+
+    /// Adds the settings of a group of modules of compressed-tensors.
+    fn add_group(&mut self, config: &Fields<'_>, group: &serde_json::Value) -> Result<()> {
+        let Scheme::CompressedTensors { groups, block } = self else { return Ok(()) };
+        if group["format"].as_str().is_some_and(|format| !FORMATS.contains(&format)) {
+            return Err(config.error("config_groups", FORMATS.join(" or ")));
+        }
+        let size = |value: &serde_json::Value| value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0);
+        groups.extend(size(&group["weights"]["group_size"]));
+        let sides = &group["weights"]["block_structure"];
+        *block = block.or(size(&sides[0]).zip(size(&sides[1])).map(|(rows, cols)| [rows, cols]));
+        Ok(())
     }
 
     /// The quantized tensor that starts at a stored tensor, with its name. `None` if there is none.
@@ -98,18 +151,30 @@ impl<'a> Scheme<'a> {
             (Scheme::Mlx(packing), Some((module, "weight"))) if lead.dtype == Dtype::U32 => {
                 weight(module, packing.source(module, lead, all)?)
             }
-            (Scheme::Fp8 { .. } | Scheme::CompressedTensors { .. }, Some((module, "weight"))) if lead.dtype == Dtype::F8_E4M3 => {
+            (Scheme::Fp8 { .. } | Scheme::CompressedTensors { .. } | Scheme::ModelOpt, Some((module, "weight")))
+                if lead.dtype == Dtype::F8_E4M3 =>
+            {
                 weight(module, fp8::small_floats(module, lead, all, self.block())?)
             }
             (Scheme::CompressedTensors { .. }, Some((module, "weight"))) if lead.dtype == Dtype::I8 => {
                 weight(module, compressed::bytes(module, lead, all)?)
             }
-            (Scheme::CompressedTensors { groups }, Some((module, "weight_packed"))) => {
+            (Scheme::CompressedTensors { .. }, Some((module, "weight_packed"))) if lead.dtype == Dtype::U8 => {
+                weight(module, fp4::compressed(module, lead, all)?)
+            }
+            (Scheme::CompressedTensors { groups, .. }, Some((module, "weight_packed"))) => {
                 weight(module, compressed::packed(module, lead, all, groups)?)
             }
-            (&Scheme::Gptq { bits, stored_less, group }, Some((module, "qweight"))) => {
-                weight(module, gptq::gptq(module, lead, all, (bits, stored_less, group))?)
+            (Scheme::ModelOpt, Some((module, "weight"))) if lead.dtype == Dtype::U8 => {
+                weight(module, fp4::modelopt(module, lead, all)?)
             }
+            (Scheme::BitsAndBytes, Some((module, "weight"))) if lead.dtype == Dtype::U8 => {
+                Ok(bitsandbytes::four_bits(module, lead, all)?.map(|tensor| (format!("{module}.weight"), tensor)))
+            }
+            (Scheme::BitsAndBytes, Some((module, "weight"))) if lead.dtype == Dtype::I8 => {
+                weight(module, bitsandbytes::eight_bits(module, lead, all)?)
+            }
+            (Scheme::Gptq(settings), Some((module, "qweight"))) => weight(module, gptq::gptq(module, lead, all, settings)?),
             (Scheme::Awq, Some((module, "qweight"))) => weight(module, gptq::awq(module, lead, all)?),
             (Scheme::Bundle, _) => match name.strip_suffix(BUNDLED) {
                 Some(module) => weight(module, torchao::bundled(module, lead, all)?),
@@ -125,7 +190,21 @@ impl<'a> Scheme<'a> {
 
     /// Rows and columns that share a scale, if the config states them.
     fn block(&self) -> Option<[usize; 2]> {
-        if let Scheme::Fp8 { block } = self { *block } else { None }
+        match self {
+            Scheme::Fp8 { block } | Scheme::CompressedTensors { block, .. } => *block,
+            _ => None,
+        }
+    }
+}
+
+/// Rows and columns of a block, under a key.
+fn block(config: &Fields<'_>, key: &str) -> Result<Option<[usize; 2]>> {
+    let block = config.ints(key)?;
+    let block: Vec<usize> = block.iter().filter_map(|&n| usize::try_from(n).ok().filter(|&n| n > 0)).collect();
+    match block[..] {
+        [rows, cols] => Ok(Some([rows, cols])),
+        [] => Ok(None),
+        _ => Err(config.error(key, "rows and columns of a block")),
     }
 }
 
