@@ -17,6 +17,7 @@ mod interrupt;
 mod kv_cache;
 mod language_model;
 pub mod library;
+mod lora;
 mod memory;
 mod microphone;
 mod mlx;

@@ -17,6 +17,7 @@ use flambeau::{
     zoo,
 };
 
+use self::checkpoint::Weights;
 use crate::{
     commands::{compile::QuantizeArgs, export},
     count::positive,
@@ -24,6 +25,7 @@ use crate::{
     failure::{hint, usage},
     file_kind::{FileKind, LockArgs, WeightsArgs},
     hub::{Hub, ModelName},
+    lora::LoraArgs,
     tokenizer::{MODEL_FILES, TEXT_FILES},
 };
 
@@ -71,6 +73,9 @@ pub(crate) struct ExportArgs {
     kv_cache: Option<export::KvCache>,
 
     #[command(flatten)]
+    lora: LoraArgs,
+
+    #[command(flatten)]
     quantize: QuantizeArgs,
 
     /// Folder that keeps exported programs; by default flambeau/models in the user's cache folder
@@ -80,6 +85,9 @@ pub(crate) struct ExportArgs {
 
 /// Description of the default quantization of floats.
 const FOUR_BITS: &str = "weights in 4 bits, embeddings in 8 (--qlinear none keeps floats)";
+
+/// Description of 4-bit floats, which programs do not have.
+const SMALL_FLOATS: &str = "weights of 4-bit floats as floats (--qlinear 4w quantizes them again)";
 
 /// Kind of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -230,6 +238,7 @@ impl ModelArgs {
             (export.dtype.is_some(), "--dtype"),
             (export.max_seq_len.is_some(), "--max-seq-len"),
             (export.kv_cache.is_some(), "--kv-cache"),
+            (!export.lora.is_empty(), "--lora"),
         ];
         let given = given.into_iter().find_map(|(given, flag)| given.then_some(flag));
         match given.or(export.quantize.given()) {
@@ -255,7 +264,7 @@ impl ModelArgs {
         }
         let folder = self.export.cache_dir.clone().map_or_else(|| environment::cache("models"), Ok)?;
         let tokenizer = if self.given.tokenizer { export::Carried::Nothing } else { export::Carried::Own };
-        let settings = format!("{options:?} {quantize:?} {tokenizer:?}");
+        let settings = format!("{options:?} {quantize:?} {tokenizer:?}{}", self.export.lora.state()?);
         let key = checkpoint::Key::new(checkpoint, &settings)?;
         let target = folder.join(key.file_name());
         if target.is_file() {
@@ -269,7 +278,8 @@ impl ModelArgs {
             return Ok(target);
         }
         let start = Instant::now();
-        let opened = opened.map_or_else(|| export::open_path(checkpoint), Ok)?;
+        let mut opened = opened.map_or_else(|| export::open_path(checkpoint), Ok)?;
+        self.export.lora.merge(&mut opened)?;
         self.check_kind(Kind::of_checkpoint(&opened), wanted)?;
         if kind == Kind::Language && !self.given.tokenizer {
             check_tokenizer(&opened, checkpoint)?;
@@ -294,10 +304,11 @@ impl ModelArgs {
         if kind != Kind::Language {
             return Ok((compile::Options::default(), "weights as they are"));
         }
-        if checkpoint::is_quantized(checkpoint)? {
-            return Ok((compile::Options::default(), "with the bits that it has"));
-        }
-        Ok((QuantizeArgs::four_bits().options()?, FOUR_BITS))
+        Ok(match checkpoint::weights(checkpoint)? {
+            Weights::Floats => (QuantizeArgs::four_bits().options()?, FOUR_BITS),
+            Weights::Codes => (compile::Options::default(), "with the bits that it has"),
+            Weights::SmallFloats => (compile::Options::default(), SMALL_FLOATS),
+        })
     }
 }
 

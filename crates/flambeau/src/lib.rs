@@ -278,8 +278,8 @@ pub mod compile {
 #[cfg(feature = "zoo")]
 pub mod zoo {
     pub use flambeau_zoo::{
-        Checkpoint, Error, Family, KvCache, Logits, MethodConstant, Model, Options, ScalePrecision, TokenizerSource, build,
-        families, gguf, parse_json,
+        Adapter, Checkpoint, Error, Family, KvCache, Logits, MethodConstant, Model, Options, ScalePrecision, TokenizerSource,
+        build, families, gguf, parse_json,
     };
 
     use crate::{compile, engine::Engine, wire::pte::EValue};

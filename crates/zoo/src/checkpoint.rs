@@ -202,6 +202,26 @@ impl Checkpoint {
         matches!(self.architecture, Architecture::Encoder(_))
     }
 
+    /// The program's name of a tensor that has another name in the file.
+    pub(crate) fn name_by_stored(&self, stored: &str) -> Option<String> {
+        self.stored_names.iter().find(|(_, name)| *name == stored).map(|(name, _)| name.clone())
+    }
+
+    /// Whether this tensor is both the embedding and the head.
+    pub(crate) fn is_tied(&self, name: &str) -> bool {
+        let is_tied = match &self.architecture {
+            Architecture::Decoder(config) => config.tied,
+            Architecture::Voxtral(config) => config.text.tied,
+            _ => None,
+        };
+        is_tied == Some(true) && [EMBEDDING, HEAD].contains(&name)
+    }
+
+    /// Replaces a tensor.
+    pub(crate) fn replace(&mut self, name: String, tensor: CheckpointTensor) {
+        self.tensors.insert(name, tensor);
+    }
+
     /// All tensors.
     pub(crate) fn tensors(&self) -> &IndexMap<String, CheckpointTensor> {
         &self.tensors

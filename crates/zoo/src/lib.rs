@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod block;
 mod builder;
 mod checkpoint;
@@ -34,6 +35,7 @@ mod writer;
 pub mod gguf;
 pub mod limits;
 
+pub use adapter::Adapter;
 pub use checkpoint::{Checkpoint, TokenizerSource};
 pub use error::Error;
 pub use family::{Family, families};

@@ -1,5 +1,6 @@
 //! Stored tensors of a checkpoint, and their conversion to weights of programs.
 
+mod floats;
 mod weights;
 
 use std::sync::Arc;

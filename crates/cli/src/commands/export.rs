@@ -23,6 +23,7 @@ use crate::{
     file_kind::{self, FileKind},
     files,
     hub::{Hub, ModelName},
+    lora::LoraArgs,
     memory, outputs,
     tokenizer::{self, MODEL_FILES, TEXT_FILES},
 };
@@ -36,7 +37,8 @@ const CTRANSLATE2: &str = "model.bin";
 /// The program carries the tokenizer, so that `flambeau generate` needs nothing else.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  flambeau export ./SmolLM2-135M-Instruct -o smollm2.pte --qlinear 4w --qembedding 8w\n  \
-    flambeau export model-Q4_1.gguf -o model.pte")]
+    flambeau export model-Q4_1.gguf -o model.pte\n  \
+    flambeau export ./Llama-3.2-1B --lora ./style --lora ./facts:0.5 -o tuned.pte")]
 pub(crate) struct Args {
     /// Model folder, GGUF file, .nemo file of a Parakeet, whisper.cpp's ggml file, or name of a
     /// model in the local Hugging Face cache
@@ -75,6 +77,9 @@ pub(crate) struct Args {
     all_logits: bool,
 
     #[command(flatten)]
+    lora: LoraArgs,
+
+    #[command(flatten)]
     quantize: QuantizeArgs,
 
     #[command(flatten)]
@@ -111,9 +116,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         kv_cache: args.kv_cache.into(),
         ..zoo::Options::default()
     };
-    outputs::check(&[&args.output], [Path::new(&args.model)])?;
+    outputs::check(&[&args.output], [Path::new(&args.model)].into_iter().chain(args.lora.paths()))?;
     files::check_writable(&args.output)?;
-    let checkpoint = open(&args.model)?;
+    let mut checkpoint = open(&args.model)?;
+    args.lora.merge(&mut checkpoint)?;
     note_unused(&checkpoint);
     let options = with_context(&checkpoint, options);
     let tokenizer = args.tokenizer.as_deref().map_or(Carried::Own, Carried::Given);

@@ -79,31 +79,59 @@ fn digest(parts: &[&[u8]]) -> String {
     text[..DIGITS].to_owned()
 }
 
-/// Whether any weight has fewer bits than a float, by the folder's config or the file's types.
-pub(super) fn is_quantized(checkpoint: &Path) -> Result<bool> {
+/// Stored form of a checkpoint's weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Weights {
+    /// Floats of at least 8 bits.
+    Floats,
+    /// Codes that a program keeps.
+    Codes,
+    /// Floats of 4 bits, which a program has as wider floats.
+    SmallFloats,
+}
+
+impl Weights {
+    /// The form that a quantization config states.
+    fn of_config(config: &Json) -> Weights {
+        let is = |key: &str, value: &str| config[key] == value;
+        // Floats of 8 bits become floats of 16.
+        let is_float = ["fp8", "fbgemm_fp8"].iter().any(|method| is("quant_method", method))
+            || is("format", "float-quantized")
+            || is("quant_method", "modelopt") && is("quant_algo", "FP8");
+        let is_small = is("quant_method", "modelopt") || is("format", "nvfp4-pack-quantized") || config["load_in_4bit"] == true;
+        match config {
+            Json::Object(_) if is_float => Weights::Floats,
+            Json::Object(_) if is_small => Weights::SmallFloats,
+            Json::Object(_) => Weights::Codes,
+            _ => Weights::Floats,
+        }
+    }
+}
+
+/// The stored form, by the folder's config or the file's types.
+pub(super) fn weights(checkpoint: &Path) -> Result<Weights> {
     if checkpoint.is_dir() {
         let config = checkpoint.join("config.json");
         // Mistral's own folders have no codes.
         if !config.exists() && checkpoint.join("params.json").exists() {
-            return Ok(false);
+            return Ok(Weights::Floats);
         }
         let text = fs::read(&config).with_context(|| format!("cannot read {}", config.display()))?;
         let config = flambeau::zoo::parse_json(&text).with_context(|| format!("{} is no JSON", config.display()))?;
-        // Floats of 8 bits become such of 16.
-        let has_codes = |q: &Json| q.is_object() && q["quant_method"] != "fp8" && q["format"] != "float-quantized";
-        let states = |config: &Json| ["quantization", "quantization_config"].iter().any(|key| has_codes(&config[*key]));
-        return Ok(states(&config) || states(&config["text_config"]));
+        let stated =
+            [&config, &config["text_config"]].into_iter().flat_map(|own| [&own["quantization"], &own["quantization_config"]]);
+        return Ok(stated.map(Weights::of_config).find(|form| *form != Weights::Floats).unwrap_or(Weights::Floats));
     }
     if FileKind::of_file(checkpoint) == Some(FileKind::Nemo) {
-        return Ok(false);
+        return Ok(Weights::Floats);
     }
     for part in export::gguf_paths(checkpoint)? {
         let file = Gguf::parse(files::read(&part)?).with_context(|| part.display().to_string())?;
         if file.tensors.values().any(|tensor| !matches!(tensor.kind, TensorType::Plain(_))) {
-            return Ok(true);
+            return Ok(Weights::Codes);
         }
     }
-    Ok(false)
+    Ok(Weights::Floats)
 }
 
 #[cfg(test)]

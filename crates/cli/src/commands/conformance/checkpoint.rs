@@ -15,7 +15,7 @@ use flambeau::{
 use serde_json::Value as Json;
 
 use super::{Outcome, case::tensors};
-use crate::commands::export;
+use crate::{commands::export, lora};
 
 /// How many tokens a call takes.
 #[derive(Clone, Copy)]
@@ -130,9 +130,13 @@ fn program(model: &Path, positions: usize, longest: usize, engine: &Arc<dyn Engi
     program_with(model, &options, engine)
 }
 
-/// The program of a checkpoint in f32.
+/// The program of a checkpoint in f32, with the adapter next to it if there is one.
 pub(super) fn program_with(model: &Path, options: &zoo::Options, engine: &Arc<dyn Engine>) -> Result<Program> {
-    let checkpoint = export::open_path(model)?;
+    let mut checkpoint = export::open_path(model)?;
+    let adapter = ["adapter", "adapter.gguf"].map(|name| model.with_file_name(name)).into_iter().find(|path| path.exists());
+    if let Some(path) = adapter {
+        checkpoint.merge(&lora::read(&path)?, 1.0)?;
+    }
     let model = zoo::build(&checkpoint, &zoo::Options { dtype: Some(DType::F32), ..*options })?;
     let mut bytes = Vec::new();
     zoo::compile(&model, compile::Options::default(), &**engine)?.write(&mut bytes)?;
