@@ -29,6 +29,7 @@ mod profile;
 mod progress;
 mod read_ahead;
 mod recipe;
+mod reference;
 mod sampling;
 pub mod tensors;
 mod tokenizer;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap_mangen::Man;
 
-use crate::{failure::usage, files};
+use crate::{failure::usage, files, reference};
 
 /// Print the manual page of flambeau, or of one of its commands, in the format of man(1)
 #[derive(Debug, clap::Args)]
@@ -14,9 +14,17 @@ pub(crate) struct Args {
     /// Command whose page to print; without it, the page of flambeau itself
     #[arg(value_name = "COMMAND")]
     name: Option<String>,
+
+    /// Print the help of all commands as one Markdown page
+    #[arg(long, conflicts_with = "name")]
+    markdown: bool,
 }
 
 pub(crate) fn run(args: &Args, mut command: clap::Command) -> Result<ExitCode> {
+    if args.markdown {
+        files::print_bytes(reference::markdown(command).as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     command.build();
     let page = match &args.name {
         None => command,
