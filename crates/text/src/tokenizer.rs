@@ -200,6 +200,12 @@ impl Tokenizer {
         self.shared.is_special(id)
     }
 
+    /// Ids and texts of all tokens that `skip_special` leaves out.
+    pub fn control_tokens(&self) -> impl Iterator<Item = (u32, String)> {
+        let ids = (0..self.vocab_size() as u32).filter(|&id| self.is_special(id));
+        ids.filter_map(|id| Some((id, self.id_to_token(id)?))).filter(|(_, text)| !text.is_empty())
+    }
+
     /// The special tokens by role.
     pub fn special(&self) -> &SpecialTokens {
         &self.special

@@ -106,6 +106,26 @@ fn a_multimodal_folder_says_what_is_not_used() {
 }
 
 #[test]
+fn control_tokens_mark_thoughts() {
+    let dir = tempfile::tempdir().unwrap();
+    let (program, tokenizer) = flambeau_testcases::script(&["[THINK]", "hm", "[/THINK]", "yes"], 64, true);
+    let mut tokenizer: Json = serde_json::from_slice(&tokenizer).unwrap();
+    for word in ["[THINK]", "[/THINK]"] {
+        let mut token = tokenizer["added_tokens"][0].clone();
+        (token["content"], token["id"]) = (word.into(), tokenizer["model"]["vocab"][word].clone());
+        tokenizer["added_tokens"].as_array_mut().unwrap().push(token);
+    }
+    let config = json!({ "chat_template": "{% for m in messages %}{{ m.content }} {% endfor %}" });
+    let (tokenizer, config) = (tokenizer.to_string().into(), config.to_string().into());
+    for (name, file) in [("model.pte", program), ("tokenizer.json", tokenizer), ("tokenizer_config.json", config)] {
+        std::fs::write(dir.path().join(name), file).unwrap();
+    }
+    let done = talk(dir.path(), "model.pte", &[], &["well?"]);
+    assert_eq!(done.stdout, "yes\n", "{}", done.stderr);
+    assert!(done.stderr.contains("hm"), "{}", done.stderr);
+}
+
+#[test]
 fn generation_follows_what_the_makers_advise() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("model")).unwrap();

@@ -19,9 +19,7 @@ pub(crate) struct ControlTokens(Vec<(String, u32)>);
 impl ControlTokens {
     /// All control tokens of a tokenizer.
     pub(crate) fn of(tokenizer: &Tokenizer) -> ControlTokens {
-        let ids = (0..tokenizer.vocab_size() as u32).filter(|&id| tokenizer.is_special(id));
-        let named = ids.filter_map(|id| Some((tokenizer.id_to_token(id)?, id)));
-        ControlTokens(named.filter(|(text, _)| !text.is_empty()).collect())
+        ControlTokens(tokenizer.control_tokens().map(|(id, text)| (text, id)).collect())
     }
 
     /// Ids of the tokens in any of some texts.

@@ -29,6 +29,8 @@ pub(super) struct Talk<'a> {
     tokenizer: Tokenizer,
     template: ChatTemplate,
     stop_ids: Vec<u32>,
+    /// Control tokens that mark thoughts.
+    kept_ids: Vec<u32>,
     sampling: SamplingParams,
     /// When the conversation began: a prompt that told another time would not begin as the last one
     /// did.
@@ -39,10 +41,12 @@ impl<'a> Talk<'a> {
     pub(super) fn new(args: &'a Args, loaded: Loaded, sampling: SamplingParams) -> Result<Talk<'a>> {
         let template = loaded.text.template.context("the chat template")?.context("the tokenizer has no chat template");
         let template = template.map_err(|e| hint(e, "`flambeau generate --raw` continues text with a model without one"))?;
+        let stop_ids = loaded.model.metadata().eos.clone();
         Ok(Talk {
             args,
             conversation: Conversation::new(args.system.as_deref()),
-            stop_ids: loaded.model.metadata().eos.clone(),
+            kept_ids: kept_ids(&loaded.text.tokenizer, &stop_ids),
+            stop_ids,
             session: Session::new(loaded.model.sequence()?),
             tokenizer: loaded.text.tokenizer,
             template,
@@ -109,6 +113,7 @@ impl<'a> Talk<'a> {
             sampling: self.sampling.clone(),
             stop: self.args.stop.clone(),
             stop_ids: self.stop_ids.clone(),
+            kept_ids: self.kept_ids.clone(),
             prompt_lookup: self.args.draft.looks_up(),
             ..Request::default()
         };
@@ -128,4 +133,12 @@ impl<'a> Talk<'a> {
             other => other.into(),
         })
     }
+}
+
+/// Control tokens that mark thoughts. Tokens that end an answer stay out of its text.
+fn kept_ids(tokenizer: &Tokenizer, stop_ids: &[u32]) -> Vec<u32> {
+    let is_marker = |text: &str| ThinkingSplitter::marker_texts().any(|marker| marker.contains(text));
+    let ends = |id: &u32| stop_ids.contains(id) || tokenizer.is_eos(*id);
+    let markers = tokenizer.control_tokens().filter(|(_, text)| is_marker(text));
+    markers.map(|(id, _)| id).filter(|id| !ends(id)).collect()
 }
