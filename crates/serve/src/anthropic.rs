@@ -1,7 +1,11 @@
 //! `/v1/messages`, Anthropic's form of a conversation. Requests are brought into OpenAI's form and
 //! read as such.
 
+mod blocks;
 mod request;
+mod tools;
+
+use std::time::Duration;
 
 use axum::{
     http::StatusCode,
@@ -9,13 +13,14 @@ use axum::{
 };
 use serde_json::{Value as Json, json};
 
-pub(crate) use self::request::to_openai;
+pub(crate) use self::request::{Wishes, to_count, to_openai};
 use crate::{
     answer::{Choice, Delta, Finish, id},
     error::{ApiError, Result},
     model::Handle,
     openai::chat::ChatRequest,
     reply::{self, Events, Frames, Whole},
+    time::rfc3339,
     worker::JobUpdate,
 };
 
@@ -41,11 +46,35 @@ pub(crate) fn refuse(error: ApiError) -> Response {
     Response::from_parts(head, body)
 }
 
+/// A header that clients of this form send.
+pub(crate) const VERSION: &str = "anthropic-version";
+
+/// An entry of `/v1/models` in Anthropic's form.
+pub(crate) fn model(entry: &Json) -> Json {
+    let created = Duration::from_secs(entry["created"].as_u64().unwrap_or_default());
+    json!({
+        "type": "model",
+        "id": entry["id"],
+        "display_name": entry["id"],
+        "created_at": rfc3339(created),
+        "lifecycle": "active",
+        "max_input_tokens": entry["context_length"],
+    })
+}
+
+/// `/v1/models` in Anthropic's form.
+pub(crate) fn models(entries: &Json) -> Json {
+    let list: Vec<Json> = entries.as_array().into_iter().flatten().map(model).collect();
+    let [first, last] = [list.first(), list.last()].map(|entry| entry.map(|entry| entry["id"].clone()));
+    json!({ "data": list, "has_more": false, "first_id": first, "last_id": last })
+}
+
 /// The answer to a request, as it comes.
 #[derive(Debug)]
 pub(crate) struct MessageAnswer {
     id: String,
     model: Handle,
+    wishes: Wishes,
     choice: Choice,
     stops: Vec<String>,
     prompt_tokens: usize,
@@ -54,6 +83,9 @@ pub(crate) struct MessageAnswer {
     blocks: Vec<Block>,
     is_open: bool,
 }
+
+/// Stands for the signature of thoughts, which clients want not to be empty. Nothing checks it.
+const SIGNATURE: &str = "unsigned";
 
 /// A block of content.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +99,10 @@ impl Block {
     /// The block as it begins, or as it is at its end.
     fn to_json(&self, is_whole: bool) -> Json {
         match self {
-            Block::Thinking(text) => json!({ "type": "thinking", "thinking": if is_whole { text } else { "" }, "signature": "" }),
+            Block::Thinking(text) => {
+                let (text, signature) = if is_whole { (text.as_str(), SIGNATURE) } else { ("", "") };
+                json!({ "type": "thinking", "thinking": text, "signature": signature })
+            }
             Block::Text(text) => json!({ "type": "text", "text": if is_whole { text } else { "" } }),
             Block::Call { id, name, arguments } => {
                 // Arguments that stop early are no JSON.
@@ -79,9 +114,10 @@ impl Block {
 }
 
 impl MessageAnswer {
-    pub(crate) fn new(request: &ChatRequest, model: Handle, prompt: &str, prompt_tokens: usize) -> MessageAnswer {
+    pub(crate) fn new(request: &ChatRequest, model: Handle, prompt: &str, prompt_tokens: usize, wishes: Wishes) -> MessageAnswer {
         MessageAnswer {
             id: id("msg_"),
+            wishes,
             choice: Choice::new(request.reader(prompt)),
             stops: request.params.stop.clone(),
             prompt_tokens,
@@ -93,7 +129,7 @@ impl MessageAnswer {
     }
 
     fn head(&self) -> Json {
-        json!({
+        let mut head = json!({
             "id": self.id,
             "type": "message",
             "role": "assistant",
@@ -102,7 +138,11 @@ impl MessageAnswer {
             "stop_reason": null,
             "stop_sequence": null,
             "usage": self.usage(),
-        })
+        });
+        if self.wishes.lists_edits {
+            head["context_management"] = json!({ "applied_edits": [] });
+        }
+        head
     }
 
     fn usage(&self) -> Json {
@@ -111,6 +151,7 @@ impl MessageAnswer {
             "cache_read_input_tokens": self.choice.cached,
             "cache_creation_input_tokens": 0,
             "output_tokens": self.choice.tokens,
+            "service_tier": "standard",
         })
     }
 
@@ -142,6 +183,11 @@ impl MessageAnswer {
 
     fn close(&mut self, frames: &mut Frames) {
         if std::mem::take(&mut self.is_open) {
+            if let Some(Block::Thinking(_)) = self.blocks.last() {
+                let delta = json!({ "type": "signature_delta", "signature": SIGNATURE });
+                frames
+                    .event("content_block_delta", &json!({ "type": "content_block_delta", "index": self.index(), "delta": delta }));
+            }
             frames.event("content_block_stop", &json!({ "type": "content_block_stop", "index": self.index() }));
         }
     }
@@ -158,6 +204,7 @@ impl MessageAnswer {
             (Delta::Arguments { .. }, _) => {}
         }
         let told = match (delta, self.blocks.last_mut()) {
+            (Delta::Thinking(_), Some(Block::Thinking(_))) if self.wishes.omits_thoughts => return,
             (Delta::Thinking(text), Some(Block::Thinking(all))) => {
                 all.push_str(&text);
                 json!({ "type": "thinking_delta", "thinking": text })

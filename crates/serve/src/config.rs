@@ -18,6 +18,11 @@ pub struct Config {
     pub metrics: bool,
     /// Whether `/` is a page to chat on.
     pub page: bool,
+    /// Whether tools that nothing here runs, such as a search of the web, are left out of requests
+    /// instead of being refused.
+    pub drop_hosted_tools: bool,
+    /// Memory for responses that later requests continue, in bytes of JSON; 0 keeps none.
+    pub response_bytes: usize,
     /// Largest request body in bytes.
     pub body_bytes: usize,
     /// Largest recording in bytes.
@@ -62,6 +67,8 @@ impl Default for Config {
             origins: Vec::new(),
             metrics: false,
             page: true,
+            drop_hosted_tools: false,
+            response_bytes: 64 << 20,
             body_bytes: 16 << 20,
             upload_bytes: 512 << 20,
             connections: 1024,

@@ -27,6 +27,12 @@ impl ApiError {
         ApiError { status, kind, code, param: None, message: message.into() }
     }
 
+    /// The same error of a field inside the field `outer`.
+    pub(crate) fn inside(mut self, outer: &str) -> ApiError {
+        self.param = self.param.map(|name| format!("{outer}.{name}"));
+        self
+    }
+
     /// The request is wrong as a whole.
     pub(crate) fn invalid(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", None, message)
@@ -41,6 +47,12 @@ impl ApiError {
     /// A field asks for what this server or this model cannot do.
     pub(crate) fn unsupported(param: &str, message: impl Into<String>) -> ApiError {
         let error = ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", Some("unsupported_parameter"), message);
+        ApiError { param: Some(param.to_owned()), ..error }
+    }
+
+    /// A field has a value that cannot be served, for a reason with a code of its own.
+    pub(crate) fn coded(param: &str, code: &'static str, message: impl Into<String>) -> ApiError {
+        let error = ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", Some(code), message);
         ApiError { param: Some(param.to_owned()), ..error }
     }
 

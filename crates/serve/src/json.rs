@@ -100,6 +100,11 @@ impl Fields {
         Fields { map }
     }
 
+    /// A field that is read again later.
+    pub(crate) fn get(&self, name: &str) -> Option<&Json> {
+        self.map.get(name).filter(|value| !value.is_null())
+    }
+
     pub(crate) fn take(&mut self, name: &str) -> Option<Json> {
         self.map.shift_remove(name).filter(|value| !value.is_null())
     }

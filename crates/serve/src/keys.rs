@@ -2,10 +2,23 @@
 
 use std::{
     fmt,
-    sync::{Arc, PoisonError, RwLock},
+    hash::{BuildHasher, RandomState},
+    sync::{Arc, LazyLock, PoisonError, RwLock},
 };
 
 use subtle::{Choice, ConstantTimeEq};
+
+/// Identity of a client: its key, or the same for all where requests need no key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Caller(u64);
+
+impl Caller {
+    /// The bearer of a key. Its number tells nothing of the key.
+    pub(crate) fn new(key: &str) -> Caller {
+        static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        Caller(SECRET.hash_one(key))
+    }
+}
 
 /// Where keys are read again; the error says why they cannot.
 type Source = dyn Fn() -> Result<Vec<String>, String> + Send + Sync;
@@ -40,10 +53,15 @@ impl Keys {
         self.list.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether `given` is a valid key. Compares with all keys, each in constant time.
-    pub(crate) fn has(&self, given: &str) -> bool {
+    /// Who brings the key `given`; `None` if it is not valid. Compares with all keys, each in
+    /// constant time.
+    pub(crate) fn caller(&self, given: &str) -> Option<Caller> {
         let list = self.read();
-        list.is_empty() || bool::from(list.iter().fold(Choice::from(0), |any, key| any | key.as_bytes().ct_eq(given.as_bytes())))
+        if list.is_empty() {
+            return Some(Caller::default());
+        }
+        let is_known = list.iter().fold(Choice::from(0), |any, key| any | key.as_bytes().ct_eq(given.as_bytes()));
+        bool::from(is_known).then(|| Caller::new(given))
     }
 
     /// Reads the keys again. An unreadable source, or one without keys, leaves the old keys in
@@ -75,14 +93,17 @@ mod tests {
         let source = Arc::clone(&found);
         let keys = Keys::reloadable(vec!["old".into()], move || source.lock().unwrap().clone());
         let same = keys.clone();
-        assert!(same.has("old") && !same.has("new") && !same.has(""));
+        let has = |key: &str| same.caller(key).is_some();
+        assert!(has("old") && !has("new") && !has(""));
         keys.reload();
-        assert!(same.has("new") && !same.has("old"));
+        assert!(has("new") && !has("old"));
         for bad in [Ok(Vec::new()), Err("no file".to_owned())] {
             *found.lock().unwrap() = bad;
             keys.reload();
-            assert!(same.has("new") && !same.has(""));
+            assert!(has("new") && !has(""));
         }
-        assert!(Keys::default().has("anything") && !format!("{same:?}").contains("new"));
+        assert_eq!(Keys::default().caller("anything"), Some(Caller::default()));
+        assert_ne!(same.caller("new"), Some(Caller::default()));
+        assert!(!format!("{same:?}").contains("new"));
     }
 }

@@ -15,6 +15,7 @@ mod config;
 mod embeddings;
 mod error;
 mod extras;
+mod hosted;
 mod http;
 mod json;
 mod keys;
@@ -28,6 +29,7 @@ mod responses;
 mod routes;
 mod server;
 mod template;
+mod time;
 mod tools;
 mod worker;
 

@@ -6,6 +6,7 @@ pub(crate) mod completions;
 pub(crate) mod logprobs;
 pub(crate) mod messages;
 pub(crate) mod params;
+mod prompt;
 pub(crate) mod usage;
 
 /// Tells builds apart, as `seed` asks for.

@@ -1,25 +1,67 @@
 //! `/v1/responses`, OpenAI's later form of a conversation. Requests are brought into the form of
-//! chat completions and read as such. Nothing is kept from one response to the next: a request
-//! brings its whole conversation.
+//! chat completions and read as such. A request brings its whole conversation, or continues a
+//! response that is kept.
 
+mod item;
+mod items;
 mod request;
+mod routes;
+mod store;
+mod tools;
+
+use std::sync::Arc;
 
 use axum::response::Response;
 use serde_json::{Value as Json, json};
 
-pub(crate) use self::request::{Echo, to_chat};
+use self::{
+    item::{Item, Kind},
+    tools::{CallForm, custom_input},
+};
+pub(crate) use self::{
+    request::{Echo, to_chat},
+    routes::{cancel, delete, get, input_items},
+    store::ResponseStore,
+};
 use crate::{
     answer::{Choice, Delta, Finish, id},
     error::{ApiError, Result},
+    keys::Caller,
     model::{Handle, now},
     openai::chat::ChatRequest,
     reply::{self, Events, Frames, Whole},
     worker::JobUpdate,
 };
 
+/// Earlier responses that a caller may continue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Past<'a> {
+    pub(crate) store: &'a ResponseStore,
+    pub(crate) owner: Caller,
+}
+
+impl Past<'_> {
+    /// The items of a conversation up to a response.
+    fn conversation(&self, id: &str) -> Result<Vec<Json>> {
+        let missing = || {
+            let message = format!("the previous response {id:?} is not kept here");
+            ApiError::coded("previous_response_id", "previous_response_not_found", message)
+        };
+        self.store.conversation(self.owner, id).ok_or_else(missing)
+    }
+
+    /// The item that a reference names.
+    fn item(&self, param: &str, id: &Json) -> Result<Json> {
+        let found = id.as_str().and_then(|id| self.store.item(self.owner, id));
+        found.ok_or_else(|| ApiError::value(&format!("{param}.id"), format!("the item {id} is not kept here")))
+    }
+}
+
 /// The answer to a request, as it comes.
 #[derive(Debug)]
 pub(crate) struct ResponseAnswer {
+    store: Arc<ResponseStore>,
+    owner: Caller,
     id: String,
     created: u64,
     model: Handle,
@@ -33,49 +75,19 @@ pub(crate) struct ResponseAnswer {
     sequence: usize,
 }
 
-/// An item of the output.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Item {
-    id: String,
-    /// Thoughts, text or arguments.
-    text: String,
-    kind: Kind,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
-    Reasoning,
-    Message,
-    Call { call_id: String, name: String },
-}
-
-impl Item {
-    fn part(&self) -> Json {
-        json!({ "type": "output_text", "text": self.text, "annotations": [], "logprobs": [] })
-    }
-
-    fn to_json(&self, status: &str) -> Json {
-        let is_whole = status != "in_progress";
-        match &self.kind {
-            Kind::Reasoning => {
-                let content = if is_whole { json!([{ "type": "reasoning_text", "text": self.text }]) } else { json!([]) };
-                json!({ "id": self.id, "type": "reasoning", "summary": [], "content": content, "status": status })
-            }
-            Kind::Message => {
-                let content = if is_whole { json!([self.part()]) } else { json!([]) };
-                json!({ "id": self.id, "type": "message", "role": "assistant", "content": content, "status": status })
-            }
-            Kind::Call { call_id, name } => {
-                let text = &self.text;
-                json!({ "id": self.id, "type": "function_call", "call_id": call_id, "name": name, "arguments": text, "status": status })
-            }
-        }
-    }
-}
-
 impl ResponseAnswer {
-    pub(crate) fn new(request: &ChatRequest, model: Handle, prompt: &str, prompt_tokens: usize, echo: Echo) -> ResponseAnswer {
+    /// An answer that has not begun. The store keeps it for `owner` if the request asks for that.
+    pub(crate) fn new(
+        request: &ChatRequest,
+        model: Handle,
+        prompt: &str,
+        prompt_tokens: usize,
+        echo: Echo,
+        (store, owner): (Arc<ResponseStore>, Caller),
+    ) -> ResponseAnswer {
         ResponseAnswer {
+            store,
+            owner,
             id: id("resp_"),
             created: now(),
             echo,
@@ -111,23 +123,35 @@ impl ResponseAnswer {
         });
         let last = self.items.len().saturating_sub(1);
         let whole = |at: usize| if at == last { status } else { "completed" };
-        json!({
+        let mut response = json!({
             "id": self.id,
             "object": "response",
             "created_at": self.created,
+            "completed_at": self.choice.finish.map(|_| now()),
             "status": status,
+            "background": false,
             "error": null,
             "incomplete_details": incomplete,
-            "instructions": self.echo.instructions,
-            "metadata": self.echo.metadata,
             "model": self.model.name,
             "output": self.items.iter().enumerate().map(|(at, item)| item.to_json(whole(at))).collect::<Json>(),
-            "parallel_tool_calls": self.echo.parallel_tool_calls,
-            "tool_choice": self.echo.tool_choice,
-            "tools": self.echo.tools,
-            "store": false,
+            "previous_response_id": self.echo.previous,
+            "service_tier": "default",
+            "store": self.echo.input.is_some(),
             "usage": usage,
-        })
+        });
+        if let Some(response) = response.as_object_mut() {
+            response.extend(self.echo.fields.clone());
+        }
+        response
+    }
+
+    /// The whole response, which is kept if the request asks for that.
+    fn finish(&mut self) -> Json {
+        let response = self.to_json();
+        if let Some(input) = self.echo.input.take() {
+            self.store.put(self.owner, self.echo.previous.clone(), input, response.clone());
+        }
+        response
     }
 
     /// Writes an event with its number.
@@ -170,10 +194,16 @@ impl ResponseAnswer {
                 self.tell_of_item("response.output_text.done", json!({ "text": item.text, "logprobs": [] }), frames);
                 self.tell_of_item("response.content_part.done", json!({ "part": item.part() }), frames);
             }
-            Kind::Call { name, .. } => {
+            Kind::Call { name, form: CallForm::Function | CallForm::Grouped(_), .. } => {
                 let whole = json!({ "arguments": item.text, "name": name });
                 self.tell_of_item("response.function_call_arguments.done", whole, frames);
             }
+            Kind::Call { form: CallForm::Custom, .. } => {
+                let input = custom_input(&item.text);
+                self.tell_of_item("response.custom_tool_call_input.delta", json!({ "delta": input }), frames);
+                self.tell_of_item("response.custom_tool_call_input.done", json!({ "input": input }), frames);
+            }
+            Kind::Call { .. } => {}
         }
         let told = json!({ "output_index": self.items.len() - 1, "item": item.to_json(status) });
         self.tell("response.output_item.done", told, frames);
@@ -184,19 +214,13 @@ impl ResponseAnswer {
             Delta::Thinking(text) => (Kind::Reasoning, text),
             Delta::Content(text) => (Kind::Message, text),
             Delta::Call { id: call_id, name, .. } => {
-                let item = Item { id: id("fc_"), text: String::new(), kind: Kind::Call { call_id, name } };
-                return self.open(item, frames);
+                let form = self.echo.forms.of(&name);
+                return self.open(Item::new(Kind::Call { call_id, name, form }), frames);
             }
-            Delta::Arguments { text, .. } => {
-                if let Some(item) = self.items.last_mut() {
-                    item.text.push_str(&text);
-                }
-                return self.tell_of_item("response.function_call_arguments.delta", json!({ "delta": text }), frames);
-            }
+            Delta::Arguments { text, .. } => return self.add_arguments(text, frames),
         };
         if !self.is_open || self.items.last().is_none_or(|item| item.kind != kind) {
-            let prefix = if kind == Kind::Message { "msg_" } else { "rs_" };
-            self.open(Item { id: id(prefix), text: String::new(), kind: kind.clone() }, frames);
+            self.open(Item::new(kind.clone()), frames);
         }
         if let Some(item) = self.items.last_mut() {
             item.text.push_str(&text);
@@ -204,6 +228,15 @@ impl ResponseAnswer {
         match kind {
             Kind::Message => self.tell_of_item("response.output_text.delta", json!({ "delta": text, "logprobs": [] }), frames),
             _ => self.tell_of_item("response.reasoning_text.delta", json!({ "delta": text }), frames),
+        }
+    }
+
+    /// Adds to a call's arguments. Calls in other forms are told when they are whole.
+    fn add_arguments(&mut self, text: String, frames: &mut Frames) {
+        let Some(item) = self.items.last_mut() else { return };
+        item.text.push_str(&text);
+        if let Kind::Call { form: CallForm::Function | CallForm::Grouped(_), .. } = item.kind {
+            self.tell_of_item("response.function_call_arguments.delta", json!({ "delta": text }), frames);
         }
     }
 }
@@ -215,8 +248,8 @@ impl Whole for ResponseAnswer {
         self.update(update, &mut Frames::default())
     }
 
-    fn into_response(self) -> Response {
-        reply::json(&self.to_json())
+    fn into_response(mut self) -> Response {
+        reply::json(&self.finish())
     }
 }
 
@@ -244,10 +277,15 @@ impl Events for ResponseAnswer {
     fn end(&mut self, frames: &mut Frames) {
         let status = self.status();
         self.close(status, frames);
-        self.tell(&format!("response.{status}"), json!({ "response": self.to_json() }), frames);
+        let response = self.finish();
+        self.tell(&format!("response.{status}"), json!({ "response": response }), frames);
     }
 
     fn fail(&mut self, error: &ApiError, frames: &mut Frames) {
-        frames.event("error", &error.to_json());
+        let mut told = error.to_json();
+        for name in ["code", "message", "param"] {
+            told[name] = told["error"][name].clone();
+        }
+        self.tell("error", told, frames);
     }
 }

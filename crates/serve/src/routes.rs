@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use axum::{
-    Router,
+    Extension, Router,
     body::Body,
     extract::{Path, State, rejection::PathRejection},
-    http::{HeaderValue, Request, StatusCode, header},
+    http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header},
     middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
     routing::{get, post},
@@ -27,18 +27,20 @@ use crate::{
     embeddings,
     error::{ApiError, Result},
     extras,
+    hosted::HostedTools,
     http::{
         body,
         guard::{Entry, Guard},
     },
     json::Fields,
+    keys::Caller,
     metrics::exposition,
     model::Handle,
     models::Models,
     openai::{chat::ChatRequest, completions::CompletionRequest},
     page,
     reply::{self, Events, Progress},
-    responses::{self, ResponseAnswer},
+    responses::{self, Past, ResponseAnswer, ResponseStore},
     worker::JobUpdate,
 };
 
@@ -48,6 +50,7 @@ pub(crate) struct App {
     pub(crate) config: Config,
     pub(crate) guard: Guard,
     pub(crate) models: Models,
+    pub(crate) responses: Arc<ResponseStore>,
     pub(crate) stop: watch::Receiver<bool>,
     /// Places for work [beside the connections](App::aside).
     pub(crate) aside: Arc<Semaphore>,
@@ -61,18 +64,31 @@ pub(crate) const MAX_ASIDE: usize = 4;
 
 type Shared = State<Arc<App>>;
 
-/// Where errors have Anthropic's form.
+/// Below this path, errors have Anthropic's form.
 const MESSAGES: &str = "/v1/messages";
+const COUNT_TOKENS: &str = "/v1/messages/count_tokens";
+const REQUEST_ID: &str = "x-request-id";
+/// Names the hosted tools that were left out of a request.
+const DROPPED_TOOLS: &str = "x-flambeau-dropped-tools";
 
 pub(crate) fn router(app: Arc<App>) -> Router {
     let mut router = Router::new()
         .route("/health", get(async || reply::json(&json!({ "status": "ok" }))))
+        .route("/livez", get(async || reply::text("ok".into())))
+        .route("/ready", get(ready))
+        .route("/readyz", get(ready))
+        .route("/version", get(async || reply::json(&json!({ "version": env!("CARGO_PKG_VERSION") }))))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(complete))
         .route(MESSAGES, post(message))
+        .route(COUNT_TOKENS, post(count_tokens))
         .route("/v1/responses", post(respond))
+        .route("/v1/responses/input_tokens", post(count_input))
+        .route("/v1/responses/{id}", get(responses::get).delete(responses::delete))
+        .route("/v1/responses/{id}/input_items", get(responses::input_items))
+        .route("/v1/responses/{id}/cancel", post(responses::cancel))
         .route("/v1/embeddings", post(embeddings::embed))
         .route("/v1/audio/transcriptions", post(audio::transcribe))
         .route("/v1/audio/translations", post(audio::translate))
@@ -87,47 +103,88 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     if app.config.page {
         router = router.merge(page::routes());
     }
-    let not_found = async || ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", None, "there is no such path");
-    let not_allowed = async || {
+    let not_found = async |uri: Uri| {
+        refuse(uri.path(), ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", None, "there is no such path"))
+    };
+    let not_allowed = async |uri: Uri| {
         let message = "the path does not take this method";
-        ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", None, message)
+        refuse(uri.path(), ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", None, message))
     };
     let router = router.fallback(not_found).method_not_allowed_fallback(not_allowed);
     router.with_state(Arc::clone(&app)).layer(from_fn_with_state(app, enter))
 }
 
+/// The response to a request that failed, in the form of the path's protocol.
+fn refuse(path: &str, error: ApiError) -> Response {
+    if path.starts_with(MESSAGES) {
+        anthropic::refuse(error)
+    } else {
+        error.into_response()
+    }
+}
+
 /// Asks the guard, and gives each request a name.
-async fn enter(State(app): Shared, request: Request<Body>, next: Next) -> Response {
+async fn enter(State(app): Shared, mut request: Request<Body>, next: Next) -> Response {
     let began = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let origin = app.guard.origin(request.headers()).ok().flatten();
+    let request_id = own_id(request.headers()).unwrap_or_else(|| id("req_"));
     let wanted = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
     let mut response = match app.guard.check(&request) {
-        Ok(Entry::Granted) => next.run(request).await,
+        Ok(Entry::Granted(caller)) => {
+            request.extensions_mut().insert(caller);
+            next.run(request).await
+        }
         Ok(Entry::Preflight) => StatusCode::NO_CONTENT.into_response(),
-        Err(error) if path == MESSAGES => anthropic::refuse(error),
-        Err(error) => error.into_response(),
+        Err(error) => refuse(&path, error),
     };
-    let request_id = id("req_");
     // Only paths, and those escaped: what clients write is theirs.
     tracing::info!("{method} {path:?} {} in {} ms, {request_id}", response.status().as_u16(), began.elapsed().as_millis());
     let headers = response.headers_mut();
     app.guard.allow_origin(origin, wanted, headers);
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     if let Ok(value) = HeaderValue::from_str(&request_id) {
-        headers.insert("x-request-id", value);
+        if path.starts_with(MESSAGES) {
+            headers.insert("request-id", value.clone());
+        }
+        headers.insert(REQUEST_ID, value);
     }
     response
 }
 
-async fn models(State(app): Shared) -> Response {
+/// The client's own name of its request, if it is short enough and fit for logs.
+fn own_id(headers: &HeaderMap) -> Option<String> {
+    const MAX_BYTES: usize = 128;
+    let given = headers.get(REQUEST_ID)?.to_str().ok()?;
+    let fits = (1..=MAX_BYTES).contains(&given.len()) && given.bytes().all(|byte| byte.is_ascii_graphic());
+    fits.then(|| given.to_owned())
+}
+
+/// Whether the server takes requests. It listens when its models are loaded.
+async fn ready(State(app): Shared) -> Result<Response> {
+    if *app.stop.borrow() {
+        return Err(ApiError::unavailable("shutting_down", "the server is stopping"));
+    }
+    Ok(reply::json(&json!({ "status": "ready" })))
+}
+
+async fn models(State(app): Shared, headers: HeaderMap) -> Response {
     let list = app.models.describe();
+    if headers.contains_key(anthropic::VERSION) {
+        return reply::json(&anthropic::models(&list));
+    }
     reply::json(&json!({ "object": "list", "data": list }))
 }
 
-async fn model(State(app): Shared, name: Result<Path<String>, PathRejection>) -> Result<Response> {
-    let Path(name) = name.map_err(|error| ApiError::value("model", error.body_text()))?;
-    Ok(reply::json(&app.models.describe_one(&name)?))
+async fn model(State(app): Shared, headers: HeaderMap, name: Result<Path<String>, PathRejection>) -> Response {
+    let name = name.map_err(|error| ApiError::value("model", error.body_text()));
+    let found = name.and_then(|Path(name)| app.models.describe_one(&name));
+    match (found, headers.contains_key(anthropic::VERSION)) {
+        (Ok(entry), true) => reply::json(&anthropic::model(&entry)),
+        (Ok(entry), false) => reply::json(&entry),
+        (Err(error), true) => anthropic::refuse(error),
+        (Err(error), false) => error.into_response(),
+    }
 }
 
 async fn metrics(State(app): Shared) -> Response {
@@ -164,9 +221,13 @@ impl App {
     ///
     /// # Errors
     /// The jobs are refused; a whole answer fails.
-    async fn reply<A: Events<Update = JobUpdate>>(&self, model: &Handle, prepared: Prepared<A>) -> Result<Response> {
-        let Prepared { streams, jobs, answer } = prepared;
-        reply::respond(self.submit(model, jobs).await?, answer, streams).await
+    pub(crate) async fn reply<A: Events<Update = JobUpdate>>(&self, model: &Handle, prepared: Prepared<A>) -> Result<Response> {
+        let Prepared { streams, jobs, answer, dropped } = prepared;
+        let mut response = reply::respond(self.submit(model, jobs).await?, answer, streams).await?;
+        if let Some(value) = Some(dropped.join(", ")).filter(|list| !list.is_empty()).and_then(|list| list.try_into().ok()) {
+            response.headers_mut().insert(DROPPED_TOOLS, value);
+        }
+        Ok(response)
     }
 
     /// Submits jobs.
@@ -189,17 +250,24 @@ impl App {
 }
 
 /// A request's jobs, and how the answer to them is written.
-struct Prepared<A> {
-    streams: bool,
-    jobs: Vec<Job>,
-    answer: A,
+pub(crate) struct Prepared<A> {
+    pub(crate) streams: bool,
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) answer: A,
+    /// Hosted tools that were left out.
+    pub(crate) dropped: Vec<String>,
 }
 
-/// Reads a request for an answer to a conversation, and writes its prompt.
-fn prepare<A>(
+/// Reads a request for an answer to a conversation, and writes its prompt. Hosted tools were
+/// taken out of it.
+///
+/// # Errors
+/// The request is wrong; the error names the field.
+pub(crate) fn prepare<A>(
     fields: Fields,
     model: Handle,
     most_choices: usize,
+    hosted: HostedTools,
     answer: impl FnOnce(&ChatRequest, Handle, &str, usize) -> A,
 ) -> Result<Prepared<A>> {
     let mut request = ChatRequest::read(fields, &model, most_choices)?;
@@ -207,13 +275,15 @@ fn prepare<A>(
     request.constrain(&model, &prompt)?;
     let ids = model.encode(&prompt, false, "messages")?;
     let jobs = request.params.jobs(&ids, &model);
-    Ok(Prepared { streams: request.stream, jobs, answer: answer(&request, model, &prompt, ids.len()) })
+    let answer = answer(&request, model, &prompt, ids.len());
+    Ok(Prepared { streams: request.stream, jobs, answer, dropped: hosted.dropped() })
 }
 
 async fn chat(State(app): Shared, request: Request<Body>) -> Result<Response> {
     let (fields, model) = app.open(request).await?;
     let (handle, most) = (model.clone(), app.config.choices);
-    let prepared = app.aside(move || prepare(fields, handle, most, ChatRequest::answer)).await?;
+    let hosted = HostedTools::new(false);
+    let prepared = app.aside(move || prepare(fields, handle, most, hosted, ChatRequest::answer)).await?;
     app.reply(&model, prepared).await
 }
 
@@ -223,20 +293,60 @@ async fn message(State(app): Shared, request: Request<Body>) -> Response {
 
 async fn answer_message(app: &App, request: Request<Body>) -> Result<Response> {
     let (fields, model) = app.open(request).await?;
-    let handle = model.clone();
-    let prepared = app.aside(move || prepare(anthropic::to_openai(fields)?, handle, 1, MessageAnswer::new)).await?;
-    app.reply(&model, prepared).await
-}
-
-async fn respond(State(app): Shared, request: Request<Body>) -> Result<Response> {
-    let (fields, model) = app.open(request).await?;
-    let handle = model.clone();
+    let (handle, mut hosted) = (model.clone(), HostedTools::new(app.config.drop_hosted_tools));
     let work = move || {
-        let (fields, echo) = responses::to_chat(fields)?;
-        prepare(fields, handle, 1, |request, model, prompt, tokens| ResponseAnswer::new(request, model, prompt, tokens, echo))
+        let (fields, wishes) = anthropic::to_openai(fields, &mut hosted)?;
+        let answer = |request: &_, model, prompt: &_, tokens| MessageAnswer::new(request, model, prompt, tokens, wishes);
+        prepare(fields, handle, 1, hosted, answer)
     };
     let prepared = app.aside(work).await?;
     app.reply(&model, prepared).await
+}
+
+async fn count_tokens(State(app): Shared, request: Request<Body>) -> Response {
+    count_message(&app, request).await.unwrap_or_else(anthropic::refuse)
+}
+
+async fn count_message(app: &App, request: Request<Body>) -> Result<Response> {
+    let (fields, model) = app.open(request).await?;
+    let mut hosted = HostedTools::new(app.config.drop_hosted_tools);
+    let work = move || {
+        let (fields, wishes) = anthropic::to_count(fields, &mut hosted)?;
+        Ok(wishes.count(count_prompt(fields, &model)?))
+    };
+    Ok(reply::json(&app.aside(work).await?))
+}
+
+async fn respond(State(app): Shared, Extension(owner): Extension<Caller>, request: Request<Body>) -> Result<Response> {
+    let (fields, model) = app.open(request).await?;
+    let (handle, mut hosted) = (model.clone(), HostedTools::new(app.config.drop_hosted_tools));
+    let store = Arc::clone(&app.responses);
+    let work = move || {
+        let (fields, echo) = responses::to_chat(fields, Past { store: &store, owner }, &mut hosted)?;
+        let answer =
+            |request: &_, model, prompt: &_, tokens| ResponseAnswer::new(request, model, prompt, tokens, echo, (store, owner));
+        prepare(fields, handle, 1, hosted, answer)
+    };
+    let prepared = app.aside(work).await?;
+    app.reply(&model, prepared).await
+}
+
+async fn count_input(State(app): Shared, Extension(owner): Extension<Caller>, request: Request<Body>) -> Result<Response> {
+    let (fields, model) = app.open(request).await?;
+    let (store, mut hosted) = (Arc::clone(&app.responses), HostedTools::new(app.config.drop_hosted_tools));
+    let work = move || {
+        let (fields, _) = responses::to_chat(fields, Past { store: &store, owner }, &mut hosted)?;
+        count_prompt(fields, &model)
+    };
+    let tokens = app.aside(work).await?;
+    Ok(reply::json(&json!({ "object": "response.input_tokens", "input_tokens": tokens })))
+}
+
+/// The tokens of a conversation's prompt.
+fn count_prompt(fields: Fields, model: &Handle) -> Result<usize> {
+    let request = ChatRequest::read(fields, model, 1)?;
+    let prompt = request.conversation.prompt(model)?;
+    Ok(model.encode(&prompt, false, "messages")?.len())
 }
 
 async fn complete(State(app): Shared, request: Request<Body>) -> Result<Response> {
@@ -245,7 +355,7 @@ async fn complete(State(app): Shared, request: Request<Body>) -> Result<Response
     let work = move || {
         let request = CompletionRequest::read(fields, &handle, most)?;
         let (jobs, answer) = request.prepare(handle)?;
-        Ok(Prepared { streams: request.stream, jobs, answer })
+        Ok(Prepared { streams: request.stream, jobs, answer, dropped: Vec::new() })
     };
     let prepared = app.aside(work).await?;
     app.reply(&model, prepared).await

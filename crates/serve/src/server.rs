@@ -19,6 +19,7 @@ use crate::{
     http::{guard::Guard, listener},
     keys::Keys,
     models::{ModelSource, Models},
+    responses::ResponseStore,
     routes::{App, MAX_ASIDE, router},
 };
 
@@ -79,6 +80,7 @@ impl Server {
                 guard,
                 models,
                 stop: stopped,
+                responses: Arc::new(ResponseStore::new(self.config.response_bytes)),
                 config: self.config.clone(),
                 aside: Arc::new(Semaphore::new(MAX_ASIDE)),
                 recordings: Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS))),

@@ -76,6 +76,67 @@ def responses():
     assert parsed.output_parsed == Form(ok=True), parsed
 
 
+def agent():
+    """What coding agents send: tools of many kinds, and hints without effect."""
+    function = {"type": "function", "strict": False, **TOOLS[0]["function"]}
+    grammar = {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"}
+    patch = {"type": "custom", "name": "patch", "description": "edits a file", "format": grammar}
+    hints = {
+        "store": False,
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "k",
+        "text": {"verbosity": "low"},
+        "reasoning": {"effort": "medium", "summary": "auto"},
+        "parallel_tool_calls": False,
+    }
+    tools = [function, patch, {"type": "local_shell"}, {"type": "web_search"}]
+    answer = client.responses.with_raw_response.create(model="caller", input="weather?", tools=tools, **hints)
+    assert answer.headers["x-flambeau-dropped-tools"] == "web_search", answer.headers
+    called = answer.parse()
+    assert called.output[-1].name == "weather" and called.text.verbosity == "low" and called.store is False, called
+    with client.responses.stream(model="patcher", input="go", tools=tools, **hints) as events:
+        kinds = [event.type for event in events]
+        final = events.get_final_response()
+    call = final.output[-1]
+    assert (call.type, call.name, call.input) == ("custom_tool_call", "patch", "x = 1"), final
+    assert "response.custom_tool_call_input.done" in kinds, kinds
+    output = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "done"}
+    history = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "go"}, call.model_dump(), output]
+    client.responses.create(model="patcher", input=history, tools=tools, **hints)
+    counted = client.responses.input_tokens.count(model="tiny", input=MESSAGES, instructions="the cat")
+    assert counted.input_tokens == 13, counted
+
+
+def kept():
+    """Conversations that the server keeps."""
+    first = client.responses.create(model="tiny", input=MESSAGES, instructions="the cat", max_output_tokens=8, temperature=0)
+    assert first.store is True and client.responses.retrieve(first.id).output_text == first.output_text, first
+    next_input = [{"role": "user", "content": "where is the dog ?"}]
+    second = client.responses.create(model="tiny", input=next_input, previous_response_id=first.id, max_output_tokens=8, temperature=0)
+    whole = MESSAGES + [{"role": "assistant", "content": first.output_text}] + next_input
+    same = client.responses.create(model="tiny", input=whole, max_output_tokens=8, temperature=0, store=False)
+    assert second.previous_response_id == first.id
+    assert (second.output_text, second.usage.input_tokens) == (same.output_text, same.usage.input_tokens), (second, same)
+    items = list(client.responses.input_items.list(second.id))
+    assert [item.role for item in items] == ["user", "assistant", "user"], items
+    reference = {"type": "item_reference", "id": first.output[-1].id}
+    client.responses.create(model="tiny", input=[MESSAGES[0], reference, *next_input], max_output_tokens=8)
+    client.responses.delete(first.id)
+    for missing in [first.id, same.id]:
+        try:
+            client.responses.create(model="tiny", input="a", previous_response_id=missing)
+        except openai.BadRequestError as error:
+            assert error.code == "previous_response_not_found", error
+        else:
+            raise AssertionError("a response that is not kept was continued")
+        try:
+            client.responses.retrieve(missing)
+        except openai.NotFoundError:
+            pass
+        else:
+            raise AssertionError("a response that is not kept was found")
+
+
 def completions():
     answer = client.completions.create(model="tiny", prompt=["the cat", "a dog"], max_tokens=4, n=2, temperature=1, seed=3)
     assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
@@ -117,7 +178,7 @@ def transcribe():
 
 
 def models():
-    assert [model.id for model in client.models.list()] == ["tiny", "caller", "former", "endless", "encoder", "parakeet-tdt"]
+    assert [model.id for model in client.models.list()] == ["tiny", "caller", "former", "endless", "thinker", "patcher", "encoder", "parakeet-tdt"]
     assert client.models.retrieve("tiny").owned_by == "flambeau"
 
 
@@ -136,7 +197,7 @@ def errors():
 
 
 worked = []
-for step in [chat, stream, tools, parse, responses, completions, embeddings, transcribe, models, errors]:
+for step in [chat, stream, tools, parse, responses, agent, kept, completions, embeddings, transcribe, models, errors]:
     step()
     worked.append(step.__name__)
 print(json.dumps(worked))

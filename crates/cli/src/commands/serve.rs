@@ -1,6 +1,7 @@
 //! `flambeau serve`: models of every kind over HTTP.
 
 mod keys;
+mod requests;
 mod sampling;
 
 use std::{
@@ -21,7 +22,7 @@ use flambeau_serve::{
     AnyModel, Config, Keys, ModelKind, ModelOnDemand, ModelSource, NewEncoder, NewModel, NewSpeechModel, Server, stop_signal,
 };
 
-use self::{keys::KeyArgs, sampling::DefaultsArgs};
+use self::{keys::KeyArgs, requests::RequestArgs, sampling::DefaultsArgs};
 use crate::{
     count::positive,
     draft::DraftArgs,
@@ -90,6 +91,9 @@ pub(crate) struct Args {
     /// Origin whose web pages may use the server, such as https://app.example; repeat it for more, `*` allows all
     #[arg(help_heading = "Server", long, value_name = "ORIGIN", alias = "allowed-origins")]
     allowed_origin: Vec<String>,
+
+    #[command(flatten)]
+    requests: RequestArgs,
 
     /// Answer /metrics in Prometheus's format
     #[arg(help_heading = "Server", long)]
@@ -276,6 +280,8 @@ fn config(args: &Args, keys: Keys) -> Config {
         origins: args.allowed_origin.clone(),
         metrics: args.metrics,
         page: !args.no_ui,
+        drop_hosted_tools: args.requests.drop_hosted_tools,
+        response_bytes: args.requests.response_memory.saturating_mul(MIB),
         body_bytes: args.max_body.saturating_mul(MIB),
         upload_bytes: args.max_upload.saturating_mul(MIB),
         connections: args.max_connections,

@@ -2,54 +2,127 @@
 
 use serde_json::{Map, Value as Json, json};
 
+use super::{blocks::add_message, tools};
 use crate::{
     error::{ApiError, Result},
+    hosted::HostedTools,
     json::{Fields, wrong},
 };
 
 /// Fields of both protocols, or without effect.
 const SAME: [&str; 6] = ["temperature", "top_p", "top_k", "stream", "cache_prompt", "seed"];
 
-/// The request in OpenAI's form.
+/// Fields that change no result: prices, places and what the provider keeps.
+const HARMLESS: [&str; 14] = [
+    "anthropic_version",
+    "betas",
+    "billing_policy",
+    "cache_control",
+    "diagnostics",
+    "fallback_credit_token",
+    "fallbacks",
+    "inference_geo",
+    "metadata",
+    "service_tier",
+    "speed",
+    "user_profile_id",
+    "workspace_id",
+    "anthropic_beta",
+];
+
+/// Edits of earlier turns. Each waits for a prompt of a certain length, and may be left out.
+const EDITS: [&str; 3] = ["clear_tool_uses_20250919", "clear_thinking_20251015", "compact_20260112"];
+
+/// Facts of a request that shape its answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wishes {
+    /// Whether thoughts are left out of the answer.
+    pub(super) omits_thoughts: bool,
+    /// Whether the answer lists the edits of earlier turns.
+    pub(super) lists_edits: bool,
+}
+
+impl Wishes {
+    /// The answer to a request to count tokens.
+    pub(crate) fn count(self, tokens: usize) -> Json {
+        let mut count = json!({ "input_tokens": tokens });
+        if self.lists_edits {
+            count["context_management"] = json!({ "original_input_tokens": tokens });
+        }
+        count
+    }
+}
+
+/// The request in OpenAI's form, and the facts that shape its answer.
 ///
 /// # Errors
 /// A field is wrong or has no counterpart; the error names it.
-pub(crate) fn to_openai(mut fields: Fields) -> Result<Fields> {
+pub(crate) fn to_openai(mut fields: Fields, hosted: &mut HostedTools) -> Result<(Fields, Wishes)> {
+    let tokens = fields.take("max_tokens").ok_or_else(|| ApiError::value("max_tokens", "`max_tokens` is missing"))?;
     let mut map = Map::new();
     for name in SAME {
         map.extend(fields.take(name).map(|value| (name.to_owned(), value)));
     }
-    let tokens = fields.take("max_tokens").ok_or_else(|| ApiError::value("max_tokens", "`max_tokens` is missing"))?;
     map.insert("max_tokens".into(), tokens);
     map.extend(fields.take("stop_sequences").map(|stop| ("stop".to_owned(), stop)));
+    let wishes = conversation(fields, hosted, &mut map)?;
+    Ok((Fields::of(map), wishes))
+}
+
+/// A request to count tokens in OpenAI's form, which has the fields of the conversation alone.
+///
+/// # Errors
+/// As [`to_openai`].
+pub(crate) fn to_count(fields: Fields, hosted: &mut HostedTools) -> Result<(Fields, Wishes)> {
+    let mut map = Map::new();
+    let wishes = conversation(fields, hosted, &mut map)?;
+    Ok((Fields::of(map), wishes))
+}
+
+/// Takes the fields of the conversation and of the form of its answer; no others may be left.
+fn conversation(mut fields: Fields, hosted: &mut HostedTools, map: &mut Map<String, Json>) -> Result<Wishes> {
+    map.insert("messages".into(), messages(&mut fields)?.into());
+    if is_unfinished(&map["messages"]) {
+        map.insert("continue_final_message".into(), true.into());
+    }
+    let tools = tools::to_openai(&fields.list("tools")?.unwrap_or_default(), hosted)?;
+    choice(fields.object("tool_choice")?, !tools.is_empty(), map)?;
+    if !tools.is_empty() {
+        map.insert("tools".into(), tools.into());
+    }
+    if fields.list("mcp_servers")?.is_some_and(|servers| !servers.is_empty()) {
+        hosted.drop_tool("mcp_servers", "mcp_servers")?;
+    }
+    let mut variables = Map::new();
+    let omits_thoughts = thinking(fields.object("thinking")?, &mut variables)?;
+    output(&mut fields, &mut variables, map)?;
+    if !variables.is_empty() {
+        map.insert("chat_template_kwargs".into(), variables.into());
+    }
+    let lists_edits = edits(fields.object("context_management")?)?;
+    fields.finish(&HARMLESS)?;
+    Ok(Wishes { omits_thoughts, lists_edits })
+}
+
+fn messages(fields: &mut Fields) -> Result<Vec<Json>> {
     let mut messages = Vec::new();
     if let Some(system) = fields.take("system") {
         messages.push(json!({ "role": "system", "content": system }));
     }
     let list = fields.list("messages")?.ok_or_else(|| ApiError::value("messages", "`messages` is missing"))?;
-    for (i, message) in list.into_iter().enumerate() {
+    for (i, message) in list.iter().enumerate() {
         add_message(&format!("messages[{i}]"), message, &mut messages)?;
     }
-    map.insert("messages".into(), messages.into());
-    if let Some(tools) = fields.list("tools")? {
-        map.insert("tools".into(), tools.iter().enumerate().map(tool).collect::<Result<_>>()?);
-    }
-    choice(fields.object("tool_choice")?, &mut map)?;
-    thinking(fields.object("thinking")?, &mut map)?;
-    fields.finish(&["metadata", "service_tier"])?;
-    Ok(Fields::of(map))
+    Ok(messages)
 }
 
-fn tool((i, tool): (usize, &Json)) -> Result<Json> {
-    if tool["type"].as_str().is_some_and(|kind| kind != "custom") {
-        let param = format!("tools[{i}].type");
-        return Err(ApiError::unsupported(&param, format!("`{param}` {} is not supported", tool["type"])));
-    }
-    let function = json!({ "name": tool["name"], "description": tool["description"], "parameters": tool["input_schema"] });
-    Ok(json!({ "type": "function", "function": function }))
+/// Whether the last message is the beginning of the answer.
+fn is_unfinished(messages: &Json) -> bool {
+    let last = messages.as_array().and_then(|messages| messages.last());
+    last.is_some_and(|last| last["role"] == "assistant" && last["tool_calls"].is_null())
 }
 
-fn choice(choice: Option<Map<String, Json>>, map: &mut Map<String, Json>) -> Result<()> {
+fn choice(choice: Option<Map<String, Json>>, has_tools: bool, map: &mut Map<String, Json>) -> Result<()> {
     let Some(choice) = choice.map(Json::Object) else { return Ok(()) };
     let told = match (choice["type"].as_str(), &choice["name"]) {
         (Some(kind @ ("auto" | "none")), _) => json!(kind),
@@ -58,75 +131,68 @@ fn choice(choice: Option<Map<String, Json>>, map: &mut Map<String, Json>) -> Res
         _ => return Err(wrong("tool_choice", "of type auto, any, none or tool", &choice)),
     };
     map.insert("tool_choice".into(), told);
-    if choice["disable_parallel_tool_use"] == true {
+    if choice["disable_parallel_tool_use"] == true && has_tools {
         map.insert("parallel_tool_calls".into(), false.into());
     }
     Ok(())
 }
 
-fn thinking(thinking: Option<Map<String, Json>>, map: &mut Map<String, Json>) -> Result<()> {
-    let Some(thinking) = thinking.map(Json::Object) else { return Ok(()) };
+/// Takes the choice of thoughts; whether the answer leaves them out.
+fn thinking(thinking: Option<Map<String, Json>>, variables: &mut Map<String, Json>) -> Result<bool> {
+    let Some(thinking) = thinking.map(Json::Object) else { return Ok(false) };
     let thinks = match thinking["type"].as_str() {
-        Some("enabled" | "adaptive") => true,
+        Some("enabled" | "adaptive" | "between_tools") => true,
         Some("disabled") => false,
-        _ => return Err(wrong("thinking", "of type enabled or disabled", &thinking)),
+        _ => return Err(wrong("thinking", "of type enabled, adaptive or disabled", &thinking)),
     };
-    map.insert("chat_template_kwargs".into(), json!({ "enable_thinking": thinks }));
-    Ok(())
+    variables.insert("enable_thinking".into(), thinks.into());
+    Ok(thinking["display"] == "omitted")
 }
 
-/// Adds a message. Its blocks may become several messages in OpenAI's form, tool results first.
-fn add_message(param: &str, message: Json, out: &mut Vec<Json>) -> Result<()> {
-    let role = message["role"].as_str().filter(|role| ["user", "assistant"].contains(role));
-    let role = role.ok_or_else(|| wrong(&format!("{param}.role"), "user or assistant", &message["role"]))?.to_owned();
-    let blocks = match &message["content"] {
-        Json::Array(blocks) => blocks,
-        text => {
-            out.push(json!({ "role": role, "content": text }));
-            return Ok(());
+/// Takes the form of the answer, and the effort, which templates without a choice of it ignore.
+fn output(fields: &mut Fields, variables: &mut Map<String, Json>, map: &mut Map<String, Json>) -> Result<()> {
+    let mut config = Fields::of(fields.object("output_config")?.unwrap_or_default());
+    if let Some(effort) = config.text("effort")? {
+        // Templates know three steps.
+        let effort = if ["xhigh", "max"].contains(&effort.as_str()) { "high".to_owned() } else { effort };
+        variables.insert("reasoning_effort".into(), effort.into());
+    }
+    let format = config.object("format")?.or(fields.object("output_format")?);
+    if let Some(format) = format.map(Json::Object) {
+        if format["type"] != "json_schema" {
+            return Err(wrong("output_config.format", "of type json_schema", &format));
         }
-    };
-    let (mut text, mut thoughts, mut calls) = (String::new(), String::new(), Vec::new());
-    for (i, block) in blocks.iter().enumerate() {
-        let param = format!("{param}.content[{i}]");
-        match block["type"].as_str() {
-            Some("text") => text.push_str(block["text"].as_str().ok_or_else(|| wrong(&param, "a block with its `text`", block))?),
-            Some("thinking") => thoughts.push_str(block["thinking"].as_str().unwrap_or_default()),
-            Some("redacted_thinking") => {}
-            Some("tool_use") if role == "assistant" => {
-                let function = json!({ "name": block["name"], "arguments": block["input"] });
-                calls.push(json!({ "id": block["id"], "type": "function", "function": function }));
-            }
-            Some("tool_result") if role == "user" => {
-                let content = if block["content"].is_null() { json!("") } else { block["content"].clone() };
-                out.push(json!({ "role": "tool", "tool_call_id": block["tool_use_id"], "content": content }));
-            }
-            _ => {
-                let message = format!("`{param}` of type {} is not supported: the model takes text only", block["type"]);
-                return Err(ApiError::unsupported(&param, message));
-            }
+        let schema = json!({ "name": "answer", "schema": format["schema"] });
+        map.insert("response_format".into(), json!({ "type": "json_schema", "json_schema": schema }));
+    }
+    config.finish(&["task_budget"]).map_err(|error| error.inside("output_config"))
+}
+
+/// Checks the requested edits of earlier turns, and returns whether there are any. The server applies
+/// none.
+fn edits(management: Option<Map<String, Json>>) -> Result<bool> {
+    let Some(management) = management.map(Json::Object) else { return Ok(false) };
+    for (i, edit) in management["edits"].as_array().into_iter().flatten().enumerate() {
+        if !edit["type"].as_str().is_some_and(|kind| EDITS.contains(&kind)) {
+            let param = format!("context_management.edits[{i}].type");
+            return Err(ApiError::unsupported(&param, format!("`{param}` {} is not supported", edit["type"])));
         }
     }
-    if role == "user" && text.is_empty() && out.last().is_some_and(|last| last["role"] == "tool") {
-        return Ok(());
-    }
-    let mut made = json!({ "role": role, "content": text });
-    if !thoughts.is_empty() {
-        made["reasoning_content"] = thoughts.into();
-    }
-    if !calls.is_empty() {
-        made["tool_calls"] = calls.into();
-    }
-    out.push(made);
-    Ok(())
+    Ok(true)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn ask(body: &Json, drops: bool) -> Result<(Fields, Wishes, Vec<String>)> {
+        let mut hosted = HostedTools::new(drops);
+        let (fields, wishes) = to_openai(Fields::parse(body.to_string().as_bytes()).unwrap(), &mut hosted)?;
+        Ok((fields, wishes, hosted.dropped()))
+    }
+
     fn convert(body: Json) -> Result<Fields> {
-        to_openai(Fields::parse(body.to_string().as_bytes()).unwrap())
+        ask(&body, false).map(|(fields, ..)| fields)
     }
 
     #[test]
@@ -167,9 +233,70 @@ mod tests {
         assert_eq!(param(json!({ "max_tokens": null })), "max_tokens");
         assert_eq!(param(json!({ "n": 2 })), "n");
         assert_eq!(param(json!({ "tool_choice": { "type": "x" } })), "tool_choice");
-        assert_eq!(param(json!({ "tools": [{ "type": "bash_20250124", "name": "bash" }] })), "tools[0].type");
-        assert_eq!(param(json!({ "messages": [{ "role": "system", "content": "x" }] })), "messages[0].role");
+        assert_eq!(param(json!({ "tools": [{ "type": "web_search_20260209", "name": "web_search" }] })), "tools[0].type");
+        assert_eq!(param(json!({ "mcp_servers": [{ "type": "url" }] })), "mcp_servers");
+        assert_eq!(param(json!({ "messages": [{ "role": "narrator", "content": "x" }] })), "messages[0].role");
+        assert_eq!(param(json!({ "output_config": { "tone": "x" } })), "output_config.tone");
+        let edits = json!({ "edits": [{ "type": "clear_thinking_20251015" }, { "type": "forget" }] });
+        assert_eq!(param(json!({ "context_management": edits })), "context_management.edits[1].type");
+        let pdf = json!([{ "type": "document", "source": { "type": "base64", "media_type": "application/pdf", "data": "" } }]);
+        assert_eq!(param(json!({ "messages": [{ "role": "user", "content": pdf }] })), "messages[0].content[0].source");
         let image = json!([{ "role": "user", "content": [{ "type": "image" }] }]);
         assert_eq!(param(json!({ "messages": image })), "messages[0].content[0]");
+    }
+
+    #[test]
+    fn what_agents_send_is_taken() {
+        let body = json!({
+            "max_tokens": 9, "cache_control": { "type": "ephemeral" }, "inference_geo": "eu", "speed": "standard", "diagnostics": {},
+            "system": [{ "type": "text", "text": "be brief", "cache_control": { "type": "ephemeral", "ttl": "1h" } }],
+            "thinking": { "type": "adaptive", "display": "omitted" },
+            "output_config": { "effort": "max", "format": { "type": "json_schema", "schema": { "type": "object" } } },
+            "context_management": { "edits": [{ "type": "clear_thinking_20251015", "keep": "all" }] },
+            "tools": [
+                { "name": "f", "input_schema": { "type": "object" }, "cache_control": {}, "strict": true, "eager_input_streaming": true,
+                  "defer_loading": false, "input_examples": [] },
+                { "type": "bash_20250124", "name": "bash" },
+                { "type": "text_editor_20250728", "name": "str_replace_based_edit_tool", "max_characters": 100 },
+                { "type": "memory_20250818", "name": "memory" },
+                { "type": "web_search_20260209", "name": "web_search" },
+            ],
+            "messages": [
+                { "role": "user", "content": [{ "type": "text", "text": "a", "cache_control": { "type": "ephemeral" } }] },
+                { "role": "system", "content": [{ "type": "text", "text": "the user is in a hurry" }] },
+                { "role": "assistant", "content": "So" },
+            ],
+        });
+        let (mut fields, wishes, dropped) = ask(&body, true).unwrap();
+        assert_eq!((wishes, dropped), (Wishes { omits_thoughts: true, lists_edits: true }, vec!["web_search_20260209".to_owned()]));
+        let tools = fields.list("tools").unwrap().unwrap();
+        let names: Vec<&str> = tools.iter().map(|tool| tool["function"]["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["f", "bash", "str_replace_based_edit_tool", "memory"]);
+        assert!(tools.iter().all(|tool| tool["function"]["parameters"]["type"] == "object"));
+        assert_eq!(fields.take("response_format").unwrap()["json_schema"]["schema"], json!({ "type": "object" }));
+        assert_eq!(fields.take("chat_template_kwargs").unwrap(), json!({ "enable_thinking": true, "reasoning_effort": "high" }));
+        assert_eq!(fields.take("continue_final_message"), Some(json!(true)));
+        let messages = fields.list("messages").unwrap().unwrap();
+        assert_eq!(messages[2], json!({ "role": "system", "content": "the user is in a hurry" }));
+    }
+
+    #[test]
+    fn documents_and_failed_calls_are_text() {
+        let content = json!([
+            { "type": "document", "title": "a \"b\"", "source": { "type": "text", "media_type": "text/plain", "data": "one" }, "citations": { "enabled": true } },
+            { "type": "document", "source": { "type": "content", "content": [{ "type": "text", "text": "two" }] } },
+            { "type": "search_result", "source": "x", "title": "y", "content": [{ "type": "text", "text": "three" }] },
+            { "type": "text", "text": "sum up" },
+        ]);
+        let failed = json!([{ "type": "tool_result", "tool_use_id": "1", "is_error": true, "content": [{ "type": "text", "text": "no file" }] }]);
+        let list = json!([{ "role": "user", "content": content }, { "role": "user", "content": failed }]);
+        let mut fields = convert(json!({ "max_tokens": 1, "messages": list })).unwrap();
+        let messages = fields.list("messages").unwrap().unwrap();
+        assert_eq!(
+            messages[0]["content"],
+            "<document title=\"a &quot;b&quot;\">\none\n</document>\n<document>\ntwo\n</document>\n\
+             <search_result source=\"x\" title=\"y\">\nthree\n</search_result>\nsum up"
+        );
+        assert_eq!(messages[1], json!({ "role": "tool", "tool_call_id": "1", "content": "Error: no file" }));
     }
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use crate::{
     config::Config,
     error::{ApiError, Result},
-    keys::Keys,
+    keys::{Caller, Keys},
     page,
 };
 use axum::{
@@ -13,10 +13,13 @@ use axum::{
     http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Version, header},
 };
 
+/// Paths of probes, which need no key.
+const OPEN: [&str; 4] = ["/health", "/livez", "/ready", "/readyz"];
+
 /// Checks on a request: key, host name and origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    Granted,
+    Granted(Caller),
     /// Be told which headers it may bring.
     Preflight,
 }
@@ -51,11 +54,12 @@ impl Guard {
         self.check_host(headers)?;
         // These tell nothing, and carry nothing out.
         let path = request.uri().path();
-        let is_open = path == "/health" || page::has(path);
-        match self.origin(headers)? {
+        let is_open = OPEN.contains(&path) || page::has(path);
+        match (self.origin(headers)?, self.caller(headers)) {
             // A browser asks whether it may ask, and has no key to show yet.
-            Some(_) if request.method() == Method::OPTIONS => Ok(Entry::Preflight),
-            _ if is_open || self.has_key(headers) => Ok(Entry::Granted),
+            (Some(_), _) if request.method() == Method::OPTIONS => Ok(Entry::Preflight),
+            (_, Some(caller)) => Ok(Entry::Granted(caller)),
+            _ if is_open => Ok(Entry::Granted(Caller::default())),
             _ => {
                 let message = "the request brings no valid API key: send it as `Authorization: Bearer KEY`";
                 let code = Some("invalid_api_key");
@@ -70,7 +74,7 @@ impl Guard {
         if let Some(origin) = origin {
             headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
             headers.insert(header::VARY, HeaderValue::from_static("origin"));
-            headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
+            headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, DELETE"));
             let usual = || HeaderValue::from_static("authorization, content-type, x-api-key");
             headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.unwrap_or_else(usual));
         }
@@ -112,14 +116,14 @@ impl Guard {
         Err(ApiError::new(StatusCode::FORBIDDEN, "invalid_request_error", Some("origin_not_allowed"), message))
     }
 
-    /// Whether a request brings one of the keys.
-    fn has_key(&self, headers: &HeaderMap) -> bool {
+    /// Who brings one of the keys.
+    fn caller(&self, headers: &HeaderMap) -> Option<Caller> {
         let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| {
             let (scheme, key) = value.split_once(' ')?;
             scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
         });
         let given = bearer.or_else(|| headers.get("x-api-key").and_then(|value| value.to_str().ok())).unwrap_or_default();
-        self.keys.has(given)
+        self.keys.caller(given)
     }
 }
 
@@ -165,7 +169,7 @@ mod tests {
             request = request.header(*name, *value);
         }
         match guard.check(&request.body(Body::empty()).unwrap()) {
-            Ok(Entry::Granted) => 200,
+            Ok(Entry::Granted(_)) => 200,
             Ok(Entry::Preflight) => 204,
             Err(error) => error.status.as_u16(),
         }
@@ -233,6 +237,9 @@ mod tests {
         ] {
             assert_eq!(get("/v1/models", header), 401, "{header:?}");
         }
-        assert_eq!((get("/health", ("a", "b")), get("/v1/models?api_key=one", ("a", "b"))), (200, 401));
+        assert_eq!((get("/version", ("a", "b")), get("/v1/models?api_key=one", ("a", "b"))), (401, 401));
+        for probe in OPEN {
+            assert_eq!(get(probe, ("a", "b")), 200, "{probe}");
+        }
     }
 }

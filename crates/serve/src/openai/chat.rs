@@ -7,7 +7,7 @@ use flambeau::{
 };
 use serde_json::{Map, Value as Json, json};
 
-use super::{HARMLESS, answers::Answers, logprobs, messages, params::MAX_TOP, params::Params, usage::timings};
+use super::{HARMLESS, answers::Answers, logprobs, messages, params::MAX_TOP, params::Params, prompt, usage::timings};
 use crate::{
     answer::{Choice, Delta, Finish, Reader},
     error::{ApiError, Result},
@@ -27,6 +27,8 @@ pub(crate) struct Conversation {
     single_call: bool,
     /// Number of calls in the messages.
     calls: usize,
+    /// Whether the answer continues the last message.
+    continues: bool,
 }
 
 impl Conversation {
@@ -47,6 +49,11 @@ impl Conversation {
         {
             return Err(ApiError::value("tool_choice", format!("`tools` has no function {name:?}")));
         }
+        let continues = fields.flag("continue_final_message")?.unwrap_or(false);
+        if continues && list.last().is_none_or(|last| last["role"] != "assistant") {
+            let message = "`continue_final_message` needs a last message of the assistant";
+            return Err(ApiError::value("continue_final_message", message));
+        }
         let format = known.is_some().then(|| model.tool_format()).transpose()?;
         // Earlier calls may stand in a conversation that offers no tools any more.
         let calls = calls(&list);
@@ -62,7 +69,7 @@ impl Conversation {
             now: Some(Clock { unix_seconds: now() as i64, utc_offset: 0 }),
             ..ChatInput::default()
         };
-        Ok(Conversation { input, tools: known.zip(format), choice, single_call, calls })
+        Ok(Conversation { input, tools: known.zip(format), choice, single_call, calls, continues })
     }
 
     /// The prompt as the model's template writes it.
@@ -70,7 +77,13 @@ impl Conversation {
     /// # Errors
     /// The model has no template, or it refuses the messages.
     pub(crate) fn prompt(&self, model: &Served) -> Result<String> {
-        model.template()?.render(&self.input).map_err(|error| ApiError::value("messages", error.to_string()))
+        let template = model.template()?;
+        let written = if self.continues {
+            prompt::render_unfinished(template, &self.input)
+        } else {
+            prompt::render(template, &self.input).map_err(|error| error.to_string())
+        };
+        written.map_err(|error| ApiError::value("messages", error))
     }
 
     /// Constraint on an answer, from `schema` and from tools that the request allows or requires.

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use flambeau_serve::{Config, NewModel};
 use serde_json::{Value as Json, json};
 
 use crate::{
@@ -73,8 +74,8 @@ pub(crate) fn has_browser() -> Result<(), String> {
 /// Its template knows tools.
 const TEMPLATE: &str = "{% for m in messages %}{{ m.content }} {% endfor %}{% if tools %}<tool_call> calls{% endif %}";
 
-/// A server of models of every kind.
-fn server() -> Running {
+/// A server of models of every kind, and of more language models.
+fn server_with(more: Vec<NewModel>) -> Running {
     let mut caller =
         script(&["<tool_call>", "{\"name\": \"weather\", ", "\"arguments\": {\"city\": ", "\"Ulm\"}}", "</tool_call>"], TEMPLATE);
     caller.name = "caller".into();
@@ -82,9 +83,24 @@ fn server() -> Running {
     former.name = "former".into();
     let mut endless = endless(&["on ", "and "], &hooked(|_| sleep(Duration::from_millis(2))));
     endless.name = "endless".into();
-    let language = [tiny(), caller, former, endless].map(Into::into);
+    let language = [tiny(), caller, former, endless].into_iter().chain(more).map(Into::into);
     let others = [encoder().into(), audio::model("parakeet-tdt").into()];
-    Running::of(language.into_iter().chain(others).collect(), config())
+    let config = Config { drop_hosted_tools: true, ..config() };
+    Running::of(language.chain(others).collect(), config)
+}
+
+fn server() -> Running {
+    server_with(Vec::new())
+}
+
+/// Models that think, and that call a tool of free text.
+fn agents() -> Vec<NewModel> {
+    let mut thinker = script(&["<think>", "so ", "be it", "</think>", "yes"], TEMPLATE);
+    thinker.name = "thinker".into();
+    let call = ["<tool_call>", "{\"name\": \"patch\", ", "\"arguments\": {\"input\": ", "\"x = 1\"}}", "</tool_call>"];
+    let mut patcher = script(&call, TEMPLATE);
+    patcher.name = "patcher".into();
+    vec![thinker, patcher]
 }
 
 /// Calls that worked, as a client's script prints them on stdout, in JSON.
@@ -100,18 +116,32 @@ fn client(name: &str) -> PathBuf {
 }
 
 fn in_python(package: &str, more: &[&Path]) -> Json {
-    let server = server();
+    let server = server_with(agents());
     let address = format!("http://{}", server.address);
     worked(Command::new(python(package).unwrap()).arg(client(&format!("{package}_client.py"))).arg(address).args(more))
 }
 
 pub(crate) fn openai_runs_unmodified() {
-    let expected = ["chat", "stream", "tools", "parse", "responses", "completions", "embeddings", "transcribe", "models", "errors"];
+    let expected = [
+        "chat",
+        "stream",
+        "tools",
+        "parse",
+        "responses",
+        "agent",
+        "kept",
+        "completions",
+        "embeddings",
+        "transcribe",
+        "models",
+        "errors",
+    ];
     assert_eq!(in_python("openai", &[&audio::recording("parakeet-tdt")]), json!(expected));
 }
 
 pub(crate) fn anthropic_runs_unmodified() {
-    assert_eq!(in_python("anthropic", &[]), json!(["chat", "stream", "tools", "errors"]));
+    let expected = ["chat", "stream", "tools", "agent", "count_tokens", "thoughts", "prefill", "formats", "models", "errors"];
+    assert_eq!(in_python("anthropic", &[]), json!(expected));
 }
 
 pub(crate) fn langchain_runs_unmodified() {

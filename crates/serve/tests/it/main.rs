@@ -1,5 +1,6 @@
 //! Servers over real sockets, on real models that are small.
 
+mod agents;
 mod audio;
 mod chat;
 mod client;
@@ -39,6 +40,9 @@ fn main() -> ExitCode {
         chat::anthropics_form_is_spoken,
         chat::stop_texts_end_answers_across_tokens,
         chat::models_are_listed_and_found_by_name,
+        agents::probes_are_answered_and_requests_keep_their_names,
+        agents::agents_are_answered_or_told_why,
+        agents::kept_responses_belong_to_their_key,
         requests::texts_are_continued,
         requests::bias_and_penalties_change_what_is_chosen,
         requests::wrong_fields_are_named,
