@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# Installs what the server's tests talk to it with into target/clients: the Python packages openai, anthropic and langchain-openai, and
-# for Node.js openai, playwright-core and axe-core. The page's test also needs a Chromium, such as Debian's package chromium. What cannot be
+# Installs what the server's tests talk to it with into target/clients: Python packages (see below), and for Node.js openai,
+# playwright-core and axe-core. The page's test also needs a Chromium, such as Debian's package chromium. What cannot be
 # installed is named, and those tests are skipped. Usage: scripts/install-clients.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=target/clients
+packages="openai anthropic langchain-openai ollama openapi-spec-validator"
 python() {
   if [ ! -x "$venv/bin/python" ]; then
     python3 -m venv "$venv" || { echo "skipped: python3 has no venv module" >&2; return; }
   fi
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check openai anthropic langchain-openai ||
-    echo "skipped: pip cannot install openai, anthropic and langchain-openai" >&2
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check $packages ||
+    echo "skipped: pip cannot install $packages" >&2
 }
 node() {
   command -v npm > /dev/null || { echo "skipped: there is no npm" >&2; return; }

@@ -12,7 +12,7 @@ use serde_json::{Value as Json, json};
 use tokio::sync::Semaphore;
 
 pub use self::answer::EmbeddingList;
-use self::{request::EmbeddingRequest, worker::EncoderWorker};
+use self::{answer::Form, request::EmbeddingRequest, worker::EncoderWorker};
 use crate::{
     error::{ApiError, Result},
     http::body,
@@ -74,21 +74,45 @@ impl ServedEncoder {
     }
 }
 
+/// Vectors of texts, and the number of their tokens.
+#[derive(Debug, Default)]
+pub(crate) struct Vectors {
+    pub(crate) list: Vec<Vec<f32>>,
+    pub(crate) tokens: usize,
+}
+
+/// Computes the vectors that a request asks for, and takes the form that it wants.
+///
+/// # Errors
+/// The request is wrong, or too many wait.
+async fn compute_in_form(app: &App, model: &Arc<ServedEncoder>, fields: Fields) -> Result<(Vectors, Form)> {
+    let busy = |_| ApiError::busy("as many requests as the model takes are waiting already");
+    let place = Arc::clone(&model.places).try_acquire_owned().map_err(busy)?;
+    let encoder = Arc::clone(model);
+    let EmbeddingRequest { texts, form } =
+        app.aside(move || EmbeddingRequest::read(fields, &encoder.tokenizer, &encoder.worker.facts)).await?;
+    let tokens = texts.iter().map(Vec::len).sum();
+    add(&model.worker.metrics.prompt_tokens, tokens);
+    let list = app.progress(model.worker.submit(texts, place)?).next().await??;
+    Ok((Vectors { list, tokens }, form))
+}
+
+/// Computes the vectors that a request in OpenAI's form asks for.
+///
+/// # Errors
+/// As [`compute_in_form`].
+pub(crate) async fn compute(app: &App, model: Arc<ServedEncoder>, fields: Fields) -> Result<Vectors> {
+    compute_in_form(app, &model, fields).await.map(|(vectors, _)| vectors)
+}
+
 /// `POST /v1/embeddings`: a vector for each text.
 pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request<Body>) -> Result<Response> {
     let body = body::read(request, &app.config).await?;
     let mut fields = app.aside(move || Fields::parse(&body)).await?;
     let model = app.models.find_encoder(fields.text("model")?.as_deref()).await?;
-    let busy = |_| ApiError::busy("as many requests as the model takes are waiting already");
-    let place = Arc::clone(&model.places).try_acquire_owned().map_err(busy)?;
-    let encoder = Arc::clone(&model);
-    let EmbeddingRequest { texts, form } =
-        app.aside(move || EmbeddingRequest::read(fields, &encoder.tokenizer, &encoder.worker.facts)).await?;
-    let tokens = texts.iter().map(Vec::len).sum();
-    add(&model.worker.metrics.prompt_tokens, tokens);
-    let vectors = app.progress(model.worker.submit(texts, place)?).next().await??;
+    let (Vectors { list, tokens }, form) = compute_in_form(&app, &model, fields).await?;
     let work = move || {
-        serde_json::to_string(&EmbeddingList::new(&model.name, &vectors, form, tokens))
+        serde_json::to_string(&EmbeddingList::new(&model.name, &list, form, tokens))
             .map_err(|_| ApiError::internal("the answer cannot be written"))
     };
     Ok(reply::json_text(app.aside(work).await?))

@@ -22,6 +22,7 @@ mod keys;
 mod metrics;
 mod model;
 mod models;
+mod ollama;
 mod openai;
 mod page;
 mod reply;

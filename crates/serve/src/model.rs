@@ -54,6 +54,8 @@ pub(crate) struct Served {
     pub(crate) thinks: bool,
     pub(crate) prompt_lookup: bool,
     pub(crate) context: Option<usize>,
+    /// Bytes of the program's files.
+    program_bytes: usize,
     pub(crate) limits: Limits,
     pub(crate) stop_ids: Vec<u32>,
     pub(crate) worker: Worker,
@@ -73,6 +75,7 @@ impl Served {
     pub(crate) fn start(new: NewModel, metrics: Arc<Metrics>, disk: Option<DiskCache>) -> std::io::Result<Served> {
         let NewModel { name, model, tokenizer, template, sampling, limits, thinks, prompt_lookup, .. } = new;
         let context = model.context();
+        let program_bytes = model.program_bytes();
         let stop_ids = model.metadata().eos.clone();
         let (text, bounds) = (tokenizer.clone(), limits.clone());
         let scheduler = move || {
@@ -93,6 +96,7 @@ impl Served {
             thinks,
             prompt_lookup,
             context,
+            program_bytes,
             limits,
             stop_ids,
             worker,
@@ -132,6 +136,12 @@ impl Served {
         self.template.as_ref().ok()?.as_ref().map(ChatTemplate::source)
     }
 
+    /// Whether the template knows of thoughts.
+    fn thinks_in_template(&self) -> bool {
+        let names = ["enable_thinking", "reasoning_effort", "reasoning_content"];
+        self.template_source().is_some_and(|source| names.iter().any(|name| source.contains(name)))
+    }
+
     /// The tokens of a prompt, which the field `param` holds.
     ///
     /// # Errors
@@ -169,8 +179,10 @@ impl Served {
                 "completion": true,
                 "tools": self.tool_format.is_ok(),
                 "tool_format": self.tool_format.ok().map(|found| found.format.name),
+                "thinking": self.thinks_in_template(),
             },
             "context_length": self.context,
+            "size": self.program_bytes,
         })
     }
 }

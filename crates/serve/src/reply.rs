@@ -65,6 +65,12 @@ impl Frames {
         self.data(data);
     }
 
+    /// A line of JSON, in streams of such.
+    pub(crate) fn line(&mut self, data: &Json) {
+        self.text.push_str(&data.to_string());
+        self.text.push('\n');
+    }
+
     /// OpenAI's end of a stream.
     pub(crate) fn done(&mut self) {
         self.text.push_str("data: [DONE]\n\n");
@@ -91,6 +97,9 @@ pub(crate) trait Events: Send + 'static {
     /// How it answers without a stream.
     type Whole: Whole<Update = Self::Update>;
 
+    /// Type of the stream.
+    const CONTENT_TYPE: &'static str = "text/event-stream";
+
     /// An empty answer without a stream.
     fn whole(self) -> Self::Whole;
 
@@ -110,6 +119,11 @@ pub(crate) trait Events: Send + 'static {
     fn fail(&mut self, error: &ApiError, frames: &mut Frames) {
         frames.data(&error.to_json());
         frames.done();
+    }
+
+    /// Writes something without a meaning, after some time without an update.
+    fn idle(&self, frames: &mut Frames) {
+        frames.text.push_str(": still working\n\n");
     }
 }
 
@@ -132,7 +146,7 @@ impl<E: Events> Running<E> {
         }
         while frames.text.is_empty() {
             let Ok(next) = timeout_at(Instant::now() + QUIET, self.progress.next()).await else {
-                frames.text.push_str(": still working\n\n");
+                self.events.idle(&mut frames);
                 break;
             };
             match next.and_then(|update| self.events.update(update, &mut frames)) {
@@ -178,7 +192,7 @@ fn stream<E: Events>(progress: Progress<E::Update>, events: E) -> Response {
     });
     let mut response = Response::new(Body::from_stream(frames));
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(E::CONTENT_TYPE));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // Proxies of nginx's kind would collect events otherwise.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
@@ -193,6 +207,11 @@ pub(crate) fn json(body: &Json) -> Response {
 /// A response of JSON that is written already.
 pub(crate) fn json_text(body: String) -> Response {
     of_type("application/json", body)
+}
+
+/// A response of lines of JSON.
+pub(crate) fn lines(lines: &[Json]) -> Response {
+    of_type("application/x-ndjson", lines.iter().map(|line| format!("{line}\n")).collect())
 }
 
 /// A response that is text.

@@ -37,6 +37,7 @@ use crate::{
     metrics::exposition,
     model::Handle,
     models::Models,
+    ollama,
     openai::{chat::ChatRequest, completions::CompletionRequest},
     page,
     reply::{self, Events, Progress},
@@ -97,6 +98,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/apply-template", post(extras::apply_template))
         .route("/props", get(extras::props))
         .route("/slots", get(extras::slots));
+    router = router.merge(ollama::routes());
     if app.config.metrics {
         router = router.route("/metrics", get(metrics));
     }
@@ -118,6 +120,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 fn refuse(path: &str, error: ApiError) -> Response {
     if path.starts_with(MESSAGES) {
         anthropic::refuse(error)
+    } else if path.starts_with(ollama::ROOT) {
+        ollama::refuse(error)
     } else {
         error.into_response()
     }

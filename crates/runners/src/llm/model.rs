@@ -184,6 +184,11 @@ impl Model {
         self.shared.has_plain_state && !self.shared.drafts
     }
 
+    /// Bytes of the program's files, which hold the weights.
+    pub fn program_bytes(&self) -> usize {
+        self.shared.program.contents().map(<[u8]>::len).sum()
+    }
+
     /// Hash of everything that determines the contents of caches: the program with its weights, the
     /// method, the engine and this version. The first call reads all weights.
     pub(super) fn fingerprint(&self) -> [u8; 32] {

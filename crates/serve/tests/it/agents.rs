@@ -89,3 +89,20 @@ pub(crate) fn kept_responses_belong_to_their_key() {
     let next = json!({ "input": "y", "previous_response_id": response["id"] });
     assert_eq!(post(forgets.address, "/v1/responses", &next).json()["error"]["code"], "previous_response_not_found");
 }
+
+/// Errors of Ollama's protocol are texts, also those of keys and paths.
+pub(crate) fn ollamas_errors_are_texts() {
+    let server = Running::new(vec![tiny()], Config { keys: Keys::new(vec!["k".into()]), ..config() });
+    let key = ("authorization", "Bearer k");
+    for (status, method, path, headers) in [
+        (401, "GET", "/api/tags", &[][..]),
+        (404, "GET", "/api/nothing", &[key]),
+        (405, "GET", "/api/chat", &[key]),
+        (501, "POST", "/api/create", &[key]),
+    ] {
+        let reply = ask(&server, method, path, headers, &json!({}));
+        assert_eq!(reply.status, status, "{path}");
+        assert!(reply.json()["error"].is_string(), "{}", reply.body);
+    }
+    assert!(ask(&server, "GET", "/api/version", &[key], &Json::Null).json()["version"].is_string());
+}

@@ -59,6 +59,10 @@ pub(crate) fn has_anthropic() -> Result<(), String> {
     python("anthropic").map(drop)
 }
 
+pub(crate) fn has_ollama() -> Result<(), String> {
+    python("ollama").map(drop)
+}
+
 pub(crate) fn has_langchain() -> Result<(), String> {
     python("langchain_openai").map(drop)
 }
@@ -142,6 +146,11 @@ pub(crate) fn openai_runs_unmodified() {
 pub(crate) fn anthropic_runs_unmodified() {
     let expected = ["chat", "stream", "tools", "agent", "count_tokens", "thoughts", "prefill", "formats", "models", "errors"];
     assert_eq!(in_python("anthropic", &[]), json!(expected));
+}
+
+pub(crate) fn ollama_runs_unmodified() {
+    let expected = ["chat", "thoughts", "tools", "formats", "generate", "embed", "models", "errors"];
+    assert_eq!(in_python("ollama", &[]), json!(expected));
 }
 
 pub(crate) fn langchain_runs_unmodified() {

@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         agents::probes_are_answered_and_requests_keep_their_names,
         agents::agents_are_answered_or_told_why,
         agents::kept_responses_belong_to_their_key,
+        agents::ollamas_errors_are_texts,
         requests::texts_are_continued,
         requests::bias_and_penalties_change_what_is_chosen,
         requests::wrong_fields_are_named,
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
     ];
     tests.push(test("openai_runs_unmodified", clients::has_openai, clients::openai_runs_unmodified));
     tests.push(test("anthropic_runs_unmodified", clients::has_anthropic, clients::anthropic_runs_unmodified));
+    tests.push(test("ollama_runs_unmodified", clients::has_ollama, clients::ollama_runs_unmodified));
     tests.push(test("langchain_runs_unmodified", clients::has_langchain, clients::langchain_runs_unmodified));
     tests.push(test("openai_for_node_runs_unmodified", clients::has_openai_for_node, clients::openai_for_node_runs_unmodified));
     tests.push(test("the_page_works_in_a_browser", clients::has_browser, clients::the_page_works_in_a_browser));

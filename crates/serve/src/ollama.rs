@@ -1,0 +1,158 @@
+//! `/api`, Ollama's protocol. Requests are brought into the form of chat completions and read as
+//! such.
+
+mod answer;
+mod embed;
+mod models;
+mod request;
+
+use std::{sync::Arc, time::Instant};
+
+use axum::{
+    Router,
+    body::Body,
+    extract::State,
+    http::{Request, StatusCode},
+    response::{IntoResponse, Response},
+    routing::{any, delete, get, post},
+};
+use serde_json::{Value as Json, json};
+
+use self::answer::{Form, OllamaAnswer};
+use crate::{
+    error::{ApiError, Result},
+    hosted::HostedTools,
+    http::body,
+    json::Fields,
+    model::Handle,
+    openai::{HARMLESS, params::Params},
+    reply,
+    routes::{App, Prepared, prepare},
+};
+
+/// Below this path, errors have Ollama's form.
+pub(crate) const ROOT: &str = "/api/";
+
+/// The version of Ollama whose protocol this is. Clients ask for it to know what they may send.
+const VERSION: &str = "0.13.0";
+
+type Shared = State<Arc<App>>;
+
+pub(crate) fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/api/version", get(async || reply::json(&json!({ "version": VERSION }))))
+        .route("/api/tags", get(models::tags))
+        .route("/api/ps", get(models::ps))
+        .route("/api/show", post(models::show))
+        .route("/api/pull", post(models::pull))
+        .route("/api/chat", post(chat))
+        .route("/api/generate", post(generate))
+        .route("/api/embed", post(embed::embed))
+        .route("/api/embeddings", post(embed::embed_one))
+        .route("/api/create", post(unchangeable))
+        .route("/api/copy", post(unchangeable))
+        .route("/api/push", post(unchangeable))
+        .route("/api/delete", delete(unchangeable))
+        .route("/api/blobs/{digest}", any(unchangeable))
+}
+
+async fn unchangeable() -> Response {
+    let message = "the models of this server are those of its command line, and cannot be changed by requests";
+    refuse(ApiError::new(StatusCode::NOT_IMPLEMENTED, "invalid_request_error", None, message))
+}
+
+/// The response to a request that failed.
+pub(crate) fn refuse(error: ApiError) -> Response {
+    let body = reply::json(&error_json(&error)).into_body();
+    let (head, _) = error.into_response().into_parts();
+    Response::from_parts(head, body)
+}
+
+fn error_json(error: &ApiError) -> Json {
+    json!({ "error": error.message })
+}
+
+/// The fields of a request, and the model's name in it.
+///
+/// # Errors
+/// The body is none, or names no model.
+async fn read(app: &App, request: Request<Body>) -> Result<(Fields, String)> {
+    let body = body::read(request, &app.config).await?;
+    let mut fields = app.aside(move || Fields::parse(&body)).await?;
+    let name = fields.text("model")?.or(fields.text("name")?).filter(|name| !name.is_empty());
+    Ok((fields, name.ok_or_else(|| ApiError::value("model", "model is required"))?))
+}
+
+/// The name of a model without a tag, if it has none of its own.
+fn untagged<'a>(app: &App, name: &'a str) -> &'a str {
+    match name.strip_suffix(":latest") {
+        Some(plain) if app.models.describe_one(name).is_err() => plain,
+        _ => name,
+    }
+}
+
+/// An error about a model in the words that clients look for.
+fn named(mut error: ApiError, name: &str) -> ApiError {
+    if error.status == StatusCode::NOT_FOUND {
+        error.message = format!("model '{name}' not found");
+    }
+    error
+}
+
+async fn chat(State(app): Shared, request: Request<Body>) -> Response {
+    answer(&app, request, Form::Chat).await.unwrap_or_else(refuse)
+}
+
+async fn generate(State(app): Shared, request: Request<Body>) -> Response {
+    answer(&app, request, Form::Text).await.unwrap_or_else(refuse)
+}
+
+async fn answer(app: &App, request: Request<Body>, form: Form) -> Result<Response> {
+    let (fields, name) = read(app, request).await?;
+    let began = Instant::now();
+    let handle = app.models.find(Some(untagged(app, &name))).await.map_err(|error| named(error, &name))?;
+    let loading = began.elapsed();
+    let model = handle.clone();
+    let work = move || {
+        let fields = match form {
+            Form::Chat => request::chat(fields)?,
+            Form::Text => request::generate(fields, handle.template_source().is_some())?,
+        };
+        let begin = |model, tokens| OllamaAnswer::new(form, name, model, tokens, (began, loading));
+        match fields {
+            request::Asked::Nothing { unloads } => Ok(Err(begin(handle, 0).loaded(unloads))),
+            request::Asked::Conversation(fields) => {
+                let hosted = HostedTools::new(false);
+                prepare(fields, handle, 1, hosted, |request, model, prompt, tokens| {
+                    begin(model, tokens).reading(request.reader(prompt), request.params.logprobs.is_some())
+                })
+                .map(Ok)
+            }
+            request::Asked::Text(prompt, fields) => continue_text(&prompt, fields, handle, begin).map(Ok),
+        }
+    };
+    match app.aside(work).await? {
+        Ok(prepared) => app.reply(&model, prepared).await,
+        Err(loaded) => Ok(reply::json(&loaded)),
+    }
+}
+
+/// Prepares the continuation of a text.
+fn continue_text(
+    prompt: &str,
+    mut fields: Fields,
+    model: Handle,
+    begin: impl FnOnce(Handle, usize) -> OllamaAnswer,
+) -> Result<Prepared<OllamaAnswer>> {
+    let streams = fields.flag("stream")?.unwrap_or(true);
+    let mut params = Params::read(&mut fields, &model, 1)?;
+    params.logprobs = fields.flag("logprobs")?.filter(|wanted| *wanted).map(|_| 0);
+    if let Some(top) = fields.count("top_logprobs", 0..=20)? {
+        params.logprobs = params.logprobs.map(|_| top);
+    }
+    fields.finish(HARMLESS)?;
+    let ids = model.encode(prompt, true, "prompt")?;
+    let jobs = params.jobs(&ids, &model);
+    let answer = begin(model, ids.len()).reading(crate::answer::Reader::plain(), params.logprobs.is_some());
+    Ok(Prepared { streams, jobs, answer, dropped: Vec::new() })
+}

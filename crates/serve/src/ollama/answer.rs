@@ -1,0 +1,221 @@
+//! Answers in Ollama's form: lines of JSON, or one object.
+
+use std::time::{Duration, Instant};
+
+use axum::response::Response;
+use serde_json::{Value as Json, json};
+
+use super::error_json;
+use crate::{
+    answer::{Choice, Delta, Finish, Reader},
+    error::{ApiError, Result},
+    model::Handle,
+    openai::logprobs,
+    reply::{self, Events, Frames, Whole},
+    time,
+    worker::JobUpdate,
+};
+
+/// Whether answers are messages or texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    Chat,
+    Text,
+}
+
+/// A piece of an answer. Calls come whole.
+#[derive(Clone, Debug, PartialEq)]
+enum Piece {
+    Thinking(String),
+    Content(String),
+    Call(Json),
+}
+
+/// The answer to a request, as it comes.
+#[derive(Debug)]
+pub(super) struct OllamaAnswer {
+    form: Form,
+    /// The model as the client calls it.
+    name: String,
+    model: Handle,
+    choice: Choice,
+    prompt_tokens: usize,
+    began: Instant,
+    loading: Duration,
+    has_logprobs: bool,
+    /// The call that is coming, and its arguments so far.
+    call: Option<(String, String, String)>,
+}
+
+impl OllamaAnswer {
+    pub(super) fn new(
+        form: Form,
+        name: String,
+        model: Handle,
+        prompt_tokens: usize,
+        (began, loading): (Instant, Duration),
+    ) -> OllamaAnswer {
+        let choice = Choice::new(Reader::plain());
+        OllamaAnswer { form, name, model, choice, prompt_tokens, began, loading, has_logprobs: false, call: None }
+    }
+
+    /// The same answer, whose text is read in this way.
+    pub(super) fn reading(self, reader: Reader, has_logprobs: bool) -> OllamaAnswer {
+        OllamaAnswer { choice: Choice::new(reader), has_logprobs, ..self }
+    }
+
+    /// The answer to a request without a prompt.
+    pub(super) fn loaded(&self, unloads: bool) -> Json {
+        let mut answer = self.object(&[]);
+        answer["done"] = true.into();
+        answer["done_reason"] = if unloads { "unload" } else { "load" }.into();
+        answer
+    }
+
+    /// An object with these pieces.
+    fn object(&self, pieces: &[Piece]) -> Json {
+        let (mut content, mut thinking, mut calls) = (String::new(), String::new(), Vec::new());
+        for piece in pieces {
+            match piece {
+                Piece::Thinking(text) => thinking.push_str(text),
+                Piece::Content(text) => content.push_str(text),
+                Piece::Call(call) => calls.push(call.clone()),
+            }
+        }
+        let mut object = json!({ "model": self.name, "created_at": time::now() });
+        let holder = match self.form {
+            Form::Chat => {
+                object["message"] = json!({ "role": "assistant", "content": content });
+                &mut object["message"]
+            }
+            Form::Text => {
+                object["response"] = content.into();
+                &mut object
+            }
+        };
+        if !thinking.is_empty() {
+            holder["thinking"] = thinking.into();
+        }
+        if !calls.is_empty() {
+            holder["tool_calls"] = calls.into();
+        }
+        object["done"] = false.into();
+        object
+    }
+
+    /// The last object, with these pieces.
+    fn last(&self, pieces: &[Piece]) -> Json {
+        let mut object = self.object(pieces);
+        object["done"] = true.into();
+        object["done_reason"] = if self.choice.finish == Some(Finish::Length) { "length" } else { "stop" }.into();
+        let stats = self.choice.stats.unwrap_or_default();
+        let nanoseconds = |time: Duration| Json::from(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        object["total_duration"] = nanoseconds(self.began.elapsed());
+        object["load_duration"] = nanoseconds(self.loading);
+        object["prompt_eval_count"] = self.prompt_tokens.into();
+        object["prompt_eval_duration"] = nanoseconds(stats.prefill);
+        object["eval_count"] = self.choice.tokens.into();
+        object["eval_duration"] = nanoseconds(stats.decode);
+        object
+    }
+
+    /// Takes the likelihoods of tokens that are not told yet.
+    fn add_logprobs(&mut self, object: &mut Json) {
+        if self.has_logprobs && !self.choice.logprobs.is_empty() {
+            object["logprobs"] = logprobs::chat(&self.model.tokenizer, &self.choice.logprobs)["content"].take();
+            self.choice.logprobs.clear();
+        }
+    }
+
+    /// Takes an update; the pieces that it completes.
+    fn pieces(&mut self, (_, update): JobUpdate) -> Result<Vec<Piece>> {
+        let (mut deltas, mut pieces) = (Vec::new(), Vec::new());
+        self.choice.take(update, &mut deltas)?;
+        for delta in deltas {
+            match delta {
+                Delta::Arguments { text, .. } => {
+                    if let Some((.., arguments)) = &mut self.call {
+                        arguments.push_str(&text);
+                    }
+                    continue;
+                }
+                Delta::Thinking(text) => pieces.push(Piece::Thinking(text)),
+                Delta::Content(text) => pieces.push(Piece::Content(text)),
+                Delta::Call { id, name, .. } => {
+                    pieces.extend(self.finish_call());
+                    self.call = Some((id, name, String::new()));
+                }
+            }
+        }
+        if self.choice.finish.is_some() {
+            pieces.extend(self.finish_call());
+        }
+        Ok(pieces)
+    }
+
+    /// The call so far. One that stops early has no arguments that could be told.
+    fn finish_call(&mut self) -> Option<Piece> {
+        let (id, name, arguments) = self.call.take()?;
+        let arguments: Json = serde_json::from_str(&arguments).ok().filter(Json::is_object)?;
+        Some(Piece::Call(json!({ "id": id, "function": { "name": name, "arguments": arguments } })))
+    }
+}
+
+/// The answer put together from all updates.
+#[derive(Debug)]
+pub(super) struct WholeAnswer {
+    answer: OllamaAnswer,
+    pieces: Vec<Piece>,
+}
+
+impl Whole for WholeAnswer {
+    type Update = JobUpdate;
+
+    fn take(&mut self, update: JobUpdate) -> Result<bool> {
+        let pieces = self.answer.pieces(update)?;
+        self.pieces.extend(pieces);
+        Ok(self.answer.choice.finish.is_some())
+    }
+
+    fn into_response(mut self) -> Response {
+        let mut object = self.answer.last(&self.pieces);
+        self.answer.add_logprobs(&mut object);
+        reply::json(&object)
+    }
+}
+
+impl Events for OllamaAnswer {
+    type Update = JobUpdate;
+    type Whole = WholeAnswer;
+
+    const CONTENT_TYPE: &'static str = "application/x-ndjson";
+
+    fn whole(self) -> WholeAnswer {
+        WholeAnswer { answer: self, pieces: Vec::new() }
+    }
+
+    fn begin(&mut self, _: &mut Frames) {}
+
+    fn update(&mut self, update: JobUpdate, frames: &mut Frames) -> Result<bool> {
+        for piece in self.pieces(update)? {
+            let mut object = self.object(&[piece]);
+            self.add_logprobs(&mut object);
+            frames.line(&object);
+        }
+        Ok(self.choice.finish.is_some())
+    }
+
+    fn end(&mut self, frames: &mut Frames) {
+        let mut object = self.last(&[]);
+        self.add_logprobs(&mut object);
+        frames.line(&object);
+    }
+
+    fn fail(&mut self, error: &ApiError, frames: &mut Frames) {
+        frames.line(&error_json(error));
+    }
+
+    fn idle(&self, frames: &mut Frames) {
+        frames.line(&self.object(&[]));
+    }
+}

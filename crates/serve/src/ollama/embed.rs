@@ -1,0 +1,63 @@
+//! Vectors in Ollama's form.
+
+use std::{sync::Arc, time::Instant};
+
+use axum::{body::Body, extract::State, http::Request, response::Response};
+use serde_json::{Map, Value as Json, json};
+
+use super::{named, read, refuse, untagged};
+use crate::{
+    embeddings::{Vectors, compute},
+    error::{ApiError, Result},
+    json::Fields,
+    reply,
+    routes::App,
+};
+
+/// `POST /api/embed`: a vector for each text.
+pub(super) async fn embed(State(app): State<Arc<App>>, request: Request<Body>) -> Response {
+    many(&app, request).await.unwrap_or_else(refuse)
+}
+
+/// `POST /api/embeddings`: the older form, for one text.
+pub(super) async fn embed_one(State(app): State<Arc<App>>, request: Request<Body>) -> Response {
+    one(&app, request).await.unwrap_or_else(refuse)
+}
+
+async fn many(app: &App, request: Request<Body>) -> Result<Response> {
+    let began = Instant::now();
+    let (mut fields, name) = read(app, request).await?;
+    let input = fields.take("input").unwrap_or_else(|| json!([]));
+    let model = app.models.find_encoder(Some(untagged(app, &name))).await.map_err(|error| named(error, &name))?;
+    let loading = began.elapsed();
+    // Clients load a model by a request without a text.
+    let has_text = input.as_array().is_none_or(|list| !list.is_empty()) && input != "";
+    let Vectors { list, tokens } =
+        if has_text { compute(app, model, to_openai(fields, input)?).await? } else { Vectors::default() };
+    Ok(reply::json(&json!({
+        "model": name,
+        "embeddings": list,
+        "total_duration": began.elapsed().as_nanos() as u64,
+        "load_duration": loading.as_nanos() as u64,
+        "prompt_eval_count": tokens,
+    })))
+}
+
+async fn one(app: &App, request: Request<Body>) -> Result<Response> {
+    let (mut fields, name) = read(app, request).await?;
+    let prompt = fields.text("prompt")?.ok_or_else(|| ApiError::value("prompt", "`prompt` is missing"))?;
+    let model = app.models.find_encoder(Some(untagged(app, &name))).await.map_err(|error| named(error, &name))?;
+    let vectors = compute(app, model, to_openai(fields, prompt.into())?).await?;
+    Ok(reply::json(&json!({ "embedding": vectors.list.first() })))
+}
+
+/// The request in OpenAI's form. Long texts are cut unless the client says otherwise.
+fn to_openai(mut fields: Fields, input: Json) -> Result<Fields> {
+    let mut map = Map::new();
+    map.insert("input".into(), input);
+    map.insert("truncate".into(), fields.flag("truncate")?.unwrap_or(true).into());
+    map.extend(fields.take("dimensions").map(|count| ("dimensions".to_owned(), count)));
+    // Options say how text is generated, and on what machine.
+    fields.finish(&["keep_alive", "options"])?;
+    Ok(Fields::of(map))
+}
