@@ -31,12 +31,16 @@ pub(crate) struct Metrics {
     /// Tokens that all generations may reach together; 0 before the first load.
     capacity: AtomicU64,
     pub(crate) times: Times,
-    /// Generations that ended with a stop text or token, at a limit of tokens, or by their client.
-    ended: [AtomicU64; 3],
+    /// Generations that ended with a stop text or token, at a limit of tokens, by their client, or
+    /// with an error.
+    ended: [AtomicU64; 4],
 }
 
 /// Names of vLLM for the ends of generations, in the order of [`Metrics::ended`].
-const REASONS: [&str; 3] = ["stop", "length", "abort"];
+const REASONS: [&str; 4] = ["stop", "length", "abort", "error"];
+
+/// Tokens of a block, the unit in which gateways count a cache. The caches here have no blocks.
+const BLOCK: u64 = 16;
 
 pub(crate) fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
@@ -49,13 +53,20 @@ pub(crate) fn subtract(counter: &AtomicU64, count: usize) {
 impl Metrics {
     /// Counts the end of a generation.
     pub(crate) fn count_end(&self, reason: FinishReason) {
-        let [stop, length, abort] = &self.ended;
+        let [stop, length, abort, _] = &self.ended;
         let counter = match reason {
             FinishReason::Stop => stop,
             FinishReason::Length | FinishReason::Context => length,
             FinishReason::Cancelled => abort,
         };
         add(counter, 1);
+    }
+
+    /// Counts a generation that ended with an error.
+    pub(crate) fn count_error(&self, panicked: bool) {
+        add(if panicked { &self.panics } else { &self.failed }, 1);
+        let [.., error] = &self.ended;
+        add(error, 1);
     }
 
     pub(crate) fn set_capacity(&self, tokens: usize) {
@@ -87,35 +98,41 @@ impl Metrics {
 
     fn rows(&self) -> [(&'static str, &'static str, &'static str, &AtomicU64); 14] {
         [
-            ("requests_total", "counter", "Generations, transcriptions and requests for vectors", &self.requests),
-            ("refused_total", "counter", "Those that were refused at once", &self.refused),
-            ("failed_total", "counter", "Those that ended with an error", &self.failed),
-            ("cancelled_total", "counter", "Those whose client went away", &self.cancelled),
-            ("panics_total", "counter", "Those that an internal error ended", &self.panics),
-            ("prompt_tokens_total", "counter", "Tokens of prompts, cached ones included", &self.prompt_tokens),
-            ("cached_tokens_total", "counter", "Tokens of prompts that were not computed again", &self.cached_tokens),
-            ("generated_tokens_total", "counter", "Tokens that were generated", &self.generated_tokens),
-            ("audio_seconds_total", "counter", "Seconds of recordings that were transcribed", &self.audio_seconds),
-            ("running", "gauge", "Those that are computed", &self.running),
-            ("waiting", "gauge", "Those that wait for their turn", &self.waiting),
-            ("idle_sequences", "gauge", "Loaded sequences that nobody uses", &self.idle),
-            ("tokens_in_flight", "gauge", "Tokens that running generations may come to", &self.tokens),
-            ("kept_bytes", "gauge", "Bytes of copies of texts that no sequence holds any more", &self.kept_bytes),
+            ("requests_total", "counter", "Generations, transcriptions and requests for vectors.", &self.requests),
+            ("refused_total", "counter", "Requests refused before a model computed anything.", &self.refused),
+            ("failed_total", "counter", "Requests that ended with an error.", &self.failed),
+            ("cancelled_total", "counter", "Requests whose client disconnected.", &self.cancelled),
+            ("panics_total", "counter", "Requests that an internal error ended.", &self.panics),
+            ("prompt_tokens_total", "counter", "Tokens of prompts, cached ones included.", &self.prompt_tokens),
+            ("cached_tokens_total", "counter", "Tokens of prompts taken from a cache.", &self.cached_tokens),
+            ("generated_tokens_total", "counter", "Generated tokens.", &self.generated_tokens),
+            ("audio_seconds_total", "counter", "Seconds of transcribed recordings.", &self.audio_seconds),
+            ("running", "gauge", "Requests that a model computes now.", &self.running),
+            ("waiting", "gauge", "Requests that wait for their turn.", &self.waiting),
+            ("idle_sequences", "gauge", "Loaded sequences that no request uses.", &self.idle),
+            ("tokens_in_flight", "gauge", "Tokens that running generations may reach.", &self.tokens),
+            ("kept_bytes", "gauge", "Size in bytes of the copies of idle sequences.", &self.kept_bytes),
         ]
     }
 
     /// Counters and gauges under vLLM's names, which gateways, scalers and dashboards read.
-    fn vllm_rows(&self) -> [(&'static str, &'static str, &'static str, f64); 7] {
+    fn vllm_rows(&self) -> [(&'static str, &'static str, &'static str, f64); 8] {
         let read = |value: &AtomicU64| value.load(Ordering::Relaxed) as f64;
         let usage = read(&self.tokens) / read(&self.capacity).max(1.0);
         [
-            ("vllm:num_requests_running", "gauge", "Generations that are computed", read(&self.running)),
-            ("vllm:num_requests_waiting", "gauge", "Generations that wait for their turn", read(&self.waiting)),
-            ("vllm:kv_cache_usage_perc", "gauge", "Share of the token capacity that generations may use, 0 to 1", usage.min(1.0)),
-            ("vllm:prompt_tokens_total", "counter", "Tokens of prompts, cached ones included", read(&self.prompt_tokens)),
-            ("vllm:generation_tokens_total", "counter", "Generated tokens", read(&self.generated_tokens)),
-            ("vllm:prefix_cache_queries_total", "counter", "Tokens of prompts looked up in the cache", read(&self.prompt_tokens)),
-            ("vllm:prefix_cache_hits_total", "counter", "Tokens of prompts found in the cache", read(&self.cached_tokens)),
+            ("vllm:num_requests_running", "gauge", "Requests that a model computes now.", read(&self.running)),
+            ("vllm:num_requests_waiting", "gauge", "Requests that wait for their turn.", read(&self.waiting)),
+            (
+                "vllm:kv_cache_usage_perc",
+                "gauge",
+                "Share of the cache's tokens that running requests may use, 0 to 1.",
+                usage.min(1.0),
+            ),
+            ("vllm:prompt_tokens_total", "counter", "Tokens of prompts, cached ones included.", read(&self.prompt_tokens)),
+            ("vllm:prompt_tokens_cached_total", "counter", "Tokens of prompts taken from a cache.", read(&self.cached_tokens)),
+            ("vllm:generation_tokens_total", "counter", "Generated tokens.", read(&self.generated_tokens)),
+            ("vllm:prefix_cache_queries_total", "counter", "Tokens of prompts looked up in the cache.", read(&self.prompt_tokens)),
+            ("vllm:prefix_cache_hits_total", "counter", "Tokens of prompts found in the cache.", read(&self.cached_tokens)),
         ]
     }
 }
@@ -150,11 +167,17 @@ pub(crate) fn exposition(models: &[(&str, &Metrics)]) -> String {
         }
     }
     let name = "vllm:request_success_total";
-    describe(&mut text, name, "counter", "Generations that ended, by reason");
+    describe(&mut text, name, "counter", "Generations that ended, by reason.");
     for (labels, (_, metrics)) in labels.iter().zip(models) {
         for (reason, count) in REASONS.iter().zip(&metrics.ended) {
             let _ = writeln!(text, "{name}{{{labels},finished_reason=\"{reason}\"}} {}", count.load(Ordering::Relaxed));
         }
+    }
+    let name = "vllm:cache_config_info";
+    describe(&mut text, name, "gauge", "Size of the cache, in blocks of tokens.");
+    for (labels, (_, metrics)) in labels.iter().zip(models) {
+        let blocks = metrics.capacity.load(Ordering::Relaxed) / BLOCK;
+        let _ = writeln!(text, "{name}{{{labels},block_size=\"{BLOCK}\",num_gpu_blocks=\"{blocks}\"}} 1");
     }
     for (i, (name, help, _)) in none.times.rows().into_iter().enumerate() {
         describe(&mut text, name, "histogram", help);
@@ -177,6 +200,6 @@ mod tests {
         assert!(text.contains("# TYPE flambeau_generated_tokens_total counter\nflambeau_generated_tokens_total{model=\"a\"} 0\n"));
         assert!(text.contains("flambeau_generated_tokens_total{model=\"b\\\"\\n\"} 7\n"));
         assert!(text.contains("vllm:generation_tokens_total{model_name=\"b\\\"\\n\",engine=\"0\"} 7\n"));
-        assert_eq!(text.lines().filter(|line| line.starts_with("# TYPE")).count(), 14 + 7 + 1 + 4);
+        assert_eq!(text.lines().filter(|line| line.starts_with("# TYPE")).count(), 14 + 8 + 2 + 12);
     }
 }

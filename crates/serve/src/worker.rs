@@ -2,8 +2,10 @@
 //! the jobs of closed connections.
 
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
+    rc::Rc,
     sync::{
         Arc,
         mpsc::{Receiver, Sender, channel},
@@ -97,6 +99,10 @@ struct Client {
     submitted: Instant,
     /// Time of the last token.
     last: Option<Instant>,
+    /// Tokens of the prompt that were not computed again.
+    cached: usize,
+    /// Tokens of the longest answer so far, shared by a request's jobs.
+    longest: Rc<Cell<usize>>,
 }
 
 impl Client {
@@ -104,7 +110,10 @@ impl Client {
     fn observe(&mut self, event: &Event, metrics: &Metrics) {
         let times = &metrics.times;
         match event {
-            Event::Started { .. } => times.queue.observe(self.submitted.elapsed()),
+            Event::Started { cached } => {
+                self.cached = *cached;
+                times.queue.observe(self.submitted.elapsed());
+            }
             Event::Stepped(step) if step.token.is_some() => {
                 match self.last {
                     None => times.first_token.observe(self.submitted.elapsed()),
@@ -114,7 +123,12 @@ impl Client {
             }
             Event::Finished(generation) => {
                 times.whole.observe(self.submitted.elapsed());
+                times.observe_end(&generation.stats, self.cached);
                 metrics.count_end(generation.finish);
+                self.longest.set(self.longest.get().max(generation.stats.generated_tokens));
+                if Rc::strong_count(&self.longest) == 1 {
+                    times.longest_answer.observe_size(self.longest.get());
+                }
             }
             Event::Stepped(_) | Event::Failed(_) => {}
         }
@@ -169,8 +183,13 @@ impl<'a> Desk<'a> {
                 }
             }
         }
+        self.metrics.times.choices.observe_size(ids.len());
         let submitted = Instant::now();
-        let client = |(number, id)| (id, Client { updates: updates.clone(), number, submitted, last: None });
+        let longest = Rc::new(Cell::new(0));
+        let client = |(number, id)| {
+            let (updates, longest) = (updates.clone(), Rc::clone(&longest));
+            (id, Client { updates, number, submitted, last: None, cached: 0, longest })
+        };
         self.clients.extend(ids.into_iter().enumerate().map(client));
         let _ = admitted.send(Ok(()));
     }
@@ -208,7 +227,7 @@ fn tell(clients: &mut BTreeMap<JobId, Client>, metrics: &Metrics, id: JobId, eve
             Update::Finished(generation)
         }
         Event::Failed(error) => {
-            add(if matches!(error, Error::Panicked { .. }) { &metrics.panics } else { &metrics.failed }, 1);
+            metrics.count_error(matches!(error, Error::Panicked { .. }));
             tracing::error!("a generation failed: {error}");
             Update::Failed(error.into())
         }

@@ -1,10 +1,12 @@
-//! Times of requests, as histograms of Prometheus.
+//! Times and sizes of requests, as histograms of Prometheus.
 
 use std::{
     fmt::Write,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
+
+use flambeau::runners::llm::Stats;
 
 /// Bounds in seconds of the time to a first token, as vLLM has them.
 const FIRST: &[f64] = &[
@@ -18,47 +20,94 @@ const BETWEEN: &[f64] =
 const LATENCY: &[f64] =
     &[0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0];
 
-/// A cumulative histogram of times.
+/// Bounds in tokens of prompts and answers, as vLLM has them.
+const TOKENS: &[f64] = &[
+    1.0,
+    2.0,
+    5.0,
+    10.0,
+    20.0,
+    50.0,
+    100.0,
+    200.0,
+    500.0,
+    1000.0,
+    2000.0,
+    5000.0,
+    10_000.0,
+    20_000.0,
+    50_000.0,
+    100_000.0,
+    200_000.0,
+    500_000.0,
+    1_000_000.0,
+];
+/// Bounds of the number of answers to a request, as vLLM has them.
+const CHOICES: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0];
+
+/// Parts of a second in which a histogram adds up times.
+const NANOSECONDS: f64 = 1e9;
+
+/// A cumulative histogram.
 #[derive(Debug)]
 pub(crate) struct Histogram {
     bounds: &'static [f64],
-    /// Number of times up to each bound and above the one before it; the last count is of longer
-    /// times.
+    /// Number of values up to each bound and above the one before it; the last count is of larger
+    /// values.
     counts: Vec<AtomicU64>,
-    nanoseconds: AtomicU64,
+    /// Sum of the values, in parts of their unit.
+    sum: AtomicU64,
+    /// Parts of a unit: nanoseconds of a second, or 1 for sizes.
+    parts: f64,
 }
 
 impl Histogram {
-    fn new(bounds: &'static [f64]) -> Histogram {
+    fn new(bounds: &'static [f64], parts: f64) -> Histogram {
         let counts = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
-        Histogram { bounds, counts, nanoseconds: AtomicU64::new(0) }
+        Histogram { bounds, counts, sum: AtomicU64::new(0), parts }
+    }
+
+    fn of_times(bounds: &'static [f64]) -> Histogram {
+        Histogram::new(bounds, NANOSECONDS)
+    }
+
+    fn of_sizes(bounds: &'static [f64]) -> Histogram {
+        Histogram::new(bounds, 1.0)
     }
 
     /// Counts a time.
     pub(crate) fn observe(&self, time: Duration) {
-        let seconds = time.as_secs_f64();
-        let at = self.bounds.partition_point(|bound| *bound < seconds);
+        self.add(time.as_secs_f64(), u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Counts a number of tokens or answers.
+    pub(crate) fn observe_size(&self, size: usize) {
+        self.add(size as f64, size as u64);
+    }
+
+    fn add(&self, value: f64, parts: u64) {
+        let at = self.bounds.partition_point(|bound| *bound < value);
         if let Some(count) = self.counts.get(at) {
             count.fetch_add(1, Ordering::Relaxed);
         }
-        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+        self.sum.fetch_add(parts, Ordering::Relaxed);
     }
 
     /// Writes the buckets, sum and count of one set of labels.
     pub(super) fn write(&self, text: &mut String, name: &str, labels: &str) {
         let mut total = 0;
-        let bounds = self.bounds.iter().map(ToString::to_string).chain(["+Inf".to_owned()]);
+        // As Prometheus's own libraries write bounds: 1.0, not 1.
+        let bounds = self.bounds.iter().map(|bound| format!("{bound:?}")).chain(["+Inf".to_owned()]);
         for (bound, count) in bounds.zip(&self.counts) {
             total += count.load(Ordering::Relaxed);
             let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{bound}\"}} {total}");
         }
-        let seconds = self.nanoseconds.load(Ordering::Relaxed) as f64 / 1e9;
-        let _ = writeln!(text, "{name}_sum{{{labels}}} {seconds}\n{name}_count{{{labels}}} {total}");
+        let sum = self.sum.load(Ordering::Relaxed) as f64 / self.parts;
+        let _ = writeln!(text, "{name}_sum{{{labels}}} {sum}\n{name}_count{{{labels}}} {total}");
     }
 }
 
-/// Times of the generations of a model.
+/// Times and sizes of the generations of a model.
 #[derive(Debug)]
 pub(crate) struct Times {
     /// From the submission to the first token.
@@ -69,27 +118,68 @@ pub(crate) struct Times {
     pub(crate) whole: Histogram,
     /// From the submission to the first step.
     pub(crate) queue: Histogram,
+    prefill: Histogram,
+    decode: Histogram,
+    inference: Histogram,
+    per_token: Histogram,
+    prompt_tokens: Histogram,
+    generated_tokens: Histogram,
+    /// Longest answer of a request, in tokens.
+    pub(crate) longest_answer: Histogram,
+    /// Answers that a request asks for.
+    pub(crate) choices: Histogram,
 }
 
 impl Default for Times {
     fn default() -> Times {
         Times {
-            first_token: Histogram::new(FIRST),
-            between_tokens: Histogram::new(BETWEEN),
-            whole: Histogram::new(LATENCY),
-            queue: Histogram::new(LATENCY),
+            first_token: Histogram::of_times(FIRST),
+            between_tokens: Histogram::of_times(BETWEEN),
+            whole: Histogram::of_times(LATENCY),
+            queue: Histogram::of_times(LATENCY),
+            prefill: Histogram::of_times(LATENCY),
+            decode: Histogram::of_times(LATENCY),
+            inference: Histogram::of_times(LATENCY),
+            per_token: Histogram::of_times(BETWEEN),
+            prompt_tokens: Histogram::of_sizes(TOKENS),
+            generated_tokens: Histogram::of_sizes(TOKENS),
+            longest_answer: Histogram::of_sizes(TOKENS),
+            choices: Histogram::of_sizes(CHOICES),
         }
     }
 }
 
 impl Times {
-    /// Name as vLLM has it, description and histogram of each time.
-    pub(super) fn rows(&self) -> [(&'static str, &'static str, &Histogram); 4] {
+    /// Counts the times of a finished generation whose prompt had `cached` tokens that were not
+    /// computed again, and its tokens.
+    pub(crate) fn observe_end(&self, stats: &Stats, cached: usize) {
+        let prefill = stats.first_token.unwrap_or(stats.prefill);
+        self.prefill.observe(prefill);
+        self.decode.observe(stats.decode);
+        self.inference.observe(prefill + stats.decode);
+        let later = u32::try_from(stats.generated_tokens.saturating_sub(1)).unwrap_or(u32::MAX);
+        if let Some(time) = stats.decode.checked_div(later) {
+            self.per_token.observe(time);
+        }
+        self.prompt_tokens.observe_size(cached + stats.prompt_tokens);
+        self.generated_tokens.observe_size(stats.generated_tokens);
+    }
+
+    /// Name as vLLM has it, description and histogram of each time and size.
+    pub(super) fn rows(&self) -> [(&'static str, &'static str, &Histogram); 12] {
         [
-            ("vllm:time_to_first_token_seconds", "Time to the first token", &self.first_token),
-            ("vllm:inter_token_latency_seconds", "Time between tokens", &self.between_tokens),
-            ("vllm:e2e_request_latency_seconds", "Time of whole generations", &self.whole),
-            ("vllm:request_queue_time_seconds", "Time before the first step", &self.queue),
+            ("vllm:time_to_first_token_seconds", "Seconds from a request's arrival to its first token.", &self.first_token),
+            ("vllm:inter_token_latency_seconds", "Seconds from one token to the next.", &self.between_tokens),
+            ("vllm:e2e_request_latency_seconds", "Seconds from a request's arrival to the end of its answer.", &self.whole),
+            ("vllm:request_queue_time_seconds", "Seconds that a request waited for its turn.", &self.queue),
+            ("vllm:request_prefill_time_seconds", "Seconds from a request's first step to its first token.", &self.prefill),
+            ("vllm:request_decode_time_seconds", "Seconds from a request's first token to its last.", &self.decode),
+            ("vllm:request_inference_time_seconds", "Seconds from a request's first step to its last token.", &self.inference),
+            ("vllm:request_time_per_output_token_seconds", "Mean seconds between the tokens of an answer.", &self.per_token),
+            ("vllm:request_prompt_tokens", "Tokens of a request's prompt, cached ones included.", &self.prompt_tokens),
+            ("vllm:request_generation_tokens", "Tokens of an answer.", &self.generated_tokens),
+            ("vllm:request_max_num_generation_tokens", "Tokens of a request's longest answer.", &self.longest_answer),
+            ("vllm:request_params_n", "Answers that a request asks for.", &self.choices),
         ]
     }
 }
@@ -100,7 +190,7 @@ mod tests {
 
     #[test]
     fn buckets_are_cumulative_and_hold_their_bound() {
-        let histogram = Histogram::new(&[0.5, 1.0]);
+        let histogram = Histogram::of_times(&[0.5, 1.0]);
         for seconds in [0.25, 0.5, 0.75, 2.0] {
             histogram.observe(Duration::from_secs_f64(seconds));
         }
@@ -108,11 +198,37 @@ mod tests {
         histogram.write(&mut text, "t", "a=\"b\"");
         let lines = [
             "t_bucket{a=\"b\",le=\"0.5\"} 2",
-            "t_bucket{a=\"b\",le=\"1\"} 3",
+            "t_bucket{a=\"b\",le=\"1.0\"} 3",
             "t_bucket{a=\"b\",le=\"+Inf\"} 4",
             "t_sum{a=\"b\"} 3.5",
             "t_count{a=\"b\"} 4",
         ];
         assert_eq!(text.lines().collect::<Vec<_>>(), lines);
+    }
+
+    #[test]
+    fn sizes_add_up_to_whole_numbers() {
+        let histogram = Histogram::of_sizes(TOKENS);
+        for size in [0, 5, 6, 2_000_000] {
+            histogram.observe_size(size);
+        }
+        let mut text = String::new();
+        histogram.write(&mut text, "t", "");
+        for line in
+            ["t_bucket{,le=\"1.0\"} 1", "t_bucket{,le=\"5.0\"} 2", "t_bucket{,le=\"10.0\"} 3", "t_sum{} 2000011", "t_count{} 4"]
+        {
+            assert!(text.lines().any(|written| written == line), "no {line} in {text}");
+        }
+    }
+
+    #[test]
+    fn the_mean_time_of_a_token_leaves_out_the_first() {
+        let times = Times::default();
+        let stats = Stats { generated_tokens: 5, decode: Duration::from_secs(2), ..Stats::default() };
+        times.observe_end(&stats, 3);
+        times.observe_end(&Stats { generated_tokens: 1, ..stats }, 3);
+        let mut text = String::new();
+        times.per_token.write(&mut text, "t", "");
+        assert!(text.ends_with("t_sum{} 0.5\nt_count{} 1\n"), "{text}");
     }
 }

@@ -134,7 +134,9 @@ pub(crate) fn heads_and_bodies_have_bounds() {
 }
 
 pub(crate) fn times_and_tokens_have_the_names_of_vllm() {
-    let server = Running::new(vec![endless(&["a ", "b "], &cpu())], config());
+    let mut model = endless(&["a ", "b "], &cpu());
+    model.limits.tokens = 3200;
+    let server = Running::new(vec![model], config());
     let ask = json!({ "messages": [{ "role": "user", "content": "go" }], "max_tokens": 5 });
     assert_eq!(post(server.address, CHAT, &ask).status, 200);
     let engine = "engine=\"0\"";
@@ -145,9 +147,25 @@ pub(crate) fn times_and_tokens_have_the_names_of_vllm() {
         ("inter_token_latency_seconds_count", 4),
         ("e2e_request_latency_seconds_count", 1),
         ("request_queue_time_seconds_count", 1),
+        ("request_prefill_time_seconds_count", 1),
+        ("request_decode_time_seconds_count", 1),
+        ("request_inference_time_seconds_count", 1),
+        ("request_time_per_output_token_seconds_count", 1),
+        ("request_prompt_tokens_count", 1),
+        ("request_generation_tokens_sum", 5),
+        ("request_max_num_generation_tokens_count", 1),
+        ("request_params_n_sum", 1),
     ] {
         assert_eq!(server.vllm_metric(name, engine), count, "{name}");
     }
+    let prompt = server.vllm_metric("prompt_tokens_total", engine);
+    assert_eq!(server.vllm_metric("request_prompt_tokens_sum", engine), prompt);
+    assert_eq!(server.vllm_metric("cache_config_info", "block_size=\"16\",num_gpu_blocks=\"200\""), 1);
+    assert_eq!(post(server.address, CHAT, &json!({ "messages": ask["messages"], "max_tokens": 3, "n": 2 })).status, 200);
+    assert_eq!(server.vllm_metric("request_params_n_sum", engine), 3);
+    assert_eq!(server.vllm_metric("request_max_num_generation_tokens_count", engine), 2);
+    assert_eq!(server.vllm_metric("request_max_num_generation_tokens_sum", engine), 5 + 3);
+    assert_eq!(server.vllm_metric("request_success_total", "finished_reason=\"error\""), 0);
 }
 
 pub(crate) fn schemas_beyond_the_limits_are_refused() {
