@@ -91,6 +91,7 @@ impl ProfileArgs {
 fn prepared(steps: &Steps) -> Vec<String> {
     let waited: u64 = steps.node_by_node.iter().map(|n| n.count).sum();
     let mut lines = vec![format!("{} steps were planned ahead, {waited} nodes were prepared when their turn came", steps.planned)];
+    lines.extend(steps.regions.iter().map(|r| format!("{:>10} fused, {} nodes in all: {}", r.count, r.nodes, r.form)));
     lines.extend(steps.node_by_node.iter().map(|n| format!("{:>10} {}: {}", n.count, n.node, n.why)));
     lines
 }
@@ -148,14 +149,20 @@ fn write_trace(spans: &[Span], out: &mut dyn Write) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use flambeau::engine::{FusedRegion, NodeByNode};
+
     use super::*;
 
     #[test]
     fn nodes_that_wait_are_listed_with_their_reasons() {
         let why = "it runs other chains".to_owned();
-        let steps = Steps { planned: 7, node_by_node: vec![flambeau::engine::NodeByNode { node: "If", why, count: 2 }] };
-        let expected =
-            ["7 steps were planned ahead, 2 nodes were prepared when their turn came", "         2 If: it runs other chains"];
+        let regions = vec![FusedRegion { form: "norm, 3 products".to_owned(), nodes: 28, count: 7 }];
+        let steps = Steps { planned: 7, regions, node_by_node: vec![NodeByNode { node: "If", why, count: 2 }] };
+        let expected = [
+            "7 steps were planned ahead, 2 nodes were prepared when their turn came",
+            "         7 fused, 28 nodes in all: norm, 3 products",
+            "         2 If: it runs other chains",
+        ];
         assert_eq!(prepared(&steps), expected);
     }
 

@@ -132,7 +132,7 @@ impl Counts {
             why: why.to_string(),
             count: self.dynamic[usize::from(node.tag)][why as usize],
         });
-        Steps { planned: self.planned, node_by_node: counted.filter(|nodes| nodes.count > 0).collect() }
+        Steps { planned: self.planned, regions: Vec::new(), node_by_node: counted.filter(|nodes| nodes.count > 0).collect() }
     }
 }
 

@@ -126,7 +126,7 @@ assert!(matches!(&results[..], [Value::Tensor(y)] if y.shape() == [2]));
 )]
 pub mod engine {
     pub use flambeau_ir::engine::{
-        Clock, Constants, DecodeStep, Engine, EngineError, KvCacheConfig, KvLayer, LoadOptions, NodeByNode, Outcome,
+        Clock, Constants, DecodeStep, Engine, EngineError, FusedRegion, KvCacheConfig, KvLayer, LoadOptions, NodeByNode, Outcome,
         PipelinedDecoding, Run, Sampling, Session, SharedState, Span, Steps, Value,
     };
 }
@@ -205,7 +205,7 @@ pub mod cpu {
 /// ```
 #[cfg(feature = "mlx")]
 pub mod mlx {
-    pub use flambeau_mlx::{Device, Error, Install, MemoryUse, MlxEngine, Options, Search, Shim};
+    pub use flambeau_mlx::{Device, Error, Install, MemoryUse, MlxEngine, Options, Region, Search, Shim, SingleNode, StepPlan};
 }
 
 /// Reader of archives written by `torch.export.save`.

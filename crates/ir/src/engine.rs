@@ -29,7 +29,7 @@ pub use self::{
     profile::{Clock, Profile, Span},
     shared::{SharedState, StateMap, StateMapGuard, StateMismatch, shared_name},
     state::StatePart,
-    steps::{NodeByNode, Steps},
+    steps::{FusedRegion, NodeByNode, Steps},
     together::{Outcome, Run},
 };
 
@@ -120,7 +120,7 @@ pub trait Session: Any + Send {
         Err(EngineError::Arguments("this engine takes no copies of state".into()))
     }
 
-    /// Counts of planned and unplanned steps of all runs, if the engine plans steps in advance.
+    /// Counts of planned, fused and single steps of all runs, if the engine counts them.
     fn steps(&self) -> Option<Steps> {
         None
     }

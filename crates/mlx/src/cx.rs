@@ -11,6 +11,7 @@ use flambeau_tensor::{DType, Shape, Tensor};
 
 use crate::{
     Device,
+    counts::Counts,
     error::{OpError, Result},
     eval::Support,
     ffi::{Api, Array, Memory},
@@ -100,6 +101,8 @@ pub(crate) struct Machine {
     limit: u64,
     /// Runs of nodes that have kernels of their own; on CUDA only.
     pub(crate) fused: Option<Plan>,
+    /// How the nodes of the main chain ran.
+    pub(crate) counts: Counts,
     /// The measured residency of the device; empty before the measurement.
     residency: OnceCell<Residency>,
     /// Present if the session measures.
@@ -123,7 +126,6 @@ impl Machine {
         let env = Env { tensors, values: vec![None; count], origins: vec![None; count] };
         let (keys, kernels) = (KeySequence::default(), Kernels::default());
         let limit = api.memory(Memory::Limit, 0).unwrap_or(u64::MAX);
-        let fused = (device != Device::Cpu && !cfg!(target_os = "macos")).then(|| Plan::of(&graph, support.fills_device));
         Machine {
             graph,
             api,
@@ -133,7 +135,8 @@ impl Machine {
             kv,
             keys,
             kernels,
-            fused,
+            fused: None,
+            counts: Counts::default(),
             residency: OnceCell::new(),
             trace: None,
             limit,

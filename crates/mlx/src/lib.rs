@@ -17,6 +17,7 @@
 
 #![deny(unsafe_code)]
 
+mod counts;
 mod cuda;
 mod cx;
 mod engine;
@@ -43,6 +44,7 @@ use std::{ffi::c_int, fmt, str::FromStr};
 
 pub use engine::{MemoryUse, MlxEngine, Options};
 pub use error::Error;
+pub use fused::{Region, SingleNode, StepPlan};
 pub use locate::{Install, Search};
 pub use shim::{Shim, shim_sources};
 

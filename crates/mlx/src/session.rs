@@ -7,7 +7,9 @@ use std::sync::{
 
 use flambeau_ir::{
     ChainId, Checked, Slot as GraphSlot, SlotClass, Tid,
-    engine::{BoundInput, EngineError, KvCacheConfig, PipelinedDecoding, Profile, Session, SharedState, Span, Value, bind_inputs},
+    engine::{
+        BoundInput, EngineError, KvCacheConfig, PipelinedDecoding, Profile, Session, SharedState, Span, Steps, Value, bind_inputs,
+    },
 };
 use flambeau_tensor::Shape;
 
@@ -18,6 +20,7 @@ use crate::{
     error::{OpError, Result},
     eval::{self, Support},
     ffi::{Api, Array, Memory, Unary},
+    fused::{NoKernels, Plan},
     kv,
     ops::shape::Window,
     owner::{Owner, Queue},
@@ -107,6 +110,11 @@ impl Session for MlxSession {
             together.rounds().forget(state);
             on(state, State::reset)
         });
+    }
+
+    fn steps(&self) -> Option<Steps> {
+        let state = Arc::clone(&self.state);
+        self.owner.queue.call(move || on(&state, |state| state.steps())).ok().flatten()
     }
 
     fn take_profile(&mut self) -> Vec<(&'static str, u64, u64)> {
@@ -205,7 +213,8 @@ pub(crate) struct State {
 pub(crate) fn run_chain(m: &mut Machine, chain: ChainId) -> Result<()> {
     let graph = Arc::clone(&m.graph);
     let nodes = graph.chains.get(chain.0 as usize).ok_or_else(|| OpError::value(format!("there is no chain {}", chain.0)))?;
-    let mut plan = if chain.0 == graph.main { m.fused.take() } else { None };
+    let is_main = chain.0 == graph.main;
+    let mut plan = if is_main { m.fused.take() } else { None };
     let mut at = 0;
     let mut run = || -> Result<()> {
         while let Some(node) = nodes.get(at) {
@@ -215,8 +224,17 @@ pub(crate) fn run_chain(m: &mut Machine, chain: ChainId) -> Result<()> {
                 None => None,
             };
             let next = match fused {
-                Some(next) => next,
-                None => eval::eval(node, &mut crate::cx::Cx { m: &mut *m }).map(|()| at + 1)?,
+                Some(next) => {
+                    m.counts.region(at..next, false);
+                    next
+                }
+                None => {
+                    eval::eval(node, &mut crate::cx::Cx { m: &mut *m })?;
+                    if is_main {
+                        m.counts.single(at);
+                    }
+                    at + 1
+                }
             };
             if let Some(start) = start {
                 profile::finish(m, &nodes[at..next], start)?;
@@ -257,6 +275,8 @@ impl State {
     ) -> Result<Box<State>> {
         let kv = kv.map(|config| kv::empty(api, config)).transpose()?;
         let mut machine = Machine::new(Arc::clone(&graph), api, device, support, kv);
+        let has_kernels = device != Device::Cpu && !cfg!(target_os = "macos");
+        machine.fused = has_kernels.then(|| Plan::of(&graph, support.fills_device));
         let mut kept = Vec::with_capacity(uploads.len());
         for ((slot, upload), tid) in uploads.into_iter().zip((0..).map(Tid)) {
             machine.set(tid, slot);
@@ -327,6 +347,13 @@ impl State {
         let result = shared.with(self, |state| &mut state.machine, f);
         self.shared = Some(shared);
         result
+    }
+
+    /// How the steps of all runs were computed.
+    fn steps(&self) -> Steps {
+        let m = &self.machine;
+        let nodes = m.graph.chains.get(m.graph.main as usize).map_or(&[][..], |chain| &chain[..]);
+        m.fused.as_ref().map_or_else(|| m.counts.steps(nodes, &NoKernels), |plan| m.counts.steps(nodes, plan))
     }
 
     fn run(&mut self, inputs: &[Value], wanted: Wanted) -> Result<Vec<Value>, EngineError> {

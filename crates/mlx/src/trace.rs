@@ -14,6 +14,7 @@ use flambeau_ir::{ChainId, Effect, Graph, Node, Role, Slot as GraphSlot, Tid, Vi
 use flambeau_tensor::{DType, Shape};
 
 use crate::{
+    counts::Counts,
     cx::{Cx, Machine, Slot, cast},
     error::{OpError, Result},
     ffi::{Api, Array, Binary, Closure, Failure, Unary},
@@ -110,6 +111,8 @@ pub(crate) fn admit(node: &Node, cx: &Cx<'_>) -> Result<()> {
 struct Compiled {
     closure: Closure,
     guards: Vec<Guard>,
+    /// How the nodes of one run are computed.
+    counts: Counts,
 }
 
 /// The history and the traces of a signature.
@@ -196,12 +199,16 @@ impl Traces {
         };
         let compiled = known.compiled.iter().position(|c| holds(&c.guards, &open));
         let result = match compiled {
-            Some(i) => known.compiled[i].closure.call(&arrays).map_err(OpError::from),
+            Some(i) => {
+                m.counts.add(&known.compiled[i].counts);
+                known.compiled[i].closure.call(&arrays).map_err(OpError::from)
+            }
             None => match compile(m, inputs, &open, written, &arrays) {
                 Ok((compiled, results)) => {
                     if known.compiled.len() == MAX_TRACES {
                         known.compiled.remove(0);
                     }
+                    m.counts.add(&compiled.counts);
                     known.compiled.push(compiled);
                     Ok(results)
                 }
@@ -255,6 +262,7 @@ fn compile(
     arrays: &[Array],
 ) -> Result<(Compiled, Vec<Array>)> {
     let before = written.iter().map(|&tid| Cx { m: &mut *m }.get_slot(tid)).collect::<Result<Vec<_>>>()?;
+    let counts = m.counts.clone();
     let lent = Lent { inputs: inputs.to_vec(), open: open.to_vec(), written: written.to_vec(), guards: Vec::new() };
     let api = m.api;
     let placeholder = Machine::new(Arc::clone(&m.graph), m.api, m.device, m.support, None);
@@ -276,11 +284,14 @@ fn compile(
         None => return Err(OpError::value("the trace was lost")),
     };
     m.trace = None;
+    // A failed trace is no run.
+    let counted = m.counts.since(&counts);
+    m.counts = counts;
     for (&tid, slot) in written.iter().zip(before) {
         m.set(tid, slot);
     }
     let (closure, results) = called?;
-    Ok((Compiled { closure, guards }, results))
+    Ok((Compiled { closure, guards, counts: counted }, results))
 }
 
 /// State lent to a trace besides the machine.

@@ -108,6 +108,23 @@ fn init_chains_replace_constants_and_fill_buffers() {
     }
 }
 
+fn sessions_count_their_nodes_with_reasons_traced_or_not() {
+    let _turn = alone();
+    for compiles in [false, true] {
+        let engine = installed::engine_that(compiles);
+        let mut s = load(&engine, &graph(vec![vec![add(3, 1, 3), multiply(3, 1, 4), add(4, 3, 2)]], None), 0.0);
+        for runs in 1..=4 {
+            run(&mut *s, [1.0; 4], 0).unwrap();
+            let steps = s.steps().expect("the engine counts");
+            assert!((steps.planned, &steps.regions[..]) == (0, &[]), "{steps:?}");
+            assert!(steps.node_by_node.iter().all(|nodes| nodes.why == "the device has no fused kernels"), "{steps:?}");
+            let counted: Vec<_> = steps.node_by_node.iter().map(|nodes| (nodes.node, nodes.count)).collect();
+            assert_eq!(counted, [("Add", 2 * runs), ("Multiply", runs)]);
+        }
+        assert_eq!(engine.compiled_runs(), if compiles { 3 } else { 0 });
+    }
+}
+
 fn measured_sessions_tell_of_every_step_and_compute_the_same() {
     let (_turn, engine) = (alone(), installed::engine_that(true));
     let branch = |chain: u32| If { cond: Int::Vid(Vid(0)), then_chain_idx: ChainId(chain), else_chain_idx: ChainId(chain + 1) };
@@ -441,6 +458,7 @@ fn main() -> ExitCode {
         buffers_start_at_zero_last_and_reset,
         sessions_share_buffers_of_one_name,
         init_chains_replace_constants_and_fill_buffers,
+        sessions_count_their_nodes_with_reasons_traced_or_not,
         measured_sessions_tell_of_every_step_and_compute_the_same,
         measured_products_count_their_operations,
         aliases_keep_what_they_were_made_of,

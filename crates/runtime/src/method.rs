@@ -227,8 +227,7 @@ impl Method {
         );
     }
 
-    /// Counts of the delegates' steps by kind of preparation, if the engine prepares steps in
-    /// advance.
+    /// Counts of the delegates' steps by kind of preparation, if the engine counts them.
     pub fn steps(&self) -> Option<flambeau_ir::engine::Steps> {
         let mut total: Option<flambeau_ir::engine::Steps> = None;
         for steps in self.delegates.iter().filter_map(|d| d.session.steps()) {

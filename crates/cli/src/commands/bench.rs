@@ -6,7 +6,7 @@ use std::{fmt, panic::resume_unwind, path::PathBuf, process::ExitCode, time::Ins
 
 use anyhow::{Result, bail};
 use flambeau::{
-    engine::{Engine, NodeByNode, Sampling, Steps},
+    engine::{Engine, FusedRegion, NodeByNode, Sampling, Steps},
     runners::{
         llm::{Feed, Model, ModelOptions, PIPELINE_DEPTH, Sequence},
         speech::SpeechModel,
@@ -284,6 +284,7 @@ fn print(args: &Args, engine: &dyn Engine, rows: &[Measured]) -> Result<()> {
                     "engine": engine,
                     "threads": threads,
                     "planned_steps": m.steps.as_ref().map(|steps| steps.planned),
+                    "fused_regions": m.steps.as_ref().map(|steps| steps.regions.iter().map(fused).collect::<Json>()),
                     "node_by_node": m.steps.as_ref().map(|steps| steps.node_by_node.iter().map(waited).collect::<Json>()),
                 })
             };
@@ -304,6 +305,11 @@ fn print(args: &Args, engine: &dyn Engine, rows: &[Measured]) -> Result<()> {
         files::print_line(line)?;
     }
     Ok(())
+}
+
+/// Regions that kernels computed.
+fn fused(region: &FusedRegion) -> Json {
+    json!({ "form": region.form, "nodes": region.nodes, "count": region.count })
 }
 
 /// Nodes that were not planned ahead.

@@ -165,6 +165,13 @@ impl Attention {
         self.out
     }
 
+    /// The computation in words.
+    pub(super) fn form(&self) -> String {
+        let parts =
+            [(self.window.is_some(), "in a window"), (self.fresh.is_none(), "over an earlier cache"), (self.gated, "with gates")];
+        std::iter::once("attention").chain(parts.into_iter().filter(|part| part.0).map(|part| part.1)).collect::<Vec<_>>().join(" ")
+    }
+
     /// Whether the kernels for uniform layers support it. They need rotation over the whole head of
     /// at most 128 elements, and no window, gate, norm of the value or conversion after a norm.
     pub(super) fn is_plain(&self) -> bool {

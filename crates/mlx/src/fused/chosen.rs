@@ -9,6 +9,7 @@ use super::{
     find::{Content, Reader, Scope, applied, node},
     launch::Builder,
     linear::{Format, Linear, Weights, content, norm_type, staged_bytes},
+    refusal::Form,
 };
 use crate::{cuda, cx::Machine, error::Result};
 
@@ -67,7 +68,8 @@ struct Sizes {
 /// The slots of constant matrices of codes, and their group.
 fn coded(r: &Reader<'_, '_>, slots: Matrices, mode: QuantMode, bits: i32, group: i32) -> Option<(Matrices, usize)> {
     let fits = mode == QuantMode::Affine && bits as usize == BITS && slots.iter().all(|&t| r.scope.is_constant(t));
-    fits.then_some((slots, usize::try_from(group).ok()?))
+    r.scope.require(fits, "experts are not stored in affine codes of 4 bits")?;
+    Some((slots, usize::try_from(group).ok()?))
 }
 
 /// A product of rows with the matrices of the experts in `numbers`, or of one expert. Returns the
@@ -104,7 +106,8 @@ fn expert(r: &mut Reader<'_, '_>, x: Content, numbers: Option<Content>) -> Optio
     let inner = r.wrote(mul.out.0);
     let (down, group_of_down, each) = product(r, inner, numbers)?;
     let same = group == group_of_up && group == group_of_down && matches!(group, 32 | 64 | 128);
-    same.then_some((Expert { gate, up, down, group }, each))
+    r.scope.require(same, "experts have groups of different sizes, or of another size than 32, 64 or 128")?;
+    Some((Expert { gate, up, down, group }, each))
 }
 
 /// Routing: softmax, then the last `k` of an ascending sort, with weights divided by their sum.
@@ -162,31 +165,30 @@ fn mixture(r: &mut Reader<'_, '_>) -> Option<(Content, usize, Expert, Content, C
 
 /// Finds the experts' step that begins at a node.
 pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
-    let chosen = match scope.nodes.get(at)? {
-        Node::AsType(_) => find_experts(scope, at),
-        Node::RMSNorm(_) => find_all(scope, at),
-        _ => None,
+    let (chosen, end) = match scope.nodes.get(at)? {
+        Node::AsType(_) => scope.candidate(Form::Experts, at, |place| find_experts(Reader::new(scope, place)))?,
+        Node::RMSNorm(_) => scope.candidate(Form::Experts, at, |place| find_all(Reader::new(scope, place)))?,
+        _ => return None,
     };
-    chosen.map(|(chosen, end)| Step { end, kind: Kind::Chosen(Box::new(chosen)) })
+    Some(Step { end, kind: Kind::Chosen(Box::new(chosen)) })
 }
 
 /// The experts behind logits.
-fn find_experts(scope: &Scope<'_>, at: usize) -> Option<(Chosen, usize)> {
-    let mut r = Reader::new(scope, at);
+fn find_experts(mut r: Reader<'_, '_>) -> Option<(Chosen, usize)> {
     let (logits, chosen, experts, x, (out, _)) = mixture(&mut r)?;
     r.leaves_only(&[out])?;
     let given = x.1.is_none() && logits.1.is_none() && r.kept.is_empty();
-    given.then_some((Chosen { logits: logits.0, x: x.0, around: None, experts, chosen, out }, r.at))
+    r.scope.require(given, "other nodes stand among the experts")?;
+    Some((Chosen { logits: logits.0, x: x.0, around: None, experts, chosen, out }, r.at))
 }
 
 /// Matches a row's norm, router, experts, an optional shared expert, and the sum of the results and
 /// the row.
-fn find_all(scope: &Scope<'_>, at: usize) -> Option<(Chosen, usize)> {
-    let mut r = Reader::new(scope, at);
+fn find_all(mut r: Reader<'_, '_>) -> Option<(Chosen, usize)> {
     let norm = node!(r, RMSNorm);
     let (x, mut row) = (norm.x.0, r.wrote(norm.out.0));
     let mut narrows = None;
-    if let Some(Node::AsType(cast)) = scope.nodes.get(r.at) {
+    if let Some(Node::AsType(cast)) = r.scope.nodes.get(r.at) {
         r.next()?;
         r.reads(cast.x, row)?;
         (row, narrows) = (r.wrote(cast.out.0), Some(cast.scalar_type));
@@ -199,7 +201,7 @@ fn find_all(scope: &Scope<'_>, at: usize) -> Option<(Chosen, usize)> {
     r.reads(shaped.x, sum)?;
     sum = r.wrote(shaped.out.0);
     let mut weights = vec![matrix];
-    let own = match scope.nodes.get(r.at)? {
+    let own = match r.scope.nodes.get(r.at)? {
         Node::QuantizedMatmul(_) => {
             let (own, gate) = own_expert(&mut r, row, &mut sum)?;
             let matrix =
@@ -215,12 +217,12 @@ fn find_all(scope: &Scope<'_>, at: usize) -> Option<(Chosen, usize)> {
     r.leaves_only(&[out])?;
     let same = own.is_none_or(|own| own.group == experts.group);
     let given = residual == (x, None) && r.kept.is_empty();
-    let weight = norm.weight.filter(|w| scope.is_constant(w.0))?.0;
+    let weight = norm.weight.filter(|w| r.scope.is_constant(w.0))?.0;
     let norm = Some((weight, norm.eps));
     let router = Linear { norm, narrows, ..Linear::plain(x, weights, Vec::new()) };
     let fits = same && given && router.has_known_formats();
-    let chosen = Chosen { logits: logits.0, x, around: Some(Around { router, own }), experts, chosen, out };
-    fits.then_some((chosen, r.at))
+    r.scope.require(fits, "the shared expert or the router is stored in another format, or the sum has another row")?;
+    Some((Chosen { logits: logits.0, x, around: Some(Around { router, own }), experts, chosen, out }, r.at))
 }
 
 /// The router's product.
@@ -306,6 +308,15 @@ impl Chosen {
     /// Its result.
     pub(super) fn out(&self) -> Tid {
         self.out
+    }
+
+    /// The computation in words.
+    pub(super) fn form(&self) -> String {
+        match &self.around {
+            None => "experts".to_owned(),
+            Some(Around { own: None, .. }) => "norm, router, experts, sum".to_owned(),
+            Some(Around { own: Some(_), .. }) => "norm, router, experts, shared expert, sum".to_owned(),
+        }
     }
 
     /// Whether it ends with the sum of its result and the row.

@@ -11,6 +11,7 @@ use super::{
     launch::Builder,
     layers::Before,
     linear::content,
+    refusal::Form,
 };
 use crate::{cuda, cx::Machine, error::Result};
 
@@ -196,7 +197,10 @@ fn gated(r: &mut Reader<'_, '_>, y: Content) -> Option<((Tid, f32), Tid, Tid)> {
 /// Finds the step that begins at a node.
 pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
     let Node::Where(_) = scope.nodes.get(at)? else { return None };
-    let mut r = Reader::new(scope, at);
+    scope.candidate(Form::DeltaNet, at, |place| read(Reader::new(scope, place)))
+}
+
+fn read(mut r: Reader<'_, '_>) -> Option<Step> {
     let conv = convolution(&mut r)?;
     let (q_end, q) = cut(&mut r, conv.result, 0)?;
     let (k_end, k) = cut(&mut r, conv.result, q_end)?;
@@ -241,7 +245,9 @@ pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
         kept: r.kept,
         out,
     };
-    (same && whole && taps > 1 && heads.is_multiple_of(key_heads)).then(|| Step { end: r.at, kind: Kind::Delta(Box::new(delta)) })
+    let fits = same && whole && taps > 1 && heads.is_multiple_of(key_heads);
+    r.scope.require(fits, "the sizes of heads, convolution and rule differ")?;
+    Some(Step { end: r.at, kind: Kind::Delta(Box::new(delta)) })
 }
 
 impl Delta {

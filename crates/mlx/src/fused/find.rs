@@ -1,20 +1,64 @@
 //! Pattern matching over the nodes of a chain.
 
-use std::collections::BTreeMap;
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    ops::Range,
+};
 
 use flambeau_ir::{Checked, In, Node, Role, Slot as GraphSlot, SlotClass, Tid};
 
-use super::uses;
+use super::{
+    refusal::{Form, Refusal},
+    uses,
+};
 
 /// A chain and its graph.
 pub(super) struct Scope<'a> {
     pub(super) graph: &'a Checked,
     pub(super) nodes: &'a [Node],
+    /// Runs of nodes that match no kernel.
+    refusals: RefCell<Vec<Refusal>>,
+    /// The last requirement that the current candidate did not meet.
+    unmet: Cell<Option<&'static str>>,
 }
 
 impl<'a> Scope<'a> {
     pub(super) fn new(graph: &'a Checked, nodes: &'a [Node]) -> Scope<'a> {
-        Scope { graph, nodes }
+        Scope { graph, nodes, refusals: RefCell::default(), unmet: Cell::new(None) }
+    }
+
+    /// `None`, with the reason kept for the current candidate, if a requirement is not met.
+    pub(super) fn require(&self, is_met: bool, why: &'static str) -> Option<()> {
+        if !is_met {
+            self.unmet.set(Some(why));
+        }
+        is_met.then_some(())
+    }
+
+    /// Matches a form from node `from` on. `find` keeps the index of its latest node in the cell.
+    /// After a failed match, that node is recorded.
+    pub(super) fn candidate<T>(&self, form: Form, from: usize, find: impl FnOnce(&Cell<usize>) -> Option<T>) -> Option<T> {
+        self.unmet.set(None);
+        let at = Cell::new(from);
+        let found = find(&at);
+        if found.is_none() {
+            let why = self.unmet.take();
+            self.refusals.borrow_mut().push(Refusal { form, from, at: at.get(), why });
+        }
+        found
+    }
+
+    /// Records a match that is no step after all.
+    pub(super) fn refuse(&self, form: Form, nodes: Range<usize>, why: &'static str) {
+        self.refusals.borrow_mut().push(Refusal { form, from: nodes.start, at: nodes.end - 1, why: Some(why) });
+    }
+
+    /// The recorded refusals, in the order of their first nodes.
+    pub(super) fn into_refusals(self) -> Vec<Refusal> {
+        let mut refusals = self.refusals.into_inner();
+        refusals.sort_by_key(|refusal| refusal.from);
+        refusals
     }
 
     pub(super) fn is_constant(&self, tid: Tid) -> bool {
@@ -55,6 +99,8 @@ pub(super) struct Reader<'s, 'a> {
     reads: Vec<Content>,
     /// Unrelated interleaved nodes.
     pub(super) kept: Vec<Node>,
+    /// The latest node.
+    place: &'s Cell<usize>,
 }
 
 /// The next node of a reader, if it is of the given kind.
@@ -80,8 +126,9 @@ macro_rules! applied {
 pub(super) use applied;
 
 impl<'s, 'a> Reader<'s, 'a> {
-    pub(super) fn new(scope: &'s Scope<'a>, at: usize) -> Reader<'s, 'a> {
-        Reader { scope, at, writers: BTreeMap::new(), reads: Vec::new(), kept: Vec::new() }
+    /// Reads from a node on, and stores the index of the latest node in `place`.
+    pub(super) fn new(scope: &'s Scope<'a>, place: &'s Cell<usize>) -> Reader<'s, 'a> {
+        Reader { scope, at: place.get(), writers: BTreeMap::new(), reads: Vec::new(), kept: Vec::new(), place }
     }
 
     /// The next node that does not compute sizes.
@@ -92,6 +139,7 @@ impl<'s, 'a> Reader<'s, 'a> {
             self.at += 1;
             node = self.scope.nodes.get(self.at)?;
         }
+        self.place.set(self.at);
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
         node.walk(&mut |role, slot| {
             if let GraphSlot::Tensor(tid) = slot {
@@ -109,7 +157,7 @@ impl<'s, 'a> Reader<'s, 'a> {
         let mut free = true;
         node.walk(&mut |_, slot| free &= !matches!(slot, GraphSlot::Tensor(tid) if self.writers.contains_key(&tid)));
         self.kept.push(node.clone());
-        free.then_some(())
+        self.scope.require(free, "a node among the others reads a result inside")
     }
 
     /// The current node's content for a slot that it reads.
@@ -150,6 +198,7 @@ impl<'s, 'a> Reader<'s, 'a> {
     /// Whether all results except `outs` are dead.
     pub(super) fn leaves_only(&self, outs: &[Tid]) -> Option<()> {
         let kept = |tid: Tid| self.kept.iter().any(|node| super::uses(node, tid).1);
-        self.writers.keys().all(|&t| outs.contains(&t) || kept(t) || self.scope.is_dead(t, self.at)).then_some(())
+        let is_dead = self.writers.keys().all(|&t| outs.contains(&t) || kept(t) || self.scope.is_dead(t, self.at));
+        self.scope.require(is_dead, "a later node reads a result inside")
     }
 }

@@ -3,11 +3,11 @@
 //! Layers may differ: some attend, others keep a recurrent state. Consecutive uniform layers run
 //! through [`Layers`](super::layers::Layers) instead.
 
-use std::{collections::BTreeMap, ops::Range, sync::Arc};
+use std::{cell::Cell, collections::BTreeMap, ops::Range, sync::Arc};
 
 use flambeau_ir::{Node, Role, Slot as GraphSlot, Tid};
 
-use super::{Kind, Shared, Step, find::Scope, launch::Builder, layers::Before};
+use super::{Kind, Shared, Step, find::Scope, launch::Builder, layers::Before, refusal::Form};
 use crate::{cx::Machine, error::Result};
 
 /// The steps of a layer.
@@ -79,8 +79,13 @@ fn next_step<'a>(scope: &Scope<'_>, steps: &'a BTreeMap<usize, Step>, mut at: us
 
 /// Where the layer that begins at a step ends, and the slot of its result.
 fn layer(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>, first: usize) -> Option<(usize, Tid)> {
-    let (mut at, mut stages) = (first, Vec::new());
+    scope.candidate(Form::Layer, first, |place| layer_from(scope, steps, place))
+}
+
+fn layer_from(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>, place: &Cell<usize>) -> Option<(usize, Tid)> {
+    let (mut at, mut stages) = (place.get(), Vec::new());
     loop {
+        place.set(at);
         let (_, step) = next_step(scope, steps, at)?;
         stages.push(stage(step)?);
         at = step.end;

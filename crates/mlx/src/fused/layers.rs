@@ -25,8 +25,11 @@ use crate::{
     trace::Origins,
 };
 
-/// First nodes of a layer's steps: query, key and value; attention; its output; gate and up; down.
-type Starts = [usize; 5];
+/// Steps of a layer: query, key and value; attention; its output; gate and up; down.
+pub(super) const STEPS_OF_LAYER: usize = 5;
+
+/// First nodes of a layer's steps.
+type Starts = [usize; STEPS_OF_LAYER];
 
 /// Layers that follow one another.
 #[derive(Debug)]
@@ -63,7 +66,7 @@ impl<'a> Layer<'a> {
     /// The layer whose first step begins at node `at`, the first node of each step, and the end of
     /// the last.
     fn find(steps: &'a BTreeMap<usize, Step>, at: usize) -> Option<(Layer<'a>, Starts, usize)> {
-        let (mut starts, mut next) = ([at; 5], at);
+        let (mut starts, mut next) = ([at; STEPS_OF_LAYER], at);
         for start in &mut starts {
             *start = next;
             next = steps.get(&next)?.end;
@@ -238,6 +241,11 @@ impl Before {
 }
 
 impl Layers {
+    /// Number of layers.
+    pub(super) fn count(&self) -> usize {
+        self.starts.len()
+    }
+
     /// Adds the launch to MLX's graph; returns `false` and leaves every slot unchanged if the
     /// kernel does not support the layers.
     pub(super) fn run(&mut self, m: &mut Machine, shared: &mut Shared, steps: &BTreeMap<usize, Step>) -> Result<bool> {

@@ -5,7 +5,7 @@ use std::{cmp::Reverse, fmt::Write as _};
 use flambeau_ir::{Int, Node, QuantMode, Slice, Tid};
 use flambeau_tensor::{DType, Shape};
 
-use super::{Kind, Step, find::Scope, launch::Builder};
+use super::{Kind, Step, find::Scope, launch::Builder, refusal::Form};
 use crate::{
     cuda,
     cx::{Machine, Slot},
@@ -106,15 +106,17 @@ fn product(scope: &Scope<'_>, at: usize) -> Option<(Product, usize)> {
             let slots = vec![q.w.0, q.scales.0, q.biases?.0];
             let (bits, group) = (usize::try_from(q.bits).ok()?, usize::try_from(q.group_size).ok()?);
             let fits = matches!(bits, 4 | 8) && group >= 32 && slots.iter().all(|&t| scope.is_constant(t));
+            scope.require(fits, "the matrix is not stored in affine codes of 4 or 8 bits in groups of 32 or more")?;
             let weights = Weights { format: Format::Coded { bits, group }, slots };
-            fits.then_some((Product { x: q.x.0, weights, out: q.out.0 }, at + 1))
+            Some((Product { x: q.x.0, weights, out: q.out.0 }, at + 1))
         }
         Node::Transpose(t) if t.perm[..] == [1, 0] && scope.is_constant(t.x.0) => {
             let Node::Addmm(mm) = scope.nodes.get(at + 1)? else { return None };
             let plain = mm.mat2.0 == t.out.0 && mm.mat1.0 != t.out.0 && mm.bias.is_none() && mm.alpha == 1.0;
             let unread = t.out.0 == mm.out.0 || scope.is_dead(t.out.0, at + 2);
             let weights = Weights { format: Format::Float, slots: vec![t.x.0] };
-            (plain && unread).then_some((Product { x: mm.mat1.0, weights, out: mm.out.0 }, at + 2))
+            scope.require(plain && unread, "the product has a bias, or its matrix has other readers")?;
+            Some((Product { x: mm.mat1.0, weights, out: mm.out.0 }, at + 2))
         }
         _ => None,
     }
@@ -122,6 +124,11 @@ fn product(scope: &Scope<'_>, at: usize) -> Option<(Product, usize)> {
 
 /// Finds a linear step that begins at a node.
 pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
+    let (Node::RMSNorm(_) | Node::QuantizedMatmul(_) | Node::Transpose(_)) = scope.nodes.get(at)? else { return None };
+    scope.candidate(Form::Linear, at, |_| find_from(scope, at))
+}
+
+fn find_from(scope: &Scope<'_>, at: usize) -> Option<Step> {
     let (linear, end, spent) = match scope.nodes.get(at)? {
         Node::RMSNorm(_) if joined(scope, at).is_some() => {
             let (x, joined, next) = joined(scope, at)?;
@@ -156,7 +163,9 @@ pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
         }
     };
     let dead = spent.iter().all(|&t| linear.outs.contains(&t) || scope.is_dead(t, end));
-    (dead && linear.has_known_formats()).then(|| Step { end, kind: Kind::Linear(Box::new(linear)) })
+    scope.require(dead, "a later node reads a result inside")?;
+    scope.require(linear.has_known_formats(), "the matrices have too many formats")?;
+    Some(Step { end, kind: Kind::Linear(Box::new(linear)) })
 }
 
 /// Matches `(row + norm(product)) * scale` from a node on. Returns the product, the sum and the

@@ -13,6 +13,8 @@ mod launch;
 mod layers;
 mod layers_text;
 mod linear;
+mod refusal;
+mod report;
 mod rows;
 
 use std::collections::BTreeMap;
@@ -27,6 +29,9 @@ use group::Group;
 use launch::Builder;
 use layers::Layers;
 pub(crate) use linear::Linear;
+use refusal::{Form, Refusal};
+pub(crate) use report::NoKernels;
+pub use report::{Region, SingleNode, StepPlan};
 pub(crate) use rows::{MAX_ROWS, RowSteps, Scratch};
 
 use crate::{
@@ -89,6 +94,8 @@ pub(crate) struct Plan {
     /// Steps that share a launch: all uniform layers in one, other layers one each.
     layers: Option<Layers>,
     groups: BTreeMap<usize, Group>,
+    /// Runs of nodes that match no kernel, in order.
+    refusals: Vec<Refusal>,
     shared: Shared,
     /// Launches of this run.
     launches: usize,
@@ -152,12 +159,16 @@ impl Plan {
             Kind::Attention(attention) => attention.readers.iter().all(|&node| attends(&steps, node)),
             _ => true,
         };
-        let apart: Vec<usize> = steps.iter().filter(|(_, step)| !is_whole(step)).map(|(&at, _)| at).collect();
-        steps.retain(|at, _| !apart.contains(at));
+        let apart: Vec<(usize, usize)> =
+            steps.iter().filter(|(_, step)| !is_whole(step)).map(|(&at, step)| (at, step.end)).collect();
+        for (at, end) in apart {
+            steps.remove(&at);
+            scope.refuse(Form::Attention, at..end, "a node outside of attention steps reads a slice of the cache");
+        }
         let layers = fills_device.then(|| layers::find(&scope, &steps)).flatten();
         let has_groups = fills_device && layers.is_none();
         let groups = if has_groups { group::find(&scope, &steps) } else { BTreeMap::new() };
-        Plan { steps, layers, groups, ..Plan::default() }
+        Plan { steps, layers, groups, refusals: scope.into_refusals(), ..Plan::default() }
     }
 
     /// Whether a step of one sequence runs as few launches of whole layers.

@@ -174,7 +174,8 @@ impl<'m, 's> Lanes<'m, 's> {
         Ok(())
     }
 
-    /// Runs the main chain, with fused kernels for the steps of a plan.
+    /// Runs the main chain, with fused kernels for the steps of a plan. The first session counts the
+    /// steps.
     fn run_nodes(&mut self, graph: &Checked, mut plan: Option<&mut Plan>) -> Result<()> {
         let nodes = graph.chains.get(graph.main as usize).map_or(&[][..], |chain| &chain[..]);
         let mut at = 0;
@@ -184,10 +185,13 @@ impl<'m, 's> Lanes<'m, 's> {
                     Some(plan) => self.run_fused(plan, at)?,
                     None => None,
                 };
-                match fused {
-                    Some(next) => Ok(next),
-                    None => self.step(node).map(|()| at + 1),
+                if let Some(next) = fused {
+                    self.machine(0).counts.region(at..next, true);
+                    return Ok(next);
                 }
+                self.step(node)?;
+                self.machine(0).counts.single(at);
+                Ok(at + 1)
             };
             at = run().map_err(|error: OpError| error.at(graph.main, at, node))?;
         }

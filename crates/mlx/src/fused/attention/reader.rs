@@ -1,13 +1,16 @@
 //! Recognises attention in a chain by following query, key and value through its nodes.
 
-use std::collections::BTreeMap;
+use std::{cell::Cell, collections::BTreeMap};
 
 use flambeau_ir::{Index, Int, Node, Reshape, Role, Sdpa, Slice, SliceUpdate, Slot as GraphSlot, Tid, Vid, VidOrTid};
 
 use super::{
-    super::{Kind, Step, find::Scope, linear::fits_norm, uses},
+    super::{Kind, Step, find::Scope, linear::fits_norm, refusal::Form, uses},
     Attention, Fresh, Heads, MAX_HEADS, Rotation, Window,
 };
+
+/// Most nodes from the query's reshape to the result.
+const MAX_NODES: usize = 48;
 
 /// The meaning of a slot within the run of nodes.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +41,10 @@ struct Reader<'s, 'a> {
 /// Finds an attention that begins at a node.
 pub(in crate::fused) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
     let Node::Reshape(_) = scope.nodes.get(at)? else { return None };
+    scope.candidate(Form::Attention, at, |place| find_from(scope, at, place))
+}
+
+fn find_from(scope: &Scope<'_>, at: usize, place: &Cell<usize>) -> Option<Step> {
     let mut reader = Reader {
         scope,
         terms: BTreeMap::new(),
@@ -50,21 +57,25 @@ pub(in crate::fused) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
         made: Vec::new(),
         foreign: Vec::new(),
     };
-    for (i, node) in scope.nodes.iter().enumerate().skip(at).take(48) {
+    for (i, node) in scope.nodes.iter().enumerate().skip(at).take(MAX_NODES) {
+        place.set(i);
         if let Some(out) = reader.read(i, node)? {
             let mut readers = Vec::new();
             for &tid in reader.made.iter().filter(|&&t| t != out && !scope.is_dead(t, i + 1)) {
-                matches!(reader.terms.get(&tid), Some(Term::Cache(_))).then_some(())?;
-                readers.extend(attentions_of(scope, tid, i + 1)?);
+                let is_cache = matches!(reader.terms.get(&tid), Some(Term::Cache(_)));
+                let attend = attentions_of(scope, tid, i + 1).filter(|_| is_cache);
+                scope.require(attend.is_some(), "a later node reads a result inside")?;
+                readers.extend(attend?);
             }
             readers.sort_unstable();
             readers.dedup();
             let attention = Attention { readers, ..reader.finish(out)? };
             let suits = |heads: &Heads| heads.suits(scope, at, attention.caches[0]);
-            attention.sources().all(suits).then_some(())?;
+            scope.require(attention.sources().all(suits), "a norm has another type than the cache")?;
             return Some(Step { end: i + 1, kind: Kind::Attention(Box::new(attention)) });
         }
     }
+    scope.require(false, "it ends too late")?;
     None
 }
 
@@ -122,8 +133,9 @@ impl Reader<'_, '_> {
                 let mut heads = self.heads(n.x.0).filter(|h| h.rope.is_none())?;
                 let dims = usize::try_from(n.dims).ok()?;
                 let fits = dims <= heads.dim && dims.is_multiple_of(2) && !n.traditional && n.scale == 1.0;
+                self.scope.require(fits, "heads rotate in another way than by halves, without a scale")?;
                 heads.rope = Some(Rotation { offset: n.offset, periods: n.freqs.map(|f| f.0), base: n.base, dims });
-                self.make(n.out.0, Term::Heads(fits.then_some(heads)?));
+                self.make(n.out.0, Term::Heads(heads));
             }
             Node::AsType(n) => {
                 let mut heads = self.heads(n.x.0).filter(|h| h.norm.is_some() && h.narrows.is_none() && h.rope.is_none())?;
@@ -233,7 +245,7 @@ impl Reader<'_, '_> {
         self.terms.retain(|t, _| !self.foreign.contains(t));
         self.made.retain(|t| !self.foreign.contains(t));
         self.kept.push(node.clone());
-        free.then_some(())
+        self.scope.require(free, "a node among the others reads a result inside")
     }
 
     /// The attention, without its readers, if the kernel computes such heads.
@@ -245,7 +257,12 @@ impl Reader<'_, '_> {
         let other = self.scope.graph.meta.get(v_cache.0 as usize)?.static_shape()?;
         let (&[1, key_heads, capacity, dim], true) = (&shape[..], shape == other) else { return None };
         let (fresh, start) = match (of(k_cache), of(v_cache)) {
-            (Some(k), Some(v)) => (Some(Fresh { k, v }).filter(|f| f.suits(self.scope, &q, [key_heads, dim]))?.into(), self.start?),
+            (Some(k), Some(v)) => {
+                let fresh = Fresh { k, v };
+                let suits = fresh.suits(self.scope, &q, [key_heads, dim]);
+                self.scope.require(suits, "key and value have another norm, rotation or size than the query")?;
+                (Some(fresh), self.start?)
+            }
             (None, None) if self.written.is_empty() => (None, before_end(self.scope, &q, self.visible?)?),
             _ => return None,
         };
@@ -256,8 +273,13 @@ impl Reader<'_, '_> {
         let few = q.count <= MAX_HEADS && q.count / key_heads <= 8;
         let turns = q.rope.is_some_and(|r| r.periods.is_none_or(|t| self.scope.is_constant(t)));
         let own = caches.iter().all(|&t| self.scope.nodes.iter().filter(|n| uses(n, t) != (false, false)).count() == 2);
-        let fits = apart && sizes && few && turns && q.has_weights() && own && k_cache != v_cache;
-        fits.then_some(())?;
+        let scope = self.scope;
+        scope.require(sizes, "heads have another size than 64, 128, 256 or 512")?;
+        scope.require(few, "there are too many heads, in all or for each key head")?;
+        scope.require(turns, "the query does not rotate, or by periods that are not constant")?;
+        scope.require(apart, "the query's row holds other values than heads and their gates")?;
+        scope.require(q.has_weights(), "a norm has no weights")?;
+        scope.require(own && k_cache != v_cache, "other nodes use the cache")?;
         Some(Attention {
             q,
             fresh,
