@@ -83,7 +83,7 @@ impl Plan {
     /// Why the step at a node is no part of a layer's launch.
     fn why_apart(&self, nodes: &[Node], at: usize) -> Option<String> {
         let is_last = self.steps.range(at + 1..).next().is_none();
-        let is_apart = !is_last && self.groups.get(&at).is_none() && self.layers.as_ref().is_none_or(|layers| layers.at != at);
+        let is_apart = !is_last && !self.groups.contains_key(&at) && self.layers.as_ref().is_none_or(|layers| layers.at != at);
         let refusal = self.refusals.iter().find(|refusal| refusal.form == Form::Layer && refusal.from == at);
         refusal.filter(|refusal| is_apart && refusal.len() > 0).map(|refusal| refusal.text(nodes))
     }
