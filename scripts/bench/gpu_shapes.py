@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Speed of large shapes on the machine's GPU: `flambeau bench --engine mlx` beside mlx-lm.
 
-    gpu_shapes.py make FOLDER [--shape qwen3.5-35b-a3b] [--layers 40] [--tiny] [--float-gates]
+    gpu_shapes.py make FOLDER [--shape qwen3.5-35b-a3b] [--layers 40] [--bits 4] [--tiny] [--float-gates]
     gpu_shapes.py measure FOLDER [--prompts 512,2048] [--generated 128] [--batches 32]
 
-`make` writes a folder in the shape of Qwen3.5-35B-A3B (gated delta nets and a mixture of experts), Qwen3 8B, Gemma 4 31B or Gemma 4 E2B with
-random weights, in MLX's own 4 bits (affine, groups of 64), without a tokenizer: `flambeau export` keeps its codes, and mlx-lm reads the same
-file. All layers take 20, 5, 17 and 3 GB. Needs numpy. `--tiny` writes a model of few small layers of the same kinds instead, for comparing
-engines. `--float-gates` keeps bf16 in routers and gates, as exports of float checkpoints have it. `measure` runs mlx-lm on the folder, prints a row as JSON, and needs mlx with a GPU backend and mlx-lm.
+`make` writes a folder in the shape of Llama 3.2 1B, Qwen3 8B, Qwen3.5-35B-A3B (gated delta nets and a mixture of experts), Gemma 4 31B or
+Gemma 4 E2B with random weights and without a tokenizer. Weights are in MLX's own 4 bits (affine, groups of 64): `flambeau export` keeps its
+codes, and mlx-lm reads the same file. All layers take 1, 5, 20, 17 and 3 GB. `--bits 16` writes bf16 instead. Needs numpy. `--tiny` writes a
+model of few small layers of the same kinds, for comparing engines. `--float-gates` keeps bf16 in routers and gates, as exports of float
+checkpoints have it. `measure` runs mlx-lm on the folder and prints a row as JSON. It needs mlx with a GPU backend and mlx-lm.
 """
 
 import argparse
@@ -42,7 +43,14 @@ QWEN_8B = dict(
 TINY_QWEN_8B = dict(
     QWEN_8B, hidden_size=256, intermediate_size=512, num_attention_heads=4, num_key_value_heads=2, head_dim=64, vocab_size=512,
     num_hidden_layers=4)
+LLAMA_1B = dict(
+    model_type="llama", hidden_size=2048, intermediate_size=8192, num_attention_heads=32, num_key_value_heads=8, head_dim=64,
+    vocab_size=128256, rms_norm_eps=1e-5, rope_theta=5e5, tie_word_embeddings=True, num_hidden_layers=16)
+TINY_LLAMA_1B = dict(
+    LLAMA_1B, hidden_size=256, intermediate_size=512, num_attention_heads=4, num_key_value_heads=2, vocab_size=512,
+    num_hidden_layers=4)
 SHAPES = {
+    "llama-3.2-1b": (LLAMA_1B, TINY_LLAMA_1B),
     "qwen3-8b": (QWEN_8B, TINY_QWEN_8B),
     "qwen3.5-35b-a3b": (QWEN, TINY_QWEN),
     "gemma4-31b": (GEMMA_31B, dict(GEMMA_31B, **TINY_GEMMA, num_key_value_heads=2, num_global_key_value_heads=1)),
@@ -115,10 +123,14 @@ def qwen_vectors(c: dict, layers: int):
 
 
 def dense_config(sizes: dict, layers: int) -> dict:
-    return dict(
-        sizes, architectures=["Qwen3ForCausalLM"], model_type="qwen3", num_hidden_layers=layers, rms_norm_eps=1e-6, rope_theta=1e6,
-        tie_word_embeddings=False, max_position_embeddings=32768, hidden_act="silu", attention_bias=False, bos_token_id=1,
-        eos_token_id=2, dtype="bfloat16", quantization=dict(group_size=GROUP, bits=BITS))
+    common = dict(
+        architectures=["Qwen3ForCausalLM"], model_type="qwen3", rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=False,
+        max_position_embeddings=32768, hidden_act="silu", attention_bias=False, bos_token_id=1, eos_token_id=2, dtype="bfloat16",
+        quantization=dict(group_size=GROUP, bits=BITS))
+    whole = {**common, **sizes, "num_hidden_layers": layers}
+    if whole["model_type"] == "llama":
+        whole["architectures"] = ["LlamaForCausalLM"]
+    return whole
 
 
 def dense_matrices(c: dict, layers: int):
@@ -126,7 +138,8 @@ def dense_matrices(c: dict, layers: int):
     hidden, inner, dim = c["hidden_size"], c["intermediate_size"], c["head_dim"]
     heads, keys = c["num_attention_heads"] * dim, c["num_key_value_heads"] * dim
     yield "model.embed_tokens", (c["vocab_size"], hidden)
-    yield "lm_head", (c["vocab_size"], hidden)
+    if not c["tie_word_embeddings"]:
+        yield "lm_head", (c["vocab_size"], hidden)
     for i in range(layers):
         at = f"model.layers.{i}."
         sizes = dict(q_proj=(heads, hidden), k_proj=(keys, hidden), v_proj=(keys, hidden), o_proj=(hidden, heads))
@@ -143,8 +156,9 @@ def dense_vectors(c: dict, layers: int):
         at = f"model.layers.{i}."
         yield at + "input_layernorm.weight", (c["hidden_size"],), around_one
         yield at + "post_attention_layernorm.weight", (c["hidden_size"],), around_one
-        yield at + "self_attn.q_norm.weight", (c["head_dim"],), around_one
-        yield at + "self_attn.k_norm.weight", (c["head_dim"],), around_one
+        if c["model_type"] == "qwen3":
+            yield at + "self_attn.q_norm.weight", (c["head_dim"],), around_one
+            yield at + "self_attn.k_norm.weight", (c["head_dim"],), around_one
 
 
 def gemma_config(sizes: dict, layers: int) -> dict:
@@ -210,7 +224,7 @@ def is_gate(name: str) -> bool:
     return name.endswith((".mlp.gate", ".shared_expert_gate", ".in_proj_a", ".in_proj_b"))
 
 
-def make(folder: pathlib.Path, sizes: dict, layers: int, float_gates: bool = False) -> None:
+def make(folder: pathlib.Path, sizes: dict, layers: int, bits: int = BITS, float_gates: bool = False) -> None:
     import numpy as np
 
     rng = np.random.default_rng(0)
@@ -221,6 +235,8 @@ def make(folder: pathlib.Path, sizes: dict, layers: int, float_gates: bool = Fal
     else:
         config, matrices, vectors = dense_config, dense_matrices, dense_vectors
     whole = config(dict(sizes, num_hidden_layers=layers), layers)
+    if bits == 16:
+        del whole["quantization"]
     c = whole.get("text_config", whole)
     prefix = "language_model." if "text_config" in whole else ""
     pool = rng.bytes(1 << 26)
@@ -255,6 +271,17 @@ def make(folder: pathlib.Path, sizes: dict, layers: int, float_gates: bool = Fal
 
         return write
 
+    def floats(deviation):
+        """Random values, one block over and over."""
+        block = bf16(rng.normal(0.0, deviation, (1 << 20) + 7))
+
+        def write(file, count):
+            while count > 0:
+                file.write(block[:count])
+                count -= len(block)
+
+        return write
+
     for name, shape in matrices(c, layers):
         *lead, columns = shape
         n = int(np.prod(shape))
@@ -262,6 +289,9 @@ def make(folder: pathlib.Path, sizes: dict, layers: int, float_gates: bool = Fal
         if float_gates and is_gate(name):
             data = bf16(rng.normal(0.0, deviation, shape))
             add(f"{name}.weight", "BF16", shape, len(data), lambda file, _, data=data: file.write(data))
+            continue
+        if bits == 16:
+            add(f"{name}.weight", "BF16", shape, 2 * n, floats(deviation))
             continue
         state = rng.bit_generator.state
         add(f"{name}.weight", "U32", (*lead, columns * BITS // 32), n * BITS // 8, codes)
@@ -300,7 +330,8 @@ def measure(folder: pathlib.Path, prompts: list[int], generated: int, batches: l
     whole = json.loads((folder / "config.json").read_text())
     module = importlib.import_module(f"mlx_lm.models.{whole['model_type']}")
     model = module.Model(module.ModelArgs.from_dict(whole))
-    nn.quantize(model, group_size=GROUP, bits=BITS)
+    if "quantization" in whole:
+        nn.quantize(model, group_size=GROUP, bits=BITS)
     model.load_weights(list(model.sanitize(mx.load(str(folder / "model.safetensors"))).items()))
     mx.eval(model.parameters())
     row, cache = {}, None
@@ -345,6 +376,7 @@ def main() -> None:
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--shape", choices=SHAPES, default="qwen3.5-35b-a3b")
     parser.add_argument("--layers", type=int)
+    parser.add_argument("--bits", type=int, choices=[4, 16], default=BITS)
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--float-gates", action="store_true")
     parser.add_argument("--prompts", default="512,2048")
@@ -356,7 +388,7 @@ def main() -> None:
         if args.tiny and args.float_gates:
             # As many rows of each gate as a tile of tensor cores takes.
             sizes = dict(sizes, linear_num_value_heads=16, linear_num_key_heads=8)
-        make(args.folder, sizes, args.layers or sizes["num_hidden_layers"], args.float_gates)
+        make(args.folder, sizes, args.layers or sizes["num_hidden_layers"], args.bits, args.float_gates)
     else:
         prompts, batches = ([int(n) for n in text.split(",") if n] for text in (args.prompts, args.batches))
         print(json.dumps(measure(args.folder, prompts, args.generated, batches)))
