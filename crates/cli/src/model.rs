@@ -83,8 +83,9 @@ pub(crate) struct ExportArgs {
     cache_dir: Option<PathBuf>,
 }
 
-/// Description of the default quantization of floats.
+/// Descriptions of the default quantizations of floats: a language model's and a speech model's.
 const FOUR_BITS: &str = "weights in 4 bits, embeddings in 8 (--qlinear none keeps floats)";
+const EIGHT_BITS: &str = "the decoder's weights in 8 bits (--qlinear none keeps floats)";
 
 /// Description of 4-bit floats, which programs do not have.
 const SMALL_FLOATS: &str = "weights of 4-bit floats as floats (--qlinear 4w quantizes them again)";
@@ -252,7 +253,13 @@ impl ModelArgs {
     fn exported(&self, checkpoint: &Path, wanted: Option<Kind>, logits: zoo::Logits, threads: Option<usize>) -> Result<PathBuf> {
         let opened = if wanted.is_none() { Some(export::open_path(checkpoint)?) } else { None };
         let kind = wanted.or(opened.as_ref().map(Kind::of_checkpoint)).unwrap_or(Kind::Language);
-        let (quantize, how) = self.quantization(checkpoint, kind)?;
+        let opened = match opened {
+            None if kind == Kind::Speech && self.export.quantize.given().is_none() && checkpoint::may_decode_speech(checkpoint) => {
+                Some(export::open_path(checkpoint)?)
+            }
+            opened => opened,
+        };
+        let (quantize, how) = self.quantization(checkpoint, kind, opened.as_ref())?;
         let mut options = zoo::Options {
             dtype: self.export.dtype.as_deref().map(export::dtype).transpose()?,
             max_seq_len: self.export.max_seq_len.or(self.given.context),
@@ -268,7 +275,7 @@ impl ModelArgs {
         let key = checkpoint::Key::new(checkpoint, &settings)?;
         let target = folder.join(key.file_name());
         if target.is_file() {
-            if how == FOUR_BITS {
+            if [FOUR_BITS, EIGHT_BITS].contains(&how) {
                 eprintln!("{}: {how}", checkpoint.display());
             }
             // The encoder of a GGUF model is another file.
@@ -294,21 +301,33 @@ impl ModelArgs {
         Ok(target)
     }
 
-    /// How weights are quantized, also in words. Language models of floats get 4 bits, and
-    /// embeddings 8, unless the user says
-    /// otherwise; models of speech and text encoders are small, and lose more by it.
-    fn quantization(&self, checkpoint: &Path, kind: Kind) -> Result<(compile::Options, &'static str)> {
+    /// How weights are quantized, also in words. Unless the user says otherwise, language models of
+    /// floats get 4 bits, and embeddings 8. The decoders of speech models get 8, because 4 cost
+    /// words. Parakeet and text encoders keep floats.
+    fn quantization(
+        &self,
+        checkpoint: &Path,
+        kind: Kind,
+        opened: Option<&zoo::Checkpoint>,
+    ) -> Result<(compile::Options, &'static str)> {
         if self.export.quantize.given().is_some() {
             return Ok((self.export.quantize.options()?, "quantized as asked"));
         }
-        if kind != Kind::Language {
-            return Ok((compile::Options::default(), "weights as they are"));
+        let with_its_bits = || Ok((compile::Options::default(), "with the bits that it has"));
+        match kind {
+            Kind::Language => match checkpoint::weights(checkpoint)? {
+                Weights::Floats => Ok((QuantizeArgs::of_recipe("default").options()?, FOUR_BITS)),
+                Weights::Codes => with_its_bits(),
+                Weights::SmallFloats => Ok((compile::Options::default(), SMALL_FLOATS)),
+            },
+            Kind::Speech if opened.is_some_and(zoo::Checkpoint::has_speech_decoder) => {
+                if opened.is_some_and(zoo::Checkpoint::is_quantized) {
+                    return with_its_bits();
+                }
+                Ok((QuantizeArgs::of_recipe("speech").options()?, EIGHT_BITS))
+            }
+            Kind::Speech | Kind::Encoder => Ok((compile::Options::default(), "weights as they are")),
         }
-        Ok(match checkpoint::weights(checkpoint)? {
-            Weights::Floats => (QuantizeArgs::four_bits().options()?, FOUR_BITS),
-            Weights::Codes => (compile::Options::default(), "with the bits that it has"),
-            Weights::SmallFloats => (compile::Options::default(), SMALL_FLOATS),
-        })
     }
 }
 

@@ -9,8 +9,11 @@ use serde::Deserialize;
 use crate::{failure::usage, files};
 
 /// Recipes that have names.
-const NAMED: [(&str, &str); 2] =
-    [("default", include_str!("recipe/default.toml")), ("sensitive", include_str!("recipe/sensitive.toml"))];
+const NAMED: [(&str, &str); 3] = [
+    ("default", include_str!("recipe/default.toml")),
+    ("sensitive", include_str!("recipe/sensitive.toml")),
+    ("speech", include_str!("recipe/speech.toml")),
+];
 
 /// A recipe as a file has it.
 #[derive(Debug, Deserialize)]
@@ -120,12 +123,15 @@ mod tests {
 
     #[test]
     fn named_recipes_are_recipes() {
-        for (name, _) in NAMED {
+        for name in ["default", "sensitive"] {
             let options = options(name).unwrap();
             assert_eq!(options.linear.map(|s| (s.bits, s.group_size)), Some((4, 64)), "{name}");
             assert_eq!(options.embedding.map(|s| s.bits), Some(8), "{name}");
         }
-        assert!(options("sensitiv").unwrap_err().to_string().contains("default, sensitive or a TOML file"));
+        let speech = options("speech").unwrap();
+        assert_eq!((speech.linear, speech.embedding, speech.head), (None, None, None), "other weights keep floats");
+        assert!(speech.rules.iter().all(|rule| rule.is_optional && rule.scheme.is_some_and(|s| (s.bits, s.group_size) == (8, 64))));
+        assert!(options("sensitiv").unwrap_err().to_string().contains("default, sensitive, speech or a TOML file"));
     }
 
     #[test]

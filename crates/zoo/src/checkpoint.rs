@@ -197,6 +197,17 @@ impl Checkpoint {
         self.architecture.listens()
     }
 
+    /// Whether a decoder of transformer layers writes a speech model's text. Parakeet has no such
+    /// decoder. `false` for other models.
+    pub fn has_speech_decoder(&self) -> bool {
+        self.is_speech() && !matches!(self.architecture, Architecture::Parakeet(_))
+    }
+
+    /// Whether any tensor is stored as codes with shared scales instead of floats.
+    pub fn is_quantized(&self) -> bool {
+        self.tensors.values().any(CheckpointTensor::is_packed)
+    }
+
     /// Whether it is a model for text embeddings.
     pub fn is_encoder(&self) -> bool {
         matches!(self.architecture, Architecture::Encoder(_))

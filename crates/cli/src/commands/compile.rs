@@ -77,7 +77,7 @@ pub(crate) struct QuantizeArgs {
     #[arg(long, value_name = "N", alias = "qlinear-group-size")]
     group_size: Option<u32>,
 
-    /// Quantize by a recipe: default, sensitive, or a TOML file
+    /// Quantize by a recipe: default, sensitive, speech, or a TOML file
     #[arg(long, value_name = "NAME|FILE.toml", conflicts_with_all = ["qlinear", "qembedding", "group_size"])]
     recipe: Option<String>,
 }
@@ -98,9 +98,9 @@ impl QuantizeArgs {
         Ok(options)
     }
 
-    /// Linear layers in 4 bits, embeddings in 8.
-    pub(crate) fn four_bits() -> QuantizeArgs {
-        QuantizeArgs { qlinear: None, qembedding: None, group_size: None, recipe: Some("default".into()) }
+    /// The quantization of a named recipe.
+    pub(crate) fn of_recipe(name: &str) -> QuantizeArgs {
+        QuantizeArgs { qlinear: None, qembedding: None, group_size: None, recipe: Some(name.into()) }
     }
 
     /// Floats as they are.

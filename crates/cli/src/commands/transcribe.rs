@@ -89,7 +89,8 @@ pub(crate) struct Args {
 pub(crate) struct ModelFlags {
     /// Model: a program (.pte), a folder (of weights, or of ExecuTorch's three programs of
     /// Whisper), .nemo file or whisper.cpp's ggml file, or ORG/NAME on the Hugging Face hub; what
-    /// is no program is exported once, into the cache
+    /// is no program is exported once, into the cache, with its decoder in 8 bits (--qlinear none
+    /// keeps floats)
     #[arg(short, long, value_name = "MODEL")]
     model: String,
 

@@ -1,8 +1,10 @@
 //! Recipes of quantization.
 
-use std::fs;
+use std::{fs, path::Path};
 
-use crate::flambeau;
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+
+use crate::{flambeau, live::of_case};
 
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../flambeau/examples/data/tiny-llama");
 
@@ -50,4 +52,72 @@ fn recipes_that_say_nothing_are_refused() {
         let done = flambeau(dir.path(), &[&["export", TINY, "-o", "a.pte"], flags].concat());
         assert_eq!(done.code, 2, "{}", done.stderr);
     }
+}
+
+/// A folder with the tiny Whisper, whose width and feed-forward width become 64, in groups of 64.
+fn wide_whisper(folder: &Path) {
+    fs::create_dir(folder).unwrap();
+    let of_tiny = |name: &str| fs::read(of_case("whisper", &format!("checkpoint/{name}"))).unwrap();
+    let mut config: serde_json::Value = serde_json::from_slice(&of_tiny("config.json")).unwrap();
+    for key in ["d_model", "decoder_ffn_dim", "encoder_ffn_dim"] {
+        config[key] = 64.into();
+    }
+    fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    for name in ["generation_config.json", "tokenizer.json"] {
+        fs::write(folder.join(name), of_tiny(name)).unwrap();
+    }
+    let bytes = of_tiny("model.safetensors");
+    let wide = |shape: &[usize]| shape.iter().map(|&n| if [16, 24].contains(&n) { 64 } else { n }).collect::<Vec<_>>();
+    let tensors: Vec<(String, Vec<usize>, Vec<u8>)> = SafeTensors::deserialize(&bytes)
+        .unwrap()
+        .iter()
+        .map(|(name, tensor)| {
+            let shape = wide(tensor.shape());
+            let values = (0..shape.iter().product()).flat_map(|i: usize| (0.1 * (i as f32).sin()).to_le_bytes());
+            (name.to_owned(), shape, values.collect())
+        })
+        .collect();
+    let views = tensors.iter().map(|(name, shape, data)| (name, TensorView::new(Dtype::F32, shape.clone(), data).unwrap()));
+    safetensors::serialize_to_file(views, None, &folder.join("model.safetensors")).unwrap();
+}
+
+#[test]
+fn the_decoder_of_a_speech_model_has_eight_bits_by_default() {
+    let dir = tempfile::tempdir().unwrap();
+    wide_whisper(&dir.path().join("whisper"));
+    let audio = of_case("whisper", "audio.wav");
+    let transcribe = |model: &str, flags: &[&str]| {
+        let done = flambeau(dir.path(), &[&["transcribe", "-m", model, &audio, "-q"], flags].concat());
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        done.stderr
+    };
+    let note = "the decoder's weights in 8 bits (--qlinear none keeps floats)";
+    // Also where the program is in the cache already.
+    for _ in 0..2 {
+        let said = transcribe("whisper", &["--cache-dir", "eight"]);
+        assert_eq!(said.matches(note).count(), 1, "{said}");
+    }
+    let listed = |cache: &str| {
+        let program = fs::read_dir(dir.path().join(cache)).unwrap().next().unwrap().unwrap().path();
+        flambeau(dir.path(), &["inspect", program.to_str().unwrap(), "--nodes"]).stdout
+    };
+    let eight = listed("eight");
+    for name in ["layers.1.fc1.weight", "layers.0.encoder_attn.v_proj.weight", "embed_tokens.weight"] {
+        assert!(eight.contains(&format!("model.decoder.{name}_packed")), "{name}: {eight}");
+    }
+    assert!(eight.contains("bits=8 ") && !eight.contains("bits=4 "), "{eight}");
+    assert!(
+        eight.contains("model.encoder.layers.1.fc1.weight") && !eight.contains("encoder.layers.1.fc1.weight_packed"),
+        "{eight}"
+    );
+    let floats = transcribe("whisper", &["--cache-dir", "floats", "--qlinear", "none"]);
+    assert!(floats.contains("as asked") && !floats.contains(note) && !listed("floats").contains("_packed"), "{floats}");
+    // Parakeet has no decoder of layers.
+    let parakeet = of_case("parakeet-ctc", "checkpoint");
+    let said = transcribe(&parakeet, &["--cache-dir", "parakeet"]);
+    assert!(said.contains("weights as they are") && !said.contains(note), "{said}");
+    // An exported program has what its flags say, as for language models.
+    let exported = flambeau(dir.path(), &["export", "whisper", "-o", "a.pte", "--recipe", "speech"]);
+    assert_eq!(exported.code, 0, "{}", exported.stderr);
+    assert_eq!(flambeau(dir.path(), &["inspect", "a.pte", "--nodes"]).stdout, eight);
 }
