@@ -77,6 +77,36 @@ fn one_program_takes_several_recordings_and_stdin() {
 }
 
 #[test]
+fn webvtt_escapes_what_the_model_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("model");
+    fs::create_dir(&folder).unwrap();
+    for entry in fs::read_dir(of_case("moonshine", "checkpoint")).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, folder.join(path.file_name().unwrap())).unwrap();
+    }
+    let run = |format: &str| {
+        let done = flambeau(dir.path(), &["transcribe", "-m", "model", &audio(), "-f", format, "-q"]);
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        done.stdout
+    };
+    let json: serde_json::Value = serde_json::from_str(&run("json")).unwrap();
+    // From now on, the first token of the text is written in the characters that WebVTT reserves.
+    let mut tokenizer: serde_json::Value = serde_json::from_slice(&fs::read(folder.join("tokenizer.json")).unwrap()).unwrap();
+    let vocabulary = tokenizer["model"]["vocab"].as_object_mut().unwrap();
+    let tokens = json["segments"][0]["tokens"].as_array().unwrap();
+    let (name, id) = tokens.iter().find_map(|token| vocabulary.iter().find(|(_, id)| *id == token)).unwrap();
+    let (name, id) = (name.clone(), id.clone());
+    vocabulary.remove(&name);
+    vocabulary.insert("▁a&<b>".to_owned(), id);
+    tokenizer["model"]["merges"] = serde_json::json!([]);
+    fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    assert!(run("txt").contains("a&<b>"));
+    let vtt = run("vtt");
+    assert!(vtt.contains("a&amp;&lt;b&gt;") && !vtt.contains("a&<") && !vtt.contains("<b>"), "{vtt}");
+}
+
+#[test]
 fn several_texts_are_tried_at_a_time() {
     let dir = tempfile::tempdir().unwrap();
     for options in [["--beam-size", "8"], ["--best-of", "4"]] {
