@@ -2,6 +2,7 @@
 
 mod kept;
 mod pool;
+mod shares;
 
 use std::{
     collections::VecDeque,
@@ -11,7 +12,10 @@ use std::{
 
 use flambeau_text::Tokenizer;
 
-use self::pool::{Pool, WORTH_A_COPY};
+use self::{
+    pool::{Pool, WORTH_A_COPY},
+    shares::{ANSWERED, Shares},
+};
 use super::{
     disk::DiskCache,
     generate::{Generation, Request},
@@ -79,6 +83,7 @@ pub struct Load {
 
 struct Waiting {
     id: JobId,
+    client: u64,
     job: Job,
     /// Maximum number of tokens that the job may reach.
     tokens: usize,
@@ -86,6 +91,7 @@ struct Waiting {
 
 struct Running {
     id: JobId,
+    client: u64,
     session: Session,
     generator: Generator,
     tokens: usize,
@@ -96,8 +102,8 @@ struct Running {
 /// Schedules generations on one model. It has no thread and no clock: its caller takes
 /// [steps](Self::step).
 ///
-/// Jobs start in the order of submission, except that a job may wait until another one has read
-/// their common prefix. In a step, every generation past its prompt gets a token. One of the
+/// Jobs of a client start in the order of submission, except that a job may wait until another one
+/// has read their common prefix. Among clients, the one with the least work done is next. In a step, every generation past its prompt gets a token. One of the
 /// others, in turn, feeds a chunk of its prompt, so a long prompt delays tokens by at most a chunk.
 /// The division of prompts into chunks does not depend on other jobs.
 pub struct Scheduler {
@@ -107,6 +113,7 @@ pub struct Scheduler {
     waiting: VecDeque<Waiting>,
     running: Vec<Running>,
     pool: Pool,
+    shares: Shares,
     next_id: u64,
     steps: u64,
 }
@@ -121,7 +128,8 @@ impl Scheduler {
     /// Creates a scheduler without jobs.
     pub fn new(model: Model, tokenizer: Tokenizer, limits: Limits) -> Scheduler {
         let pool = Pool::new(model.clone(), limits.sequences.max(limits.running), limits.kept_bytes);
-        Scheduler { model, tokenizer, limits, waiting: VecDeque::new(), running: Vec::new(), pool, next_id: 0, steps: 0 }
+        let (waiting, running, shares) = (VecDeque::new(), Vec::new(), Shares::default());
+        Scheduler { model, tokenizer, limits, waiting, running, pool, shares, next_id: 0, steps: 0 }
     }
 
     /// Adds a prompt cache on disk. The scheduler continues its texts. It writes the texts of
@@ -143,12 +151,21 @@ impl Scheduler {
         &self.model
     }
 
-    /// Submits a job.
+    /// Submits a job. All jobs submitted so are of one client.
+    ///
+    /// # Errors
+    /// As [`submit_for`](Self::submit_for).
+    pub fn submit(&mut self, job: Job) -> Result<JobId> {
+        self.submit_for(0, job)
+    }
+
+    /// Submits a job of a client. Clients that have jobs share the model fairly, by the tokens that
+    /// are computed for each.
     ///
     /// # Errors
     /// Fails if the prompt is empty or exceeds the context, if the job alone exceeds the token
     /// limit, or if too many jobs wait.
-    pub fn submit(&mut self, job: Job) -> Result<JobId> {
+    pub fn submit_for(&mut self, client: u64, job: Job) -> Result<JobId> {
         let prompt = job.request.prompt.len();
         let context = self.context();
         match prompt {
@@ -167,7 +184,11 @@ impl Scheduler {
         }
         let id = JobId(self.next_id);
         self.next_id += 1;
-        self.waiting.push_back(Waiting { id, job, tokens });
+        let of_jobs = self.waiting.iter().map(|job| job.client).chain(self.running.iter().map(|job| job.client));
+        if of_jobs.clone().all(|other| other != client) {
+            self.shares.join(client, of_jobs);
+        }
+        self.waiting.push_back(Waiting { id, client, job, tokens });
         Ok(id)
     }
 
@@ -224,18 +245,29 @@ impl Scheduler {
 
     fn start(&mut self, now: &dyn Fn() -> Duration, on_event: &mut dyn FnMut(JobId, Event)) {
         while self.running.len() < self.most_running()
-            && let Some(at) = self.waiting.iter().position(|next| !self.awaits(&next.job))
+            && let Some(at) = self.next()
             && self.tokens().saturating_add(self.waiting[at].tokens) <= self.limits.tokens
-            && let Some(Waiting { id, job, tokens }) = self.waiting.remove(at)
+            && let Some(Waiting { id, client, job, tokens }) = self.waiting.remove(at)
         {
+            let prompt = job.request.prompt.len();
             match self.begin(job, now) {
                 Ok((session, generator)) => {
-                    on_event(id, Event::Started { cached: session.cached().ids().len() });
-                    self.running.push(Running { id, session, generator, tokens, read: self.steps });
+                    let cached = session.cached().ids().len();
+                    self.shares.add(client, prompt.saturating_sub(cached) as u64);
+                    on_event(id, Event::Started { cached });
+                    self.running.push(Running { id, client, session, generator, tokens, read: self.steps });
                 }
                 Err(error) => on_event(id, Event::Failed(error)),
             }
         }
+    }
+
+    /// Index of the waiting job to start next.
+    fn next(&self) -> Option<usize> {
+        let mut order: Vec<usize> = (0..self.waiting.len()).collect();
+        // The sort is stable: jobs of a client stay in their order.
+        order.sort_by_key(|&at| self.shares.of(self.waiting[at].client));
+        order.into_iter().find(|&at| !self.awaits(&self.waiting[at].job))
     }
 
     /// Starts a generation on the best sequence for its prompt.
@@ -349,6 +381,11 @@ impl Scheduler {
 
     fn settle(&mut self, id: JobId, step: Result<Step>, now: &dyn Fn() -> Duration, on_event: &mut dyn FnMut(JobId, Event)) {
         let ended = step.as_ref().map_or(true, |step| step.finish.is_some());
+        if step.as_ref().is_ok_and(|step| step.token.is_some())
+            && let Some(running) = self.running.iter().find(|running| running.id == id)
+        {
+            self.shares.add(running.client, ANSWERED);
+        }
         let failure = step.map(|step| on_event(id, Event::Stepped(step))).err();
         if !ended {
             return;

@@ -170,6 +170,18 @@ pub(crate) fn jobs_start_in_the_order_in_which_they_came(engine: &AnyEngine) {
     assert!(most <= 25, "{most} tokens at once");
 }
 
+pub(crate) fn clients_share_the_model(engine: &AnyEngine) {
+    let mut scheduler = scheduler(engine, &running(&TABLE), Limits { running: 1, ..LIMITS });
+    let mut submit = |client| scheduler.submit_for(client, endless(&[0], 3)).unwrap();
+    let greedy: Vec<JobId> = (0..4).map(|_| submit(1)).collect();
+    let modest = [submit(2), submit(2)];
+    let mut seen = BTreeMap::new();
+    run(&mut scheduler, &mut seen);
+    let mut order: Vec<JobId> = seen.keys().copied().collect();
+    order.sort_by_key(|id| seen[id].steps[0]);
+    assert_eq!(order, [greedy[0], modest[0], greedy[1], modest[1], greedy[2], greedy[3]]);
+}
+
 pub(crate) fn what_is_too_much_is_refused_at_once(engine: &AnyEngine) {
     let limits = Limits { running: 1, waiting: 2, tokens: 50, ..LIMITS };
     let mut scheduler = scheduler(engine, &bigrams(&cycle(0), 100), limits);
