@@ -23,6 +23,10 @@ pub struct Config {
     pub drop_hosted_tools: bool,
     /// Memory for responses that later requests continue, in bytes of JSON; 0 keeps none.
     pub response_bytes: usize,
+    /// Most requests a minute of each key, or of all clients where requests need none.
+    pub requests_per_minute: Option<u64>,
+    /// Most tokens a minute of each key, in prompts and answers together.
+    pub tokens_per_minute: Option<u64>,
     /// Largest request body in bytes.
     pub body_bytes: usize,
     /// Largest recording in bytes.
@@ -69,6 +73,8 @@ impl Default for Config {
             page: true,
             drop_hosted_tools: false,
             response_bytes: 64 << 20,
+            requests_per_minute: None,
+            tokens_per_minute: None,
             body_bytes: 16 << 20,
             upload_bytes: 512 << 20,
             connections: 1024,

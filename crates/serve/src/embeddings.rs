@@ -6,7 +6,7 @@ mod worker;
 
 use std::sync::Arc;
 
-use axum::{body::Body, extract::State, http::Request, response::Response};
+use axum::{Extension, body::Body, extract::State, http::Request, response::Response};
 use flambeau::{engine::Engine, runtime::Program, text::Tokenizer};
 use serde_json::{Value as Json, json};
 use tokio::sync::Semaphore;
@@ -17,6 +17,7 @@ use crate::{
     error::{ApiError, Result},
     http::body,
     json::Fields,
+    keys::Caller,
     metrics::{Metrics, add},
     reply,
     routes::App,
@@ -85,7 +86,7 @@ pub(crate) struct Vectors {
 ///
 /// # Errors
 /// The request is wrong, or too many wait.
-async fn compute_in_form(app: &App, model: &Arc<ServedEncoder>, fields: Fields) -> Result<(Vectors, Form)> {
+async fn compute_in_form(app: &App, caller: Caller, model: &Arc<ServedEncoder>, fields: Fields) -> Result<(Vectors, Form)> {
     let busy = |_| ApiError::busy("as many requests as the model takes are waiting already");
     let place = Arc::clone(&model.places).try_acquire_owned().map_err(busy)?;
     let encoder = Arc::clone(model);
@@ -93,6 +94,9 @@ async fn compute_in_form(app: &App, model: &Arc<ServedEncoder>, fields: Fields) 
         app.aside(move || EmbeddingRequest::read(fields, &encoder.tokenizer, &encoder.worker.facts)).await?;
     let tokens = texts.iter().map(Vec::len).sum();
     add(&model.worker.metrics.prompt_tokens, tokens);
+    if let Some(meter) = app.rates.meter(caller) {
+        meter.add_tokens(tokens);
+    }
     let list = app.progress(model.worker.submit(texts, place)?).next().await??;
     Ok((Vectors { list, tokens }, form))
 }
@@ -101,16 +105,20 @@ async fn compute_in_form(app: &App, model: &Arc<ServedEncoder>, fields: Fields) 
 ///
 /// # Errors
 /// As [`compute_in_form`].
-pub(crate) async fn compute(app: &App, model: Arc<ServedEncoder>, fields: Fields) -> Result<Vectors> {
-    compute_in_form(app, &model, fields).await.map(|(vectors, _)| vectors)
+pub(crate) async fn compute(app: &App, caller: Caller, model: Arc<ServedEncoder>, fields: Fields) -> Result<Vectors> {
+    compute_in_form(app, caller, &model, fields).await.map(|(vectors, _)| vectors)
 }
 
 /// `POST /v1/embeddings`: a vector for each text.
-pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request<Body>) -> Result<Response> {
+pub(crate) async fn embed(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request<Body>,
+) -> Result<Response> {
     let body = body::read(request, &app.config).await?;
     let mut fields = app.aside(move || Fields::parse(&body)).await?;
     let model = app.models.find_encoder(fields.text("model")?.as_deref()).await?;
-    let (Vectors { list, tokens }, form) = compute_in_form(&app, &model, fields).await?;
+    let (Vectors { list, tokens }, form) = compute_in_form(&app, caller, &model, fields).await?;
     let work = move || {
         serde_json::to_string(&EmbeddingList::new(&model.name, &list, form, tokens))
             .map_err(|_| ApiError::internal("the answer cannot be written"))

@@ -18,6 +18,11 @@ impl Caller {
         static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         Caller(SECRET.hash_one(key))
     }
+
+    /// A number of its own.
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
 }
 
 /// Where keys are read again; the error says why they cannot.
@@ -51,6 +56,11 @@ impl Keys {
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Vec<String>> {
         self.list.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether requests may have different keys.
+    pub(crate) fn are_several(&self) -> bool {
+        self.read().len() > 1
     }
 
     /// Who brings the key `given`; `None` if it is not valid. Compares with all keys, each in

@@ -13,6 +13,7 @@ use serde_json::{Value as Json, json};
 
 use crate::{
     error::{ApiError, Result},
+    infill::Infill,
     metrics::Metrics,
     tools::{ControlTokens, ToolFormat},
     worker::Worker,
@@ -58,6 +59,8 @@ pub(crate) struct Served {
     program_bytes: usize,
     pub(crate) limits: Limits,
     pub(crate) stop_ids: Vec<u32>,
+    /// The control tokens of gaps in texts, if the model has some.
+    pub(crate) infill: Option<Infill>,
     pub(crate) worker: Worker,
     /// Made when the first request asks for a form.
     grammars: OnceLock<Result<GrammarCompiler, String>>,
@@ -85,6 +88,7 @@ impl Served {
         let worker = Worker::start(&name, scheduler, metrics)?;
         let usable = template.as_ref().ok().and_then(Option::as_ref);
         let tool_format = usable.map_or(Err("cannot be used"), ToolFormat::of);
+        let infill = Infill::of(&tokenizer);
         let grammars = OnceLock::new();
         Ok(Served {
             name,
@@ -99,6 +103,7 @@ impl Served {
             program_bytes,
             limits,
             stop_ids,
+            infill,
             worker,
             grammars,
         })
@@ -147,13 +152,24 @@ impl Served {
     /// # Errors
     /// It cannot fit the context, or cannot be written as tokens.
     pub(crate) fn encode(&self, text: &str, add_special: bool, param: &str) -> Result<Vec<u32>> {
-        // Encoding takes some hundred times the memory of the text, and is not begun in vain.
-        if let Some(context) = self.context.filter(|context| text.len() > context.saturating_mul(MAX_TOKEN_BYTES)) {
-            let message = format!("the prompt has {} bytes, and the model's context holds {context} tokens", text.len());
-            return Err(ApiError::too_long(message));
-        }
+        self.check_bytes(text.len())?;
         let ids = if add_special { self.tokenizer.encode_prompt(text) } else { self.tokenizer.encode(text, false) };
         ids.map_err(|error| ApiError::value(param, error.to_string()))
+    }
+
+    /// Checks the length of a prompt in bytes before it is encoded: encoding takes some hundred
+    /// times the memory of the text.
+    ///
+    /// # Errors
+    /// The prompt cannot fit the context.
+    pub(crate) fn check_bytes(&self, bytes: usize) -> Result<()> {
+        match self.context.filter(|context| bytes > context.saturating_mul(MAX_TOKEN_BYTES)) {
+            Some(context) => {
+                let message = format!("the prompt has {bytes} bytes, and the model's context holds {context} tokens");
+                Err(ApiError::too_long(message))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Builds the constraints of answers.
@@ -179,6 +195,7 @@ impl Served {
                 "completion": true,
                 "tools": self.tool_format.is_ok(),
                 "tool_format": self.tool_format.ok().map(|found| found.format.name),
+                "insert": self.infill.is_some(),
                 "thinking": self.thinks_in_template(),
             },
             "context_length": self.context,

@@ -333,6 +333,26 @@ impl Models {
         entry.map(Entry::describe).ok_or_else(|| ApiError::no_model(name))
     }
 
+    /// Unloads an on-demand model that is not in use.
+    ///
+    /// # Errors
+    /// There is no model of this name, it stays loaded, or it is in use.
+    pub(crate) fn unload(&self, name: &str) -> Result<()> {
+        let entry = self.entries.iter().find(|entry| entry.is_called(name)).ok_or_else(|| ApiError::no_model(name))?;
+        if entry.load.is_none() {
+            let message =
+                format!("the model {name:?} stays loaded; --models-max and --sleep-idle-seconds let the server unload models");
+            return Err(ApiError::invalid(message));
+        }
+        if let Some(since) = entry.idle_since() {
+            entry.let_go(since);
+        }
+        match entry.state().running {
+            None => Ok(()),
+            Some(_) => Err(ApiError::busy(format!("the model {name:?} is in use"))),
+        }
+    }
+
     /// Metrics of each model.
     pub(crate) fn metrics(&self) -> Vec<(&str, &Metrics)> {
         self.entries.iter().map(|entry| (entry.name.as_str(), &*entry.metrics)).collect()

@@ -9,7 +9,7 @@ mod request;
 use std::{sync::Arc, time::Instant};
 
 use axum::{
-    Router,
+    Extension, Router,
     body::Body,
     extract::State,
     http::{Request, StatusCode},
@@ -23,7 +23,9 @@ use crate::{
     error::{ApiError, Result},
     hosted::HostedTools,
     http::body,
+    infill::Gap,
     json::Fields,
+    keys::Caller,
     model::Handle,
     openai::{HARMLESS, params::Params},
     reply,
@@ -99,17 +101,21 @@ fn named(mut error: ApiError, name: &str) -> ApiError {
     error
 }
 
-async fn chat(State(app): Shared, request: Request<Body>) -> Response {
-    answer(&app, request, Form::Chat).await.unwrap_or_else(refuse)
+async fn chat(State(app): Shared, Extension(caller): Extension<Caller>, request: Request<Body>) -> Response {
+    answer(&app, caller, request, Form::Chat).await.unwrap_or_else(refuse)
 }
 
-async fn generate(State(app): Shared, request: Request<Body>) -> Response {
-    answer(&app, request, Form::Text).await.unwrap_or_else(refuse)
+async fn generate(State(app): Shared, Extension(caller): Extension<Caller>, request: Request<Body>) -> Response {
+    answer(&app, caller, request, Form::Text).await.unwrap_or_else(refuse)
 }
 
-async fn answer(app: &App, request: Request<Body>, form: Form) -> Result<Response> {
+async fn answer(app: &App, caller: Caller, request: Request<Body>, form: Form) -> Result<Response> {
     let (fields, name) = read(app, request).await?;
     let began = Instant::now();
+    if request::unloads(&fields) {
+        app.models.unload(untagged(app, &name)).map_err(|error| named(error, &name))?;
+        return Ok(reply::json(&answer::unloaded(form, &name)));
+    }
     let handle = app.models.find(Some(untagged(app, &name))).await.map_err(|error| named(error, &name))?;
     let loading = began.elapsed();
     let model = handle.clone();
@@ -120,7 +126,7 @@ async fn answer(app: &App, request: Request<Body>, form: Form) -> Result<Respons
         };
         let begin = |model, tokens| OllamaAnswer::new(form, name, model, tokens, (began, loading));
         match fields {
-            request::Asked::Nothing { unloads } => Ok(Err(begin(handle, 0).loaded(unloads))),
+            request::Asked::Nothing => Ok(Err(begin(handle, 0).loaded())),
             request::Asked::Conversation(fields) => {
                 let hosted = HostedTools::new(false);
                 prepare(fields, handle, 1, hosted, |request, model, prompt, tokens| {
@@ -128,18 +134,19 @@ async fn answer(app: &App, request: Request<Body>, form: Form) -> Result<Respons
                 })
                 .map(Ok)
             }
-            request::Asked::Text(prompt, fields) => continue_text(&prompt, fields, handle, begin).map(Ok),
+            request::Asked::Text { prompt, suffix, rest } => continue_text(prompt, suffix, rest, handle, begin).map(Ok),
         }
     };
     match app.aside(work).await? {
-        Ok(prepared) => app.reply(&model, prepared).await,
+        Ok(prepared) => app.reply(&model, caller, prepared).await,
         Err(loaded) => Ok(reply::json(&loaded)),
     }
 }
 
-/// Prepares the continuation of a text.
+/// Prepares the continuation of a text, up to a suffix if there is one.
 fn continue_text(
-    prompt: &str,
+    prompt: String,
+    suffix: Option<String>,
     mut fields: Fields,
     model: Handle,
     begin: impl FnOnce(Handle, usize) -> OllamaAnswer,
@@ -151,7 +158,10 @@ fn continue_text(
         params.logprobs = params.logprobs.map(|_| top);
     }
     fields.finish(HARMLESS)?;
-    let ids = model.encode(prompt, true, "prompt")?;
+    let ids = match suffix {
+        Some(suffix) => model.fill(&Gap::new(prompt, suffix), "suffix", &mut params)?,
+        None => model.encode(&prompt, true, "prompt")?,
+    };
     let jobs = params.jobs(&ids, &model);
     let answer = begin(model, ids.len()).reading(crate::answer::Reader::plain(), params.logprobs.is_some());
     Ok(Prepared { streams, jobs, answer, dropped: Vec::new() })

@@ -6,7 +6,7 @@ use axum::{
     Extension, Router,
     body::Body,
     extract::{Path, State, rejection::PathRejection},
-    http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header},
+    http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header},
     middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
     routing::{get, post},
@@ -32,6 +32,7 @@ use crate::{
         body,
         guard::{Entry, Guard},
     },
+    infill,
     json::Fields,
     keys::Caller,
     metrics::exposition,
@@ -40,9 +41,10 @@ use crate::{
     ollama,
     openai::{chat::ChatRequest, completions::CompletionRequest},
     page,
+    rates::Rates,
     reply::{self, Events, Progress},
     responses::{self, Past, ResponseAnswer, ResponseStore},
-    worker::JobUpdate,
+    worker::{Customer, JobUpdate},
 };
 
 /// State shared by all requests.
@@ -52,6 +54,7 @@ pub(crate) struct App {
     pub(crate) guard: Guard,
     pub(crate) models: Models,
     pub(crate) responses: Arc<ResponseStore>,
+    pub(crate) rates: Rates,
     pub(crate) stop: watch::Receiver<bool>,
     /// Places for work [beside the connections](App::aside).
     pub(crate) aside: Arc<Semaphore>,
@@ -93,6 +96,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/embeddings", post(embeddings::embed))
         .route("/v1/audio/transcriptions", post(audio::transcribe))
         .route("/v1/audio/translations", post(audio::translate))
+        .route("/infill", post(infill::infill))
         .route("/tokenize", post(extras::tokenize))
         .route("/detokenize", post(extras::detokenize))
         .route("/apply-template", post(extras::apply_template))
@@ -137,7 +141,7 @@ async fn enter(State(app): Shared, mut request: Request<Body>, next: Next) -> Re
     let mut response = match app.guard.check(&request) {
         Ok(Entry::Granted(caller)) => {
             request.extensions_mut().insert(caller);
-            next.run(request).await
+            app.run_within_rates(caller, request, next).await
         }
         Ok(Entry::Preflight) => StatusCode::NO_CONTENT.into_response(),
         Err(error) => refuse(&path, error),
@@ -207,6 +211,26 @@ impl App {
         Ok((fields, self.models.find(name.as_deref()).await?))
     }
 
+    /// Runs a request within its key's allowances, and tells their state. Only requests that make
+    /// something count.
+    async fn run_within_rates(&self, caller: Caller, request: Request<Body>, next: Next) -> Response {
+        if request.method() != Method::POST {
+            return next.run(request).await;
+        }
+        let path = request.uri().path().to_owned();
+        let mut response = match self.rates.enter(caller) {
+            Ok(()) => next.run(request).await,
+            Err((error, wait)) => {
+                let mut response = refuse(&path, error);
+                let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+                response.headers_mut().insert(header::RETRY_AFTER, seconds.max(1).into());
+                response
+            }
+        };
+        self.rates.describe(caller, path.starts_with(MESSAGES), response.headers_mut());
+        response
+    }
+
     /// Runs work that takes a while, such as a long prompt's tokens, beside the connections.
     ///
     /// # Errors
@@ -225,9 +249,12 @@ impl App {
     ///
     /// # Errors
     /// The jobs are refused; a whole answer fails.
-    pub(crate) async fn reply<A: Events<Update = JobUpdate>>(&self, model: &Handle, prepared: Prepared<A>) -> Result<Response> {
+    pub(crate) async fn reply<A>(&self, model: &Handle, caller: Caller, prepared: Prepared<A>) -> Result<Response>
+    where
+        A: Events<Update = JobUpdate>,
+    {
         let Prepared { streams, jobs, answer, dropped } = prepared;
-        let mut response = reply::respond(self.submit(model, jobs).await?, answer, streams).await?;
+        let mut response = reply::respond(self.submit(model, caller, jobs).await?, answer, streams).await?;
         if let Some(value) = Some(dropped.join(", ")).filter(|list| !list.is_empty()).and_then(|list| list.try_into().ok()) {
             response.headers_mut().insert(DROPPED_TOOLS, value);
         }
@@ -238,13 +265,17 @@ impl App {
     ///
     /// # Errors
     /// They are refused.
-    async fn submit(&self, model: &Handle, jobs: Vec<Job>) -> Result<Progress<JobUpdate>> {
-        let most = model.limits.running.saturating_add(model.limits.waiting);
+    async fn submit(&self, model: &Handle, caller: Caller, jobs: Vec<Job>) -> Result<Progress<JobUpdate>> {
+        let (running, waiting) = (model.limits.running, model.limits.waiting);
+        // Where there are several keys, none takes all places of the queue.
+        let waiting = if self.config.keys.are_several() { waiting.div_ceil(2) } else { waiting };
+        let most = running.saturating_add(waiting);
         if jobs.len() > most {
             // Coming back would not help.
             return Err(ApiError::value("n", format!("the request asks for {} answers, and the server takes {most}", jobs.len())));
         }
-        Ok(self.progress(model.worker.submit(jobs).await?))
+        let customer = Customer { caller, most_jobs: most, meter: self.rates.meter(caller) };
+        Ok(self.progress(model.worker.submit(customer, jobs).await?))
     }
 
     /// Result of a request within its timeout.
@@ -283,19 +314,19 @@ pub(crate) fn prepare<A>(
     Ok(Prepared { streams: request.stream, jobs, answer, dropped: hosted.dropped() })
 }
 
-async fn chat(State(app): Shared, request: Request<Body>) -> Result<Response> {
+async fn chat(State(app): Shared, Extension(caller): Extension<Caller>, request: Request<Body>) -> Result<Response> {
     let (fields, model) = app.open(request).await?;
     let (handle, most) = (model.clone(), app.config.choices);
     let hosted = HostedTools::new(false);
     let prepared = app.aside(move || prepare(fields, handle, most, hosted, ChatRequest::answer)).await?;
-    app.reply(&model, prepared).await
+    app.reply(&model, caller, prepared).await
 }
 
-async fn message(State(app): Shared, request: Request<Body>) -> Response {
-    answer_message(&app, request).await.unwrap_or_else(anthropic::refuse)
+async fn message(State(app): Shared, Extension(caller): Extension<Caller>, request: Request<Body>) -> Response {
+    answer_message(&app, caller, request).await.unwrap_or_else(anthropic::refuse)
 }
 
-async fn answer_message(app: &App, request: Request<Body>) -> Result<Response> {
+async fn answer_message(app: &App, caller: Caller, request: Request<Body>) -> Result<Response> {
     let (fields, model) = app.open(request).await?;
     let (handle, mut hosted) = (model.clone(), HostedTools::new(app.config.drop_hosted_tools));
     let work = move || {
@@ -304,7 +335,7 @@ async fn answer_message(app: &App, request: Request<Body>) -> Result<Response> {
         prepare(fields, handle, 1, hosted, answer)
     };
     let prepared = app.aside(work).await?;
-    app.reply(&model, prepared).await
+    app.reply(&model, caller, prepared).await
 }
 
 async fn count_tokens(State(app): Shared, request: Request<Body>) -> Response {
@@ -321,25 +352,25 @@ async fn count_message(app: &App, request: Request<Body>) -> Result<Response> {
     Ok(reply::json(&app.aside(work).await?))
 }
 
-async fn respond(State(app): Shared, Extension(owner): Extension<Caller>, request: Request<Body>) -> Result<Response> {
+async fn respond(State(app): Shared, Extension(caller): Extension<Caller>, request: Request<Body>) -> Result<Response> {
     let (fields, model) = app.open(request).await?;
     let (handle, mut hosted) = (model.clone(), HostedTools::new(app.config.drop_hosted_tools));
     let store = Arc::clone(&app.responses);
     let work = move || {
-        let (fields, echo) = responses::to_chat(fields, Past { store: &store, owner }, &mut hosted)?;
+        let (fields, echo) = responses::to_chat(fields, Past { store: &store, owner: caller }, &mut hosted)?;
         let answer =
-            |request: &_, model, prompt: &_, tokens| ResponseAnswer::new(request, model, prompt, tokens, echo, (store, owner));
+            |request: &_, model, prompt: &_, tokens| ResponseAnswer::new(request, model, prompt, tokens, echo, (store, caller));
         prepare(fields, handle, 1, hosted, answer)
     };
     let prepared = app.aside(work).await?;
-    app.reply(&model, prepared).await
+    app.reply(&model, caller, prepared).await
 }
 
-async fn count_input(State(app): Shared, Extension(owner): Extension<Caller>, request: Request<Body>) -> Result<Response> {
+async fn count_input(State(app): Shared, Extension(caller): Extension<Caller>, request: Request<Body>) -> Result<Response> {
     let (fields, model) = app.open(request).await?;
     let (store, mut hosted) = (Arc::clone(&app.responses), HostedTools::new(app.config.drop_hosted_tools));
     let work = move || {
-        let (fields, _) = responses::to_chat(fields, Past { store: &store, owner }, &mut hosted)?;
+        let (fields, _) = responses::to_chat(fields, Past { store: &store, owner: caller }, &mut hosted)?;
         count_prompt(fields, &model)
     };
     let tokens = app.aside(work).await?;
@@ -353,7 +384,7 @@ fn count_prompt(fields: Fields, model: &Handle) -> Result<usize> {
     Ok(model.encode(&prompt, false, "messages")?.len())
 }
 
-async fn complete(State(app): Shared, request: Request<Body>) -> Result<Response> {
+async fn complete(State(app): Shared, Extension(caller): Extension<Caller>, request: Request<Body>) -> Result<Response> {
     let (fields, model) = app.open(request).await?;
     let (handle, most) = (model.clone(), app.config.choices);
     let work = move || {
@@ -362,5 +393,5 @@ async fn complete(State(app): Shared, request: Request<Body>) -> Result<Response
         Ok(Prepared { streams: request.stream, jobs, answer, dropped: Vec::new() })
     };
     let prepared = app.aside(work).await?;
-    app.reply(&model, prepared).await
+    app.reply(&model, caller, prepared).await
 }

@@ -19,6 +19,7 @@ use crate::{
     http::{guard::Guard, listener},
     keys::Keys,
     models::{ModelSource, Models},
+    rates::Rates,
     responses::ResponseStore,
     routes::{App, MAX_ASIDE, router},
 };
@@ -80,6 +81,7 @@ impl Server {
                 guard,
                 models,
                 stop: stopped,
+                rates: Rates::new(self.config.requests_per_minute, self.config.tokens_per_minute),
                 responses: Arc::new(ResponseStore::new(self.config.response_bytes)),
                 config: self.config.clone(),
                 aside: Arc::new(Semaphore::new(MAX_ASIDE)),

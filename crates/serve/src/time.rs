@@ -12,7 +12,12 @@ pub(crate) fn rfc3339(since_1970: Duration) -> String {
 
 /// The present.
 pub(crate) fn now() -> String {
-    rfc3339(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
+    rfc3339_after(Duration::ZERO)
+}
+
+/// The time after a span.
+pub(crate) fn rfc3339_after(span: Duration) -> String {
+    rfc3339(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().saturating_add(span))
 }
 
 #[cfg(test)]

@@ -22,7 +22,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     error::{ApiError, Result},
+    keys::Caller,
     metrics::{Metrics, add},
+    rates::Meter,
 };
 
 /// Maximum number of unread events of a slow client: a quarter of a megabyte. A client further
@@ -41,7 +43,18 @@ pub(crate) enum Update {
 /// Updates of a request's jobs, with job numbers.
 pub(crate) type JobUpdate = (usize, Update);
 
+/// A client of the server, as far as the worker knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Customer {
+    pub(crate) caller: Caller,
+    /// Most jobs that it may have at the same time.
+    pub(crate) most_jobs: usize,
+    /// Counts its tokens.
+    pub(crate) meter: Option<Arc<Meter>>,
+}
+
 struct Submission {
+    customer: Customer,
     jobs: Vec<Job>,
     updates: mpsc::Sender<JobUpdate>,
     admitted: oneshot::Sender<Result<()>>,
@@ -78,15 +91,15 @@ impl Worker {
         Ok(Worker { submissions, metrics })
     }
 
-    /// Submits jobs, all or none. They end when the receiver is dropped.
+    /// Submits jobs of a client, all or none. They end when the receiver is dropped.
     ///
     /// # Errors
     /// They are refused.
-    pub(crate) async fn submit(&self, jobs: Vec<Job>) -> Result<mpsc::Receiver<JobUpdate>> {
+    pub(crate) async fn submit(&self, customer: Customer, jobs: Vec<Job>) -> Result<mpsc::Receiver<JobUpdate>> {
         let (updates, received) = mpsc::channel(MAX_UNREAD);
         let (admitted, answer) = oneshot::channel();
         let gone = || ApiError::internal("the model's thread has ended");
-        self.submissions.send(Submission { jobs, updates, admitted }).map_err(|_| gone())?;
+        self.submissions.send(Submission { customer, jobs, updates, admitted }).map_err(|_| gone())?;
         answer.await.map_err(|_| gone())??;
         Ok(received)
     }
@@ -94,6 +107,7 @@ impl Worker {
 
 /// Who waits for a job.
 struct Client {
+    customer: Customer,
     updates: mpsc::Sender<JobUpdate>,
     number: usize,
     submitted: Instant,
@@ -106,6 +120,17 @@ struct Client {
 }
 
 impl Client {
+    /// Counts the tokens of an event. Cached ones of the prompt count too.
+    fn meter(&self, event: &Event) {
+        let Some(meter) = &self.customer.meter else { return };
+        match event {
+            Event::Started { cached } => meter.add_tokens(*cached),
+            Event::Stepped(step) if step.token.is_some() => meter.add_tokens(1),
+            Event::Finished(generation) => meter.add_tokens(generation.stats.prompt_tokens),
+            Event::Stepped(_) | Event::Failed(_) => {}
+        }
+    }
+
     /// Counts the times up to an event.
     fn observe(&mut self, event: &Event, metrics: &Metrics) {
         let times = &metrics.times;
@@ -168,30 +193,44 @@ impl<'a> Desk<'a> {
         }
     }
 
-    fn admit(&mut self, Submission { jobs, updates, admitted }: Submission) {
+    fn admit(&mut self, Submission { customer, jobs, updates, admitted }: Submission) {
         add(&self.metrics.requests, jobs.len());
-        let mut ids = Vec::with_capacity(jobs.len());
-        for job in jobs {
-            match self.scheduler.submit(job) {
-                Ok(id) => ids.push(id),
-                Err(error) => {
-                    ids.into_iter().for_each(|id| self.scheduler.cancel(id));
-                    add(&self.metrics.refused, 1);
-                    // Who asked may have gone.
-                    let _ = admitted.send(Err(error.into()));
-                    return;
-                }
+        let ids = match self.submit(&customer, jobs) {
+            Ok(ids) => ids,
+            Err(error) => {
+                add(&self.metrics.refused, 1);
+                // The client may have gone.
+                let _ = admitted.send(Err(error));
+                return;
             }
-        }
+        };
         self.metrics.times.choices.observe_size(ids.len());
         let submitted = Instant::now();
         let longest = Rc::new(Cell::new(0));
-        let client = |(number, id)| {
-            let (updates, longest) = (updates.clone(), Rc::clone(&longest));
-            (id, Client { updates, number, submitted, last: None, cached: 0, longest })
-        };
-        self.clients.extend(ids.into_iter().enumerate().map(client));
+        for (number, id) in ids.into_iter().enumerate() {
+            let (customer, updates, longest) = (customer.clone(), updates.clone(), Rc::clone(&longest));
+            self.clients.insert(id, Client { customer, updates, number, submitted, last: None, cached: 0, longest });
+        }
         let _ = admitted.send(Ok(()));
+    }
+
+    /// Submits jobs, all or none.
+    fn submit(&mut self, customer: &Customer, jobs: Vec<Job>) -> Result<Vec<JobId>> {
+        let own = self.clients.values().filter(|client| client.customer.caller == customer.caller).count();
+        if own + jobs.len() > customer.most_jobs {
+            return Err(ApiError::busy(format!("the key has {own} requests, and may have {} at a time", customer.most_jobs)));
+        }
+        let mut ids = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            match self.scheduler.submit_for(customer.caller.number(), job) {
+                Ok(id) => ids.push(id),
+                Err(error) => {
+                    ids.into_iter().for_each(|id| self.scheduler.cancel(id));
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(ids)
     }
 
     fn drop_orphans(&mut self) {
@@ -210,6 +249,7 @@ fn tell(clients: &mut BTreeMap<JobId, Client>, metrics: &Metrics, id: JobId, eve
     let is_end = matches!(event, Event::Finished(_) | Event::Failed(_));
     if let Some(client) = clients.get_mut(&id) {
         client.observe(&event, metrics);
+        client.meter(&event);
     }
     let update = match event {
         Event::Started { cached } => {

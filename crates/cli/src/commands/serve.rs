@@ -281,6 +281,8 @@ fn config(args: &Args, keys: Keys) -> Config {
         metrics: args.metrics,
         page: !args.no_ui,
         drop_hosted_tools: args.requests.drop_hosted_tools,
+        requests_per_minute: args.requests.requests_per_minute.map(|count| count as u64),
+        tokens_per_minute: args.requests.tokens_per_minute.map(|count| count as u64),
         response_bytes: args.requests.response_memory.saturating_mul(MIB),
         body_bytes: args.max_body.saturating_mul(MIB),
         upload_bytes: args.max_upload.saturating_mul(MIB),

@@ -64,50 +64,20 @@ impl OllamaAnswer {
         OllamaAnswer { choice: Choice::new(reader), has_logprobs, ..self }
     }
 
-    /// The answer to a request without a prompt.
-    pub(super) fn loaded(&self, unloads: bool) -> Json {
-        let mut answer = self.object(&[]);
-        answer["done"] = true.into();
-        answer["done_reason"] = if unloads { "unload" } else { "load" }.into();
-        answer
+    /// The answer to a request that loads the model.
+    pub(super) fn loaded(&self) -> Json {
+        ended(object(self.form, &self.name, &[]), "load")
     }
 
     /// An object with these pieces.
     fn object(&self, pieces: &[Piece]) -> Json {
-        let (mut content, mut thinking, mut calls) = (String::new(), String::new(), Vec::new());
-        for piece in pieces {
-            match piece {
-                Piece::Thinking(text) => thinking.push_str(text),
-                Piece::Content(text) => content.push_str(text),
-                Piece::Call(call) => calls.push(call.clone()),
-            }
-        }
-        let mut object = json!({ "model": self.name, "created_at": time::now() });
-        let holder = match self.form {
-            Form::Chat => {
-                object["message"] = json!({ "role": "assistant", "content": content });
-                &mut object["message"]
-            }
-            Form::Text => {
-                object["response"] = content.into();
-                &mut object
-            }
-        };
-        if !thinking.is_empty() {
-            holder["thinking"] = thinking.into();
-        }
-        if !calls.is_empty() {
-            holder["tool_calls"] = calls.into();
-        }
-        object["done"] = false.into();
-        object
+        object(self.form, &self.name, pieces)
     }
 
     /// The last object, with these pieces.
     fn last(&self, pieces: &[Piece]) -> Json {
-        let mut object = self.object(pieces);
-        object["done"] = true.into();
-        object["done_reason"] = if self.choice.finish == Some(Finish::Length) { "length" } else { "stop" }.into();
+        let reason = if self.choice.finish == Some(Finish::Length) { "length" } else { "stop" };
+        let mut object = ended(self.object(pieces), reason);
         let stats = self.choice.stats.unwrap_or_default();
         let nanoseconds = |time: Duration| Json::from(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         object["total_duration"] = nanoseconds(self.began.elapsed());
@@ -159,6 +129,49 @@ impl OllamaAnswer {
         let arguments: Json = serde_json::from_str(&arguments).ok().filter(Json::is_object)?;
         Some(Piece::Call(json!({ "id": id, "function": { "name": name, "arguments": arguments } })))
     }
+}
+
+/// An object with these pieces of an answer.
+fn object(form: Form, name: &str, pieces: &[Piece]) -> Json {
+    let (mut content, mut thinking, mut calls) = (String::new(), String::new(), Vec::new());
+    for piece in pieces {
+        match piece {
+            Piece::Thinking(text) => thinking.push_str(text),
+            Piece::Content(text) => content.push_str(text),
+            Piece::Call(call) => calls.push(call.clone()),
+        }
+    }
+    let mut object = json!({ "model": name, "created_at": time::now() });
+    let holder = match form {
+        Form::Chat => {
+            object["message"] = json!({ "role": "assistant", "content": content });
+            &mut object["message"]
+        }
+        Form::Text => {
+            object["response"] = content.into();
+            &mut object
+        }
+    };
+    if !thinking.is_empty() {
+        holder["thinking"] = thinking.into();
+    }
+    if !calls.is_empty() {
+        holder["tool_calls"] = calls.into();
+    }
+    object["done"] = false.into();
+    object
+}
+
+/// The last object of an answer.
+fn ended(mut object: Json, reason: &str) -> Json {
+    object["done"] = true.into();
+    object["done_reason"] = reason.into();
+    object
+}
+
+/// The answer to a request that unloaded its model.
+pub(super) fn unloaded(form: Form, name: &str) -> Json {
+    ended(object(form, name, &[]), "unload")
 }
 
 /// The answer put together from all updates.

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use axum::{body::Body, extract::State, http::Request, response::Response};
+use axum::{Extension, body::Body, extract::State, http::Request, response::Response};
 use serde_json::{Map, Value as Json, json};
 
 use super::{named, read, refuse, untagged};
@@ -10,21 +10,26 @@ use crate::{
     embeddings::{Vectors, compute},
     error::{ApiError, Result},
     json::Fields,
+    keys::Caller,
     reply,
     routes::App,
 };
 
 /// `POST /api/embed`: a vector for each text.
-pub(super) async fn embed(State(app): State<Arc<App>>, request: Request<Body>) -> Response {
-    many(&app, request).await.unwrap_or_else(refuse)
+pub(super) async fn embed(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, request: Request<Body>) -> Response {
+    many(&app, caller, request).await.unwrap_or_else(refuse)
 }
 
 /// `POST /api/embeddings`: the older form, for one text.
-pub(super) async fn embed_one(State(app): State<Arc<App>>, request: Request<Body>) -> Response {
-    one(&app, request).await.unwrap_or_else(refuse)
+pub(super) async fn embed_one(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request<Body>,
+) -> Response {
+    one(&app, caller, request).await.unwrap_or_else(refuse)
 }
 
-async fn many(app: &App, request: Request<Body>) -> Result<Response> {
+async fn many(app: &App, caller: Caller, request: Request<Body>) -> Result<Response> {
     let began = Instant::now();
     let (mut fields, name) = read(app, request).await?;
     let input = fields.take("input").unwrap_or_else(|| json!([]));
@@ -33,7 +38,7 @@ async fn many(app: &App, request: Request<Body>) -> Result<Response> {
     // Clients load a model by a request without a text.
     let has_text = input.as_array().is_none_or(|list| !list.is_empty()) && input != "";
     let Vectors { list, tokens } =
-        if has_text { compute(app, model, to_openai(fields, input)?).await? } else { Vectors::default() };
+        if has_text { compute(app, caller, model, to_openai(fields, input)?).await? } else { Vectors::default() };
     Ok(reply::json(&json!({
         "model": name,
         "embeddings": list,
@@ -43,11 +48,11 @@ async fn many(app: &App, request: Request<Body>) -> Result<Response> {
     })))
 }
 
-async fn one(app: &App, request: Request<Body>) -> Result<Response> {
+async fn one(app: &App, caller: Caller, request: Request<Body>) -> Result<Response> {
     let (mut fields, name) = read(app, request).await?;
     let prompt = fields.text("prompt")?.ok_or_else(|| ApiError::value("prompt", "`prompt` is missing"))?;
     let model = app.models.find_encoder(Some(untagged(app, &name))).await.map_err(|error| named(error, &name))?;
-    let vectors = compute(app, model, to_openai(fields, prompt.into())?).await?;
+    let vectors = compute(app, caller, model, to_openai(fields, prompt.into())?).await?;
     Ok(reply::json(&json!({ "embedding": vectors.list.first() })))
 }
 

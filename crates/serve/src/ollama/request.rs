@@ -10,12 +10,12 @@ use crate::{
 /// Purpose of a request.
 #[derive(Debug)]
 pub(super) enum Asked {
-    /// That the model be loaded, or that it be unloaded.
-    Nothing { unloads: bool },
+    /// That the model be loaded.
+    Nothing,
     /// An answer to a conversation.
     Conversation(Fields),
-    /// The continuation of a text, with the remaining fields.
-    Text(String, Fields),
+    /// The continuation of a text, or the text before `suffix`.
+    Text { prompt: String, suffix: Option<String>, rest: Fields },
 }
 
 /// Options of the machine, which change no result.
@@ -49,7 +49,7 @@ const SAME: [&str; 7] = ["temperature", "top_k", "top_p", "min_p", "repeat_penal
 pub(super) fn chat(mut fields: Fields) -> Result<Asked> {
     let messages = fields.list("messages")?.unwrap_or_default();
     if messages.is_empty() {
-        return nothing(fields);
+        return Ok(Asked::Nothing);
     }
     let mut map = Map::new();
     map.insert("messages".into(), history(messages)?.into());
@@ -66,19 +66,18 @@ pub(super) fn chat(mut fields: Fields) -> Result<Asked> {
 pub(super) fn generate(mut fields: Fields, has_template: bool) -> Result<Asked> {
     let prompt = fields.text("prompt")?.unwrap_or_default();
     if prompt.is_empty() {
-        return nothing(fields);
+        return Ok(Asked::Nothing);
     }
     no_images(&fields.take("images").unwrap_or_default())?;
-    for name in ["template", "suffix"] {
-        if fields.text(name)?.is_some_and(|text| !text.is_empty()) {
-            return Err(ApiError::unsupported(name, format!("`{name}` is not supported")));
-        }
+    if fields.text("template")?.is_some_and(|text| !text.is_empty()) {
+        return Err(ApiError::unsupported("template", "`template` is not supported: the model's own is used"));
     }
+    let suffix = fields.text("suffix")?.filter(|text| !text.is_empty());
     if fields.list("context")?.is_some_and(|tokens| !tokens.is_empty()) {
         return Err(ApiError::unsupported("context", "`context` is not supported: /api/chat takes a whole conversation"));
     }
     let system = fields.text("system")?.filter(|text| !text.is_empty());
-    let is_raw = fields.flag("raw")?.unwrap_or(false) || !has_template;
+    let is_raw = fields.flag("raw")?.unwrap_or(false) || !has_template || suffix.is_some();
     let mut map = Map::new();
     if is_raw {
         if system.is_some() {
@@ -90,7 +89,7 @@ pub(super) fn generate(mut fields: Fields, has_template: bool) -> Result<Asked> 
                 return Err(ApiError::unsupported(name, "`format` and `think` are not supported for the continuation of a text"));
             }
         }
-        return Ok(Asked::Text(prompt, Fields::of(map)));
+        return Ok(Asked::Text { prompt, suffix, rest: Fields::of(map) });
     }
     let mut messages: Vec<Json> = system.iter().map(|text| json!({ "role": "system", "content": text })).collect();
     messages.push(json!({ "role": "user", "content": prompt }));
@@ -99,14 +98,18 @@ pub(super) fn generate(mut fields: Fields, has_template: bool) -> Result<Asked> 
     Ok(Asked::Conversation(Fields::of(map)))
 }
 
-/// A request without a prompt loads the model, or unloads it.
-fn nothing(mut fields: Fields) -> Result<Asked> {
-    let unloads = match fields.take("keep_alive") {
+/// Whether a request without a prompt unloads the model.
+pub(super) fn unloads(fields: &Fields) -> bool {
+    let is_empty = |name: &str| match fields.get(name) {
+        None => true,
+        Some(value) => value.as_str().is_some_and(str::is_empty) || value.as_array().is_some_and(Vec::is_empty),
+    };
+    let is_over = match fields.get("keep_alive") {
         Some(Json::Number(time)) => time.as_f64() == Some(0.0),
         Some(Json::String(time)) => time.trim_end_matches(char::is_alphabetic) == "0",
         _ => false,
     };
-    Ok(Asked::Nothing { unloads })
+    is_over && is_empty("prompt") && is_empty("messages")
 }
 
 /// Takes the fields of both endpoints; no others may be left.
@@ -256,13 +259,14 @@ mod tests {
         let roles: Vec<Json> = answered.list("messages").unwrap().unwrap().iter().map(|m| m["role"].clone()).collect();
         assert_eq!((roles, answered.take("stream")), (vec![json!("system"), json!("user")], Some(json!(false))));
         for (body, has_template) in [(json!({ "prompt": "a", "raw": true }), true), (json!({ "prompt": "a" }), false)] {
-            assert!(matches!(generate(fields(&body), has_template), Ok(Asked::Text(prompt, _)) if prompt == "a"));
+            assert!(matches!(generate(fields(&body), has_template), Ok(Asked::Text { prompt, suffix: None, .. }) if prompt == "a"));
         }
+        assert!(matches!(generate(fields(&json!({})), true), Ok(Asked::Nothing)));
         for (keep_alive, expected) in
             [(json!(null), false), (json!(0), true), (json!("0s"), true), (json!("5m"), false), (json!(-1), false)]
         {
-            let asked = generate(fields(&json!({ "keep_alive": keep_alive })), true);
-            assert!(matches!(asked, Ok(Asked::Nothing { unloads }) if unloads == expected), "{keep_alive}");
+            assert_eq!(unloads(&fields(&json!({ "keep_alive": keep_alive }))), expected, "{keep_alive}");
+            assert!(!unloads(&fields(&json!({ "keep_alive": keep_alive, "prompt": "a" }))));
         }
     }
 
@@ -280,7 +284,7 @@ mod tests {
         assert_eq!(param(json!({ "format": 2 })), "format");
         assert_eq!(param(json!({ "magic": 2 })), "magic");
         let text = |more: Json| generate(fields(&more), true).unwrap_err().param.unwrap();
-        assert_eq!(text(json!({ "prompt": "a", "suffix": "b" })), "suffix");
+        assert_eq!(text(json!({ "prompt": "a", "template": "b" })), "template");
         assert_eq!(text(json!({ "prompt": "a", "context": [1] })), "context");
         assert_eq!(text(json!({ "prompt": "a", "raw": true, "system": "s" })), "system");
     }

@@ -8,6 +8,7 @@ use super::{HARMLESS, answers::Answers, chat::stream_usage, logprobs, params::MA
 use crate::{
     answer::{Choice, Delta, Finish, Reader},
     error::{ApiError, Result},
+    infill::Gap,
     json::{Fields, wrong},
     model::{Handle, Served},
     reply::{self, Events, Frames, Whole},
@@ -34,6 +35,8 @@ pub(crate) struct CompletionRequest {
     pub(crate) stream: bool,
     include_usage: bool,
     echo: bool,
+    /// Text after the answer.
+    suffix: Option<String>,
 }
 
 impl CompletionRequest {
@@ -50,13 +53,14 @@ impl CompletionRequest {
         if echo && params.logprobs.is_some() {
             return Err(ApiError::unsupported("echo", "`echo` with `logprobs` is not supported: prompts are not judged"));
         }
+        let suffix = fields.text("suffix")?.filter(|text| !text.is_empty());
         let stream = fields.flag("stream")?.unwrap_or(false);
         let include_usage = stream_usage(&mut fields)?;
         fields.finish(HARMLESS)?;
         if prompts.len() * params.choices > MAX_PROMPTS {
             return Err(ApiError::value("n", format!("a request takes at most {MAX_PROMPTS} answers")));
         }
-        Ok(CompletionRequest { prompts, params, stream, include_usage, echo })
+        Ok(CompletionRequest { prompts, params, stream, include_usage, echo, suffix })
     }
 
     /// The jobs of all prompts, and how their answer is written.
@@ -66,13 +70,16 @@ impl CompletionRequest {
     pub(crate) fn prepare(&self, model: Handle) -> Result<(Vec<Job>, CompletionAnswer)> {
         let (mut jobs, mut prompt_tokens, mut begun) = (Vec::new(), 0, Vec::new());
         for prompt in &self.prompts {
-            let ids = match prompt {
-                Prompt::Text(text) => model.encode(text, true, "prompt")?,
-                Prompt::Ids(ids) => ids.clone(),
+            let mut params = self.params.clone();
+            let ids = match (prompt, &self.suffix) {
+                (Prompt::Text(text), Some(suffix)) => model.fill(&Gap::new(text.clone(), suffix.clone()), "suffix", &mut params)?,
+                (Prompt::Ids(_), Some(_)) => return Err(ApiError::value("suffix", "`suffix` needs a prompt of text")),
+                (Prompt::Text(text), None) => model.encode(text, true, "prompt")?,
+                (Prompt::Ids(ids), None) => ids.clone(),
             };
             let text = if self.echo { text(prompt, &model.tokenizer)? } else { String::new() };
             prompt_tokens += ids.len();
-            jobs.extend(self.params.jobs(&ids, &model));
+            jobs.extend(params.jobs(&ids, &model));
             begun.extend(std::iter::repeat_n(text, self.params.choices));
         }
         let choices = begun.iter().map(|_| Choice::new(Reader::plain())).collect();

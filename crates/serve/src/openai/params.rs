@@ -32,6 +32,8 @@ pub(crate) struct Params {
     pub(crate) logprobs: Option<usize>,
     /// Control tokens that are part of the text.
     pub(crate) kept_ids: Vec<u32>,
+    /// Tokens that end the answer, besides the model's own.
+    pub(crate) end_ids: Vec<u32>,
     /// The form that answers have.
     pub(crate) constraint: Option<Constraint>,
 }
@@ -58,6 +60,7 @@ impl Params {
             choices,
             logprobs: None,
             kept_ids: Vec::new(),
+            end_ids: Vec::new(),
             constraint: None,
         })
     }
@@ -77,7 +80,7 @@ impl Params {
                 max_new_tokens: self.max_tokens.unwrap_or(most),
                 sampling: SamplingParams { seed: self.sampling.seed.wrapping_add(number as u64), ..self.sampling.clone() },
                 stop: self.stop.clone(),
-                stop_ids: model.stop_ids.clone(),
+                stop_ids: model.stop_ids.iter().chain(&self.end_ids).copied().collect(),
                 kept_ids: self.kept_ids.clone(),
                 ignore_eos: self.ignore_eos,
                 logprobs: self.logprobs,

@@ -44,6 +44,8 @@ fn main() -> ExitCode {
         agents::agents_are_answered_or_told_why,
         agents::kept_responses_belong_to_their_key,
         agents::ollamas_errors_are_texts,
+        agents::keys_have_allowances_and_turns_of_their_own,
+        agents::gaps_are_filled,
         requests::texts_are_continued,
         requests::bias_and_penalties_change_what_is_chosen,
         requests::wrong_fields_are_named,
