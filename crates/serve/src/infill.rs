@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::{Extension, body::Body, extract::State, http::Request, response::Response};
 use flambeau::text::{self, Tokenizer};
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use self::answer::InfillAnswer;
 use crate::{
@@ -15,6 +15,7 @@ use crate::{
     keys::Caller,
     model::Handle,
     openai::{HARMLESS, params::Params},
+    openapi::Contents,
     routes::{App, Prepared},
 };
 
@@ -137,6 +138,10 @@ impl Infill {
 /// Fields of editors' plugins that change no result, or that bound the time.
 const EDITORS: [&str; 5] = ["n_indent", "response_fields", "samplers", "t_max_predict_ms", "t_max_prompt_ms"];
 
+/// The body of a request.
+pub(crate) const BODY: Contents =
+    Contents::Read(|| json!({ "input_prefix": "", "input_suffix": "" }), |fields, model| drop(prepare(fields, model.clone())));
+
 /// `POST /infill`: the text between two texts.
 pub(crate) async fn infill(
     State(app): State<Arc<App>>,
@@ -190,8 +195,6 @@ impl crate::model::Served {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     /// A tokenizer of words and these control tokens.

@@ -1,12 +1,16 @@
 //! Request bodies: JSON without duplicate keys, whose fields are taken out one by one.
 
-use std::{fmt, ops::RangeInclusive};
+use std::{
+    fmt,
+    ops::RangeInclusive,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use serde::{
     Deserialize, Deserializer,
     de::{Error as _, MapAccess, SeqAccess, Visitor},
 };
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 
 use crate::error::{ApiError, Result};
 
@@ -76,10 +80,30 @@ impl<'de> Visitor<'de> for StrictVisitor {
     }
 }
 
+/// The fields that a reader asks for, with JSON schemas of their values.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Record(Arc<Mutex<Map<String, Json>>>);
+
+impl Record {
+    fn add(&self, name: &str, schema: Json) {
+        let mut fields = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = fields.entry(name).or_insert_with(|| json!({}));
+        if known.as_object().is_some_and(Map::is_empty) {
+            *known = schema;
+        }
+    }
+
+    /// The schemas by name.
+    pub(crate) fn schemas(&self) -> Map<String, Json> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 /// The fields of an object; each is read once. A field that is `null` is not there.
 #[derive(Debug)]
 pub(crate) struct Fields {
     map: Map<String, Json>,
+    record: Option<Record>,
 }
 
 impl Fields {
@@ -89,7 +113,7 @@ impl Fields {
     /// It is no JSON object, or has a key twice.
     pub(crate) fn parse(body: &[u8]) -> Result<Fields> {
         match serde_json::from_slice(body) {
-            Ok(Strict(Json::Object(map))) => Ok(Fields { map }),
+            Ok(Strict(Json::Object(map))) => Ok(Fields::of(map)),
             Ok(_) => Err(ApiError::invalid("the request body is no JSON object")),
             Err(error) => Err(ApiError::invalid(format!("the request body is no valid JSON: {error}"))),
         }
@@ -97,7 +121,19 @@ impl Fields {
 
     /// The fields of an object that was put together.
     pub(crate) fn of(map: Map<String, Json>) -> Fields {
-        Fields { map }
+        Fields { map, record: None }
+    }
+
+    /// The fields of an object that was put together, and a record of its reader.
+    pub(crate) fn recorded(map: Map<String, Json>) -> (Fields, Record) {
+        let record = Record::default();
+        (Fields { map, record: Some(record.clone()) }, record)
+    }
+
+    fn note(&self, name: &str, schema: impl FnOnce() -> Json) {
+        if let Some(record) = &self.record {
+            record.add(name, schema());
+        }
     }
 
     /// A field that is read again later.
@@ -105,12 +141,15 @@ impl Fields {
         self.map.get(name).filter(|value| !value.is_null())
     }
 
+    /// A field of any kind.
     pub(crate) fn take(&mut self, name: &str) -> Option<Json> {
+        self.note(name, || json!({}));
         self.map.shift_remove(name).filter(|value| !value.is_null())
     }
 
     /// A number in a range.
     pub(crate) fn number(&mut self, name: &str, range: RangeInclusive<f64>) -> Result<Option<f64>> {
+        self.note(name, || json!({ "type": "number", "minimum": range.start(), "maximum": range.end() }));
         let Some(value) = self.take(name) else { return Ok(None) };
         let number = value.as_f64().filter(|number| range.contains(number));
         number.map(Some).ok_or_else(|| wrong(name, &format!("a number from {} to {}", range.start(), range.end()), &value))
@@ -118,17 +157,20 @@ impl Fields {
 
     /// A whole number in a range.
     pub(crate) fn count(&mut self, name: &str, range: RangeInclusive<u64>) -> Result<Option<usize>> {
+        self.note(name, || json!({ "type": "integer", "minimum": range.start(), "maximum": range.end() }));
         let Some(value) = self.take(name) else { return Ok(None) };
         let count = value.as_u64().filter(|count| range.contains(count)).and_then(|count| usize::try_from(count).ok());
         count.map(Some).ok_or_else(|| wrong(name, &format!("a whole number from {} to {}", range.start(), range.end()), &value))
     }
 
     pub(crate) fn flag(&mut self, name: &str) -> Result<Option<bool>> {
+        self.note(name, || json!({ "type": "boolean" }));
         let Some(value) = self.take(name) else { return Ok(None) };
         value.as_bool().map(Some).ok_or_else(|| wrong(name, "true or false", &value))
     }
 
     pub(crate) fn text(&mut self, name: &str) -> Result<Option<String>> {
+        self.note(name, || json!({ "type": "string" }));
         match self.take(name) {
             None => Ok(None),
             Some(Json::String(text)) => Ok(Some(text)),
@@ -137,6 +179,7 @@ impl Fields {
     }
 
     pub(crate) fn object(&mut self, name: &str) -> Result<Option<Map<String, Json>>> {
+        self.note(name, || json!({ "type": "object" }));
         match self.take(name) {
             None => Ok(None),
             Some(Json::Object(map)) => Ok(Some(map)),
@@ -145,6 +188,7 @@ impl Fields {
     }
 
     pub(crate) fn list(&mut self, name: &str) -> Result<Option<Vec<Json>>> {
+        self.note(name, || json!({ "type": "array" }));
         match self.take(name) {
             None => Ok(None),
             Some(Json::Array(list)) => Ok(Some(list)),
@@ -157,6 +201,7 @@ impl Fields {
     /// # Errors
     /// Names a field that is left.
     pub(crate) fn finish(self, harmless: &[&str]) -> Result<()> {
+        harmless.iter().for_each(|name| self.note(name, || json!({})));
         let left = self.map.iter().find(|(name, value)| !value.is_null() && !harmless.contains(&name.as_str()));
         left.map_or(Ok(()), |(name, _)| Err(ApiError::unsupported(name, format!("`{name}` is not supported"))))
     }
@@ -208,6 +253,18 @@ mod tests {
             let error = fields(&format!("{{\"x\": {value}}}")).count("x", 0..=100).unwrap_err();
             assert_eq!(error.param.as_deref(), Some("x"), "{value}");
         }
+    }
+
+    #[test]
+    fn readers_are_recorded() {
+        let (mut fields, record) = Fields::recorded(Map::new());
+        fields.take("a");
+        fields.flag("b").unwrap();
+        fields.number("c", 0.0..=2.0).unwrap();
+        fields.text("a").unwrap();
+        fields.finish(&["d"]).unwrap();
+        let expected = json!({ "a": { "type": "string" }, "b": { "type": "boolean" }, "c": { "type": "number", "minimum": 0.0, "maximum": 2.0 }, "d": {} });
+        assert_eq!(Json::Object(record.schemas()), expected);
     }
 
     #[test]

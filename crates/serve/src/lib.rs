@@ -25,6 +25,7 @@ mod model;
 mod models;
 mod ollama;
 mod openai;
+mod openapi;
 mod page;
 mod rates;
 mod reply;

@@ -9,12 +9,11 @@ mod request;
 use std::{sync::Arc, time::Instant};
 
 use axum::{
-    Extension, Router,
+    Extension,
     body::Body,
     extract::State,
     http::{Request, StatusCode},
     response::{IntoResponse, Response},
-    routing::{any, delete, get, post},
 };
 use serde_json::{Value as Json, json};
 
@@ -28,6 +27,7 @@ use crate::{
     keys::Caller,
     model::Handle,
     openai::{HARMLESS, params::Params},
+    openapi::{Contents, Routes},
     reply,
     routes::{App, Prepared, prepare},
 };
@@ -40,22 +40,27 @@ const VERSION: &str = "0.13.0";
 
 type Shared = State<Arc<App>>;
 
-pub(crate) fn routes() -> Router<Arc<App>> {
-    Router::new()
-        .route("/api/version", get(async || reply::json(&json!({ "version": VERSION }))))
-        .route("/api/tags", get(models::tags))
-        .route("/api/ps", get(models::ps))
-        .route("/api/show", post(models::show))
-        .route("/api/pull", post(models::pull))
-        .route("/api/chat", post(chat))
-        .route("/api/generate", post(generate))
-        .route("/api/embed", post(embed::embed))
-        .route("/api/embeddings", post(embed::embed_one))
-        .route("/api/create", post(unchangeable))
-        .route("/api/copy", post(unchangeable))
-        .route("/api/push", post(unchangeable))
-        .route("/api/delete", delete(unchangeable))
-        .route("/api/blobs/{digest}", any(unchangeable))
+/// Adds the paths of the protocol.
+pub(crate) fn add(routes: Routes) -> Routes {
+    let messages = || json!({ "model": "", "messages": [{ "role": "user", "content": "" }] });
+    let chat_body = Contents::Read(messages, |fields, _| drop(request::chat(fields)));
+    let text = Contents::Read(|| json!({ "model": "", "prompt": "a" }), |fields, _| drop(request::generate(fields, true)));
+    let (named, any) = (Contents::Object(&["model"]), Contents::Object(&[]));
+    routes
+        .get("/api/version", "The version of Ollama's protocol", async || reply::json(&json!({ "version": VERSION })))
+        .get("/api/tags", "The models in Ollama's form", models::tags)
+        .get("/api/ps", "The models that are loaded, in Ollama's form", models::ps)
+        .post("/api/show", "A model in Ollama's form", named, models::show)
+        .post("/api/pull", "Looks for a model of the server", named, models::pull)
+        .post("/api/chat", "Answers a conversation in Ollama's form", chat_body, chat)
+        .post("/api/generate", "Answers or continues a text in Ollama's form", text, generate)
+        .post("/api/embed", "Vectors of texts in Ollama's form", Contents::Object(&["model", "input"]), embed::embed)
+        .post("/api/embeddings", "The vector of a text in Ollama's form", Contents::Object(&["model", "prompt"]), embed::embed_one)
+        .post("/api/create", "Is refused: requests change no models", any, unchangeable)
+        .post("/api/copy", "Is refused: requests change no models", any, unchangeable)
+        .post("/api/push", "Is refused: requests change no models", any, unchangeable)
+        .delete("/api/delete", "Is refused: requests change no models", unchangeable)
+        .post("/api/blobs/{digest}", "Is refused: requests change no models", Contents::None, unchangeable)
 }
 
 async fn unchangeable() -> Response {

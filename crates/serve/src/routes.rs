@@ -9,7 +9,7 @@ use axum::{
     http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header},
     middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::get,
 };
 use flambeau::runners::llm::Job;
 use serde_json::json;
@@ -40,6 +40,7 @@ use crate::{
     models::Models,
     ollama,
     openai::{chat::ChatRequest, completions::CompletionRequest},
+    openapi::{Contents, Routes},
     page,
     rates::Rates,
     reply::{self, Events, Progress},
@@ -76,36 +77,17 @@ const REQUEST_ID: &str = "x-request-id";
 const DROPPED_TOOLS: &str = "x-flambeau-dropped-tools";
 
 pub(crate) fn router(app: Arc<App>) -> Router {
-    let mut router = Router::new()
-        .route("/health", get(async || reply::json(&json!({ "status": "ok" }))))
-        .route("/livez", get(async || reply::text("ok".into())))
-        .route("/ready", get(ready))
-        .route("/readyz", get(ready))
-        .route("/version", get(async || reply::json(&json!({ "version": env!("CARGO_PKG_VERSION") }))))
-        .route("/v1/models", get(models))
-        .route("/v1/models/{*name}", get(model))
-        .route("/v1/chat/completions", post(chat))
-        .route("/v1/completions", post(complete))
-        .route(MESSAGES, post(message))
-        .route(COUNT_TOKENS, post(count_tokens))
-        .route("/v1/responses", post(respond))
-        .route("/v1/responses/input_tokens", post(count_input))
-        .route("/v1/responses/{id}", get(responses::get).delete(responses::delete))
-        .route("/v1/responses/{id}/input_items", get(responses::input_items))
-        .route("/v1/responses/{id}/cancel", post(responses::cancel))
-        .route("/v1/embeddings", post(embeddings::embed))
-        .route("/v1/audio/transcriptions", post(audio::transcribe))
-        .route("/v1/audio/translations", post(audio::translate))
-        .route("/infill", post(infill::infill))
-        .route("/tokenize", post(extras::tokenize))
-        .route("/detokenize", post(extras::detokenize))
-        .route("/apply-template", post(extras::apply_template))
-        .route("/props", get(extras::props))
-        .route("/slots", get(extras::slots));
-    router = router.merge(ollama::routes());
+    let mut routes = ollama::add(generating(describing(Routes::new())));
     if app.config.metrics {
-        router = router.route("/metrics", get(metrics));
+        routes = routes.get("/metrics", "Metrics in Prometheus's format", metrics);
     }
+    let (mut router, description) = routes.finish();
+    let document = move |State(app): Shared| {
+        let needs_key = app.config.keys.caller("").is_none();
+        let document = description.to_json(app.models.loaded().first(), needs_key);
+        async move { reply::json(&document) }
+    };
+    router = router.route("/openapi.json", get(document));
     if app.config.page {
         router = router.merge(page::routes());
     }
@@ -118,6 +100,59 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     };
     let router = router.fallback(not_found).method_not_allowed_fallback(not_allowed);
     router.with_state(Arc::clone(&app)).layer(from_fn_with_state(app, enter))
+}
+
+/// Adds the paths that describe the server and its models.
+fn describing(routes: Routes) -> Routes {
+    let version = async || reply::json(&json!({ "version": env!("CARGO_PKG_VERSION") }));
+    let content = Contents::Object(&["content"]);
+    routes
+        .get("/health", "Whether the server runs", async || reply::json(&json!({ "status": "ok" })))
+        .get("/livez", "Whether the server runs", async || reply::text("ok".into()))
+        .get("/ready", "Whether the server takes requests", ready)
+        .get("/readyz", "Whether the server takes requests", ready)
+        .get("/version", "The server's version", version)
+        .get("/v1/models", "The models", models)
+        .get("/v1/models/{*name}", "A model", model)
+        .post("/tokenize", "The tokens of a text", content, extras::tokenize)
+        .post("/detokenize", "The text of tokens", Contents::Object(&["tokens"]), extras::detokenize)
+        .post("/apply-template", "The prompt of a conversation", Contents::Object(&["messages"]), extras::apply_template)
+        .get("/props", "A model's template and defaults", extras::props)
+        .get("/slots", "How busy the models are", extras::slots)
+}
+
+/// Adds the paths that use the models.
+fn generating(routes: Routes) -> Routes {
+    let messages = || json!({ "messages": [{ "role": "user", "content": "" }] });
+    let chat_body = Contents::Read(messages, |fields, model| drop(ChatRequest::read(fields, model, 1)));
+    let text = Contents::Read(|| json!({ "prompt": "" }), |fields, model| drop(CompletionRequest::read(fields, model, 1)));
+    let message_body = Contents::Read(
+        || json!({ "messages": [{ "role": "user", "content": "" }], "max_tokens": 1 }),
+        |fields, _| drop(anthropic::to_openai(fields, &mut HostedTools::new(false))),
+    );
+    let count = Contents::Read(messages, |fields, _| drop(anthropic::to_count(fields, &mut HostedTools::new(false))));
+    let response = Contents::Read(
+        || json!({ "input": "" }),
+        |fields, _| {
+            let past = Past { store: &ResponseStore::new(0), owner: Caller::default() };
+            drop(responses::to_chat(fields, past, &mut HostedTools::new(false)));
+        },
+    );
+    routes
+        .post("/v1/chat/completions", "Answers a conversation", chat_body, chat)
+        .post("/v1/completions", "Continues texts", text, complete)
+        .post("/infill", "The text between two texts", infill::BODY, infill::infill)
+        .post(MESSAGES, "Answers a conversation in Anthropic's form", message_body, message)
+        .post(COUNT_TOKENS, "The number of tokens of a conversation", count, count_tokens)
+        .post("/v1/responses", "Answers a conversation that may continue another", response, respond)
+        .post("/v1/responses/input_tokens", "The number of tokens of a request", response, count_input)
+        .get("/v1/responses/{id}", "A response that is kept", responses::get)
+        .delete("/v1/responses/{id}", "Forgets a response", responses::delete)
+        .get("/v1/responses/{id}/input_items", "The conversation that a response answers", responses::input_items)
+        .post("/v1/responses/{id}/cancel", "Cancels a response in the background", Contents::None, responses::cancel)
+        .post("/v1/embeddings", "Vectors of texts", Contents::Object(&["input"]), embeddings::embed)
+        .post("/v1/audio/transcriptions", "Transcribes a recording", Contents::Form, audio::transcribe)
+        .post("/v1/audio/translations", "Transcribes a recording in English", Contents::Form, audio::translate)
 }
 
 /// The response to a request that failed, in the form of the path's protocol.

@@ -63,6 +63,10 @@ pub(crate) fn has_ollama() -> Result<(), String> {
     python("ollama").map(drop)
 }
 
+pub(crate) fn has_openapi_validator() -> Result<(), String> {
+    python("openapi_spec_validator").map(drop)
+}
+
 pub(crate) fn has_langchain() -> Result<(), String> {
     python("langchain_openai").map(drop)
 }
@@ -151,6 +155,10 @@ pub(crate) fn anthropic_runs_unmodified() {
 pub(crate) fn ollama_runs_unmodified() {
     let expected = ["chat", "thoughts", "tools", "formats", "generate", "embed", "models", "errors"];
     assert_eq!(in_python("ollama", &[]), json!(expected));
+}
+
+pub(crate) fn the_description_of_the_paths_is_valid() {
+    assert_eq!(in_python("openapi_spec_validator", &[]), json!(["valid", "chat", "others", "answered"]));
 }
 
 pub(crate) fn langchain_runs_unmodified() {

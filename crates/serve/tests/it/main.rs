@@ -92,6 +92,8 @@ fn main() -> ExitCode {
     tests.push(test("openai_runs_unmodified", clients::has_openai, clients::openai_runs_unmodified));
     tests.push(test("anthropic_runs_unmodified", clients::has_anthropic, clients::anthropic_runs_unmodified));
     tests.push(test("ollama_runs_unmodified", clients::has_ollama, clients::ollama_runs_unmodified));
+    let validates = clients::the_description_of_the_paths_is_valid;
+    tests.push(test("the_description_of_the_paths_is_valid", clients::has_openapi_validator, validates));
     tests.push(test("langchain_runs_unmodified", clients::has_langchain, clients::langchain_runs_unmodified));
     tests.push(test("openai_for_node_runs_unmodified", clients::has_openai_for_node, clients::openai_for_node_runs_unmodified));
     tests.push(test("the_page_works_in_a_browser", clients::has_browser, clients::the_page_works_in_a_browser));
