@@ -4,14 +4,16 @@ use serde_json::{Value as Json, json};
 
 use crate::{
     error::{ApiError, Result},
+    hosted::HostedTools,
     json::wrong,
 };
 
 /// Adds a message. Its blocks may become several messages in OpenAI's form, tool results first.
+/// Blocks of hosted tools go to `hosted`.
 ///
 /// # Errors
 /// Names the role or block that is wrong or not supported.
-pub(super) fn add_message(param: &str, message: &Json, out: &mut Vec<Json>) -> Result<()> {
+pub(super) fn add_message(param: &str, message: &Json, out: &mut Vec<Json>, hosted: &mut HostedTools) -> Result<()> {
     let role = message["role"].as_str().filter(|role| ["user", "assistant", "system"].contains(role));
     let role = role.ok_or_else(|| wrong(&format!("{param}.role"), "user, assistant or system", &message["role"]))?;
     let blocks = match &message["content"] {
@@ -35,6 +37,7 @@ pub(super) fn add_message(param: &str, message: &Json, out: &mut Vec<Json>) -> R
                 let content = result(&format!("{param}.content"), block)?;
                 out.push(json!({ "role": "tool", "tool_call_id": block["tool_use_id"], "content": content }));
             }
+            Some(kind) if is_hosted(kind) => hosted.drop_tool(&format!("{param}.type"), kind)?,
             _ => content.push_str(&text(&param, block)?),
         }
     }
@@ -50,6 +53,12 @@ pub(super) fn add_message(param: &str, message: &Json, out: &mut Vec<Json>) -> R
     }
     out.push(made);
     Ok(())
+}
+
+/// Whether a block is a call of a hosted tool, or its result.
+fn is_hosted(kind: &str) -> bool {
+    matches!(kind, "server_tool_use" | "mcp_tool_use" | "container_upload")
+        || kind != "tool_result" && kind.ends_with("_tool_result")
 }
 
 /// The result of a call as text. Templates have no place to say that a call failed.

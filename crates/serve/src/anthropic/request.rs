@@ -81,7 +81,7 @@ pub(crate) fn to_count(fields: Fields, hosted: &mut HostedTools) -> Result<(Fiel
 
 /// Takes the fields of the conversation and of the form of its answer; no others may be left.
 fn conversation(mut fields: Fields, hosted: &mut HostedTools, map: &mut Map<String, Json>) -> Result<Wishes> {
-    map.insert("messages".into(), messages(&mut fields)?.into());
+    map.insert("messages".into(), messages(&mut fields, hosted)?.into());
     if is_unfinished(&map["messages"]) {
         map.insert("continue_final_message".into(), true.into());
     }
@@ -104,14 +104,14 @@ fn conversation(mut fields: Fields, hosted: &mut HostedTools, map: &mut Map<Stri
     Ok(Wishes { omits_thoughts, lists_edits })
 }
 
-fn messages(fields: &mut Fields) -> Result<Vec<Json>> {
+fn messages(fields: &mut Fields, hosted: &mut HostedTools) -> Result<Vec<Json>> {
     let mut messages = Vec::new();
     if let Some(system) = fields.take("system") {
         messages.push(json!({ "role": "system", "content": system }));
     }
     let list = fields.list("messages")?.ok_or_else(|| ApiError::value("messages", "`messages` is missing"))?;
     for (i, message) in list.iter().enumerate() {
-        add_message(&format!("messages[{i}]"), message, &mut messages)?;
+        add_message(&format!("messages[{i}]"), message, &mut messages, hosted)?;
     }
     Ok(messages)
 }
@@ -264,11 +264,17 @@ mod tests {
             "messages": [
                 { "role": "user", "content": [{ "type": "text", "text": "a", "cache_control": { "type": "ephemeral" } }] },
                 { "role": "system", "content": [{ "type": "text", "text": "the user is in a hurry" }] },
-                { "role": "assistant", "content": "So" },
+                { "role": "assistant", "content": [
+                    { "type": "server_tool_use", "id": "1", "name": "web_search", "input": {} },
+                    { "type": "web_search_tool_result", "tool_use_id": "1", "content": [] },
+                    { "type": "text", "text": "So" },
+                ] },
             ],
         });
+        assert_eq!(ask(&body, false).unwrap_err().param.as_deref(), Some("messages[2].content[0].type"));
         let (mut fields, wishes, dropped) = ask(&body, true).unwrap();
-        assert_eq!((wishes, dropped), (Wishes { omits_thoughts: true, lists_edits: true }, vec!["web_search_20260209".to_owned()]));
+        assert_eq!(wishes, Wishes { omits_thoughts: true, lists_edits: true });
+        assert_eq!(dropped, ["server_tool_use", "web_search_tool_result", "web_search_20260209"]);
         let tools = fields.list("tools").unwrap().unwrap();
         let names: Vec<&str> = tools.iter().map(|tool| tool["function"]["name"].as_str().unwrap()).collect();
         assert_eq!(names, ["f", "bash", "str_replace_based_edit_tool", "memory"]);

@@ -18,8 +18,24 @@ use crate::{
 /// # Errors
 /// It is no JSON by its type, too large, too slow, or breaks off.
 pub(crate) async fn read(request: Request<Body>, config: &Config) -> Result<Bytes> {
+    check_type(request.headers())?;
+    read_any(request, config).await
+}
+
+/// The whole body of a client that may not state its type. Pages in browsers must: they state their
+/// origin too.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) async fn read_untyped(request: Request<Body>, config: &Config) -> Result<Bytes> {
+    if request.headers().contains_key(header::ORIGIN) {
+        check_type(request.headers())?;
+    }
+    read_any(request, config).await
+}
+
+async fn read_any(request: Request<Body>, config: &Config) -> Result<Bytes> {
     let (head, body) = request.into_parts();
-    check_type(&head.headers)?;
     let too_large = || ApiError::too_large("request body", config.body_bytes);
     let declared = head.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if declared.is_some_and(|length| length > config.body_bytes as u64) {

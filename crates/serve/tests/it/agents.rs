@@ -107,6 +107,14 @@ pub(crate) fn ollamas_errors_are_texts() {
         assert!(reply.json()["error"].is_string(), "{}", reply.body);
     }
     assert!(ask(&server, "GET", "/api/version", &[key], &Json::Null).json()["version"].is_string());
+    // Its clients need not state the type of their bodies; pages in browsers must.
+    let typed = ("content-type", "application/x-www-form-urlencoded");
+    let load = json!({ "model": "tiny" });
+    assert_eq!(ask(&server, "POST", "/api/generate", &[key, typed], &load).status, 200);
+    assert_eq!(ask(&server, "POST", "/api/generate", &[key, typed, ("origin", "http://localhost")], &load).status, 415);
+    assert_eq!(ask(&server, "POST", "/v1/completions", &[key, typed], &load).status, 415);
+    let unload = json!({ "model": "tiny", "keep_alive": 0 });
+    assert_eq!(ask(&server, "POST", "/api/generate", &[key], &unload).status, 400, "the model is not loaded on demand");
 }
 
 pub(crate) fn keys_have_allowances_and_turns_of_their_own() {

@@ -59,6 +59,13 @@ pub(crate) fn models_are_loaded_when_they_are_asked_for() {
     assert_eq!(get(server.address, "/v1/models/a").json()["context_length"], 512);
     let wrong = post(server.address, "/v1/embeddings", &json!({ "model": "a", "input": "Fox" }));
     assert!(wrong.status == 400 && wrong.body.contains(CHAT), "{}", wrong.body);
+    // Ollama's clients ask for its end. Requests that ended may hold it for a moment.
+    let unload = || post(server.address, "/api/generate", &json!({ "model": "a:latest", "keep_alive": 0 }));
+    let done = (0..1000)
+        .map(|_| unload())
+        .inspect(|reply| sleep(Duration::from_millis(u64::from(reply.status == 429))))
+        .find(|reply| reply.status == 200);
+    assert_eq!((done.unwrap().json()["done_reason"].as_str(), status(&server, "a").as_str()), (Some("unload"), "unloaded"));
 }
 
 pub(crate) fn the_model_that_was_not_used_for_longest_makes_room() {
