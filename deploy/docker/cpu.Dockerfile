@@ -18,6 +18,6 @@ USER 65532:65532
 VOLUME /cache
 EXPOSE 8080
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --start-interval=2s --retries=3 CMD ["healthy"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 CMD ["healthy"]
 ENTRYPOINT ["flambeau"]
 CMD ["serve", "--help"]
