@@ -8,6 +8,7 @@ import argparse
 import collections
 import concurrent.futures
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -30,6 +31,8 @@ import serve_app  # noqa: E402
 PORT = 18432
 ADDRESS = f"http://127.0.0.1:{PORT}"
 CONVERSATIONS = 8
+# Context in tokens of models that can write long answers.
+LONG = 1024
 
 
 class Report:
@@ -159,6 +162,24 @@ def check_streaming(report):
     print(f"serve: a stream of {text.count(b'data: ')} events came in {len(times)} pieces, from {times[0]:.3f} s to {times[-1]:.3f} s")
 
 
+def check_disconnect(report):
+    """A client that goes away ends its request. Needs an answer that lasts."""
+    model = httpx.get(f"{ADDRESS}/v1/models", timeout=30).json()["data"][0]
+    if (model["context_length"] or 0) < LONG:
+        print("serve: left out, the model's answers are too short to leave one")
+        return
+    request = {"messages": [{"role": "user", "content": "Count to a million."}], "max_tokens": LONG // 2, "stream": True}
+    with httpx.stream("POST", f"{ADDRESS}/v1/chat/completions", json=request, timeout=120) as reply:
+        next(reply.iter_raw())
+        report.check(metric("running") == 1, "an answer streams, and no request runs")
+    wait_for("the end of the left request", lambda: metric("running") == 0 and metric("cancelled_total") == 1)
+
+
+def metric(name):
+    """A metric of the only replica."""
+    return int(re.search(rf"^flambeau_{name}{{.*}} (\d+)$", httpx.get(f"{ADDRESS}/metrics", timeout=30).text, re.MULTILINE)[1])
+
+
 def check_errors(report):
     reply = ask([], max_tokens=4)
     report.check(reply.status_code == 400 and "error" in reply.json(), f"no messages: {reply.status_code}")
@@ -193,6 +214,7 @@ def check_serve(report, flambeau, model):
     print(f"serve: up in {time.monotonic() - began:.1f} s")
     check_errors(report)
     check_streaming(report)
+    check_disconnect(report)
     check_scaling(report)
     check_routing(report)
     check_restart(report)
