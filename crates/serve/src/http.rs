@@ -4,3 +4,4 @@ pub(crate) mod body;
 pub(crate) mod guard;
 pub(crate) mod listener;
 mod timed;
+pub(crate) mod trace;

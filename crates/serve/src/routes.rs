@@ -31,6 +31,7 @@ use crate::{
     http::{
         body,
         guard::{Entry, Guard},
+        trace::trace_id,
     },
     infill,
     json::Fields,
@@ -170,6 +171,7 @@ fn refuse(path: &str, error: ApiError) -> Response {
 async fn enter(State(app): Shared, mut request: Request<Body>, next: Next) -> Response {
     let began = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let trace_id = trace_id(request.headers());
     let origin = app.guard.origin(request.headers()).ok().flatten();
     let request_id = own_id(request.headers()).unwrap_or_else(|| id("req_"));
     let wanted = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
@@ -182,7 +184,8 @@ async fn enter(State(app): Shared, mut request: Request<Body>, next: Next) -> Re
         Err(error) => refuse(&path, error),
     };
     // Only paths, and those escaped: what clients write is theirs.
-    tracing::info!("{method} {path:?} {} in {} ms, {request_id}", response.status().as_u16(), began.elapsed().as_millis());
+    let (status, duration_ms) = (response.status().as_u16(), began.elapsed().as_millis() as u64);
+    tracing::info!(%method, path, status, duration_ms, request_id, trace_id, "request");
     let headers = response.headers_mut();
     app.guard.allow_origin(origin, wanted, headers);
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

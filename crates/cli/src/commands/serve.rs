@@ -1,11 +1,11 @@
 //! `flambeau serve`: models of every kind over HTTP.
 
 mod keys;
+mod log;
 mod requests;
 mod sampling;
 
 use std::{
-    io::IsTerminal,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -22,7 +22,7 @@ use flambeau_serve::{
     AnyModel, Config, Keys, ModelKind, ModelOnDemand, ModelSource, NewEncoder, NewModel, NewSpeechModel, Server, stop_signal,
 };
 
-use self::{keys::KeyArgs, requests::RequestArgs, sampling::DefaultsArgs};
+use self::{keys::KeyArgs, log::LogFormat, requests::RequestArgs, sampling::DefaultsArgs};
 use crate::{
     count::positive,
     draft::DraftArgs,
@@ -129,6 +129,10 @@ pub(crate) struct Args {
     #[arg(help_heading = "Server", long, value_name = "LEVEL", default_value = "info")]
     log_level: tracing_subscriber::filter::LevelFilter,
 
+    /// Form of the log on stderr: lines of text, or an object of JSON a line
+    #[arg(help_heading = "Server", long, value_name = "FORMAT", default_value = "text")]
+    log_format: LogFormat,
+
     /// Maximum number of running requests of a model; at most two recordings for a speech model
     #[arg(help_heading = "Scheduling", long, value_name = "N", default_value_t = 4, value_parser = positive, alias = "np", alias = "max-seqs")]
     parallel: usize,
@@ -208,12 +212,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return Err(usage(format!("{who}: give --api-key-file FILE, or --insecure if that is wanted")));
     }
     let names = names(args)?;
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .with_max_level(args.log_level)
-        .init();
+    args.log_format.start(args.log_level);
     let address = SocketAddr::new(args.host, args.port);
     let again = args.keys.clone();
     let keys = Keys::reloadable(keys, move || again.read().map_err(|error| format!("{error:#}")));

@@ -77,6 +77,31 @@ fn a_served_model_says_what_the_command_line_says() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn logs_of_json_name_requests_and_their_traces() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut serving = serve(folder.path(), &["--threads", "1", "--log-format", "json"]);
+    let body = json!({ "messages": [{ "role": "user", "content": "the cat sat" }], "max_tokens": 2 }).to_string();
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let header = format!("traceparent: 00-{trace}-00f067aa0ba902b7-01\r\n");
+    assert_eq!(ask(&serving.address, "POST", "/v1/chat/completions", &header, &body).0, 200);
+    assert_eq!(ask(&serving.address, "GET", "/none", "", "").0, 404);
+    signal(&serving, "-TERM");
+    let mut log = String::new();
+    serving.log.read_to_string(&mut log).unwrap();
+    let lines: Vec<Json> = log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect();
+    let requests: Vec<&Json> = lines.iter().filter(|line| line["message"] == "request").collect();
+    let [chat, unknown] = requests[..] else { panic!("{log}") };
+    for (field, value) in [("method", "POST"), ("level", "INFO"), ("trace_id", trace)] {
+        assert_eq!(chat[field], value, "{chat}");
+    }
+    assert_eq!((&chat["status"], &unknown["status"]), (&json!(200), &json!(404)));
+    assert!(chat["path"].as_str().unwrap().contains("/v1/chat/completions") && chat["duration_ms"].is_u64(), "{chat}");
+    assert!(chat["request_id"].as_str().unwrap().starts_with("req_") && chat["timestamp"].is_string(), "{chat}");
+    assert!(unknown.get("trace_id").is_none() && !log.contains("cat"), "{log}");
+}
+
 /// A copy of the tiny model whose template has no end.
 fn with_bad_template(folder: &Path) -> String {
     let copy = folder.join("bad");
