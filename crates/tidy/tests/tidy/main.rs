@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod crates;
+mod cycles;
 mod environment;
 mod packages;
 mod prose;
