@@ -1,11 +1,11 @@
 //! Tiny checkpoints of model families with random weights, written from a config alone.
 
-#![allow(dead_code, reason = "every test file uses its part")]
+#![allow(dead_code, unused_imports, reason = "every test file uses its part")]
 
 mod configs;
 
 use flambeau::{
-    compile::{self, Output, Scheme, SchemeName},
+    compile::{self, Output, Scheme, SchemeName, WeightRule},
     cpu::CpuEngine,
     tensor::Bytes,
     zoo::{self, Checkpoint, Error, Model},
@@ -13,7 +13,7 @@ use flambeau::{
 use safetensors::{Dtype, tensor::TensorView};
 use serde_json::Value;
 
-pub(crate) use configs::families;
+pub(crate) use configs::{VOCABULARY, families};
 
 /// Positions of the caches.
 pub(crate) const POSITIONS: usize = 256;
@@ -48,8 +48,13 @@ fn random(config: &Value, shapes: &Shapes, chunk: usize) -> Model {
 
 /// The model's program with quantized linear layers, or with none where `scheme` is `bf16`.
 pub(crate) fn export<'m>(model: &'m Model, scheme: &str) -> Output<'m> {
+    export_with(model, scheme, Vec::new())
+}
+
+/// The same, with rules that come before the scheme.
+pub(crate) fn export_with<'m>(model: &'m Model, scheme: &str, rules: Vec<WeightRule>) -> Output<'m> {
     let linear = (scheme != "bf16").then(|| Scheme::from_name(scheme, None).expect("a scheme"));
-    let options = compile::Options { linear, embedding: linear, ..compile::Options::default() };
+    let options = compile::Options { linear, embedding: linear, rules, ..compile::Options::default() };
     zoo::compile(model, options, &CpuEngine::new(Some(1))).expect("the model compiles")
 }
 

@@ -137,41 +137,6 @@ fn layers_stay_apart_where_they_differ_or_are_read_between() {
     }
 }
 
-/// The plan of a small model with delta nets and attention, each before a mixture of experts, as
-/// exported.
-fn mixture(change: impl FnOnce(&str) -> String) -> Plan {
-    let graph = change(include_str!("../../tests/mixture/layers.txt")).parse().expect("the text parses");
-    Plan::of(&flambeau_ir::check(graph).expect("the graph is valid"), true)
-}
-
-#[test]
-fn a_mixture_behind_delta_nets_is_a_launch_a_layer() {
-    let plan = mixture(str::to_owned);
-    let count = |is: fn(&Kind) -> bool| plan.steps.values().filter(|step| is(&step.kind)).count();
-    assert_eq!(count(|kind| matches!(kind, Kind::Chosen(chosen) if chosen.is_whole())), 4);
-    assert_eq!(count(|kind| matches!(kind, Kind::Delta(_))), 3);
-    assert_eq!(count(|kind| matches!(kind, Kind::Attention(_))), 1);
-    assert_eq!(plan.groups.len(), 4);
-    let lives = plan.groups.values().map(|group| group.live.len()).collect::<Vec<_>>();
-    assert_eq!(lives, [3, 3, 3, 1], "the row, and what a delta net carries on");
-}
-
-#[test]
-fn routers_and_gates_of_floats_are_parts_of_the_same_launches() {
-    let graph = include_str!("../../tests/mixture/floats.txt").parse().expect("the text parses");
-    let plan = Plan::of(&flambeau_ir::check(graph).expect("the graph is valid"), true);
-    assert_eq!(plan.groups.len(), 4);
-    let formats = |step: &Step| match &step.kind {
-        Kind::Linear(linear) => Some((linear.weights.len(), linear.formats().len())),
-        Kind::Chosen(chosen) => chosen.is_whole().then_some((0, 0)),
-        Kind::Delta(_) | Kind::Attention(_) => None,
-    };
-    let found: Vec<_> = plan.steps.values().filter_map(formats).collect();
-    let layer = |projections| [projections, (1, 1), (0, 0)];
-    let expected = [layer((4, 2)), layer((4, 2)), layer((4, 2)), layer((3, 1))].concat();
-    assert_eq!(found[..expected.len()], expected, "projections, output, mixture");
-}
-
 #[test]
 fn a_gate_and_its_operand_of_two_formats_are_no_step() {
     let codes = |slot: u32| {
@@ -182,67 +147,4 @@ fn a_gate_and_its_operand_of_two_formats_are_no_step() {
     let linear = |gated, weights| Linear { gated, ..Linear::plain(Tid(9), weights, vec![Tid(10)]) };
     assert!(linear(false, vec![codes(0), floats.clone()]).has_known_formats());
     assert!(!linear(true, vec![codes(0), floats]).has_known_formats());
-}
-
-#[test]
-fn windows_and_wide_heads_are_a_launch_a_layer() {
-    let graph = include_str!("../../tests/mixture/windows.txt").parse().expect("the text parses");
-    let plan = Plan::of(&flambeau_ir::check(graph).expect("the graph is valid"), true);
-    assert_eq!(plan.groups.len(), 6);
-    let outs = plan.groups.values().map(|group| group.live.contains(&group.out)).collect::<Vec<_>>();
-    assert_eq!(outs, [true; 6]);
-}
-
-#[test]
-fn layers_that_share_caches_and_read_inputs_of_their_own_are_a_launch_each() {
-    let graph = include_str!("../../tests/mixture/shared.txt").parse().expect("the text parses");
-    let plan = Plan::of(&flambeau_ir::check(graph).expect("the graph is valid"), true);
-    let attentions = plan.steps.values().filter_map(|step| match &step.kind {
-        Kind::Attention(attention) => Some((attention.fresh.is_some(), attention.readers.len())),
-        _ => None,
-    });
-    let own = [(true, 0), (true, 0), (true, 0), (true, 0), (true, 1), (true, 3)];
-    assert_eq!(attentions.collect::<Vec<_>>(), [&own[..], &[(false, 0); 4]].concat(), "one that sees all, three with windows");
-    assert_eq!(plan.groups.len(), 10);
-    let beside = |step: &&Step| matches!(&step.kind, Kind::Linear(linear) if linear.beside.is_some());
-    assert_eq!(plan.steps.values().filter(beside).count(), 10);
-}
-
-#[test]
-fn a_cache_that_something_else_reads_is_no_attention_of_its_own() {
-    // If one reader of the shared caches is no step, the owner of the caches produces the slices as
-    // its nodes would.
-    let text = include_str!("../../tests/mixture/shared.txt")
-        .replace("Sdpa q=t356 k=t357 v=t360 out=t356", "Sdpa q=t356 k=t357 v=t357 out=t356");
-    let plan = Plan::of(&flambeau_ir::check(text.parse().expect("the text parses")).expect("the graph is valid"), true);
-    let own = |step: &&Step| matches!(&step.kind, Kind::Attention(attention) if attention.fresh.is_some());
-    assert_eq!(plan.steps.values().filter(own).count(), 5);
-}
-
-#[test]
-fn a_cache_whose_reader_has_a_norm_of_another_type_is_no_attention_of_its_own() {
-    let mut graph: flambeau_ir::Graph = include_str!("../../tests/mixture/shared.txt").parse().expect("the text parses");
-    let plan = |graph: &flambeau_ir::Graph| Plan::of(&flambeau_ir::check(graph.clone()).expect("the graph is valid"), true);
-    let norms = plan(&graph).steps.into_values().filter_map(|step| match step.kind {
-        Kind::Attention(attention) if attention.fresh.is_none() => attention.q.norm?.0,
-        _ => None,
-    });
-    let own = |step: &&Step| matches!(&step.kind, Kind::Attention(attention) if attention.fresh.is_some());
-    for (norm, left) in norms.collect::<Vec<_>>().into_iter().zip([5, 5, 5, 4]) {
-        graph.meta[norm.0 as usize].dtype = DType::F32;
-        assert_eq!(plan(&graph).steps.values().filter(own).count(), left);
-    }
-}
-
-#[test]
-fn experts_that_are_not_the_best_are_no_step() {
-    // The first of an ascending order, and shares of another sum.
-    let text = include_str!("../../tests/mixture/layers.txt");
-    for (from, to) in [("start=-1 stop=-5 step=-1", "start=0 stop=4"), ("axes=[1] keepdims=true", "axes=[0] keepdims=true")] {
-        assert!(text.contains(from), "{from}");
-        let graph = text.replace(from, to).parse().expect("the text parses");
-        let plan = Plan::of(&flambeau_ir::check(graph).expect("the graph is valid"), true);
-        assert!(plan.steps.values().all(|step| !matches!(step.kind, Kind::Chosen(_))), "{to}");
-        assert!(plan.groups.is_empty(), "{to}");
-    }
 }
