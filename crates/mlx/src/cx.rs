@@ -13,75 +13,27 @@ use crate::{
     Device,
     counts::Counts,
     error::{OpError, Result},
-    eval::Support,
-    ffi::{Api, Array, Memory},
+    ffi::{Api, Array, Kernels, Memory},
     fused::Plan,
+    keys::KeySequence,
     kv::KvCache,
-    ops::{metal::Kernels, random::KeySequence},
+    open::{OpenIntegers, Origin},
     residency::{self, Residency},
-    session::Feedback,
-    trace::{Origin, Origins, Padded, Trace},
+    values::{Env, Slot, cast},
 };
 
-/// The contents of a tensor slot.
-#[derive(Debug)]
-pub(crate) struct Slot {
-    pub(crate) array: Array,
-    pub(crate) dtype: DType,
-    pub(crate) shape: Shape,
-    /// A host copy of the elements if they are few. Nodes read integers from it without waiting for
-    /// the device.
-    pub(crate) host: Option<Tensor>,
-    /// Where the only element comes from, in a trace that leaves it open.
-    pub(crate) origin: Option<Origin>,
-    /// The part of the length that a trace leaves open.
-    pub(crate) padded: Option<Padded>,
-}
-
-/// Largest number of bytes that [`Slot::host`] keeps.
-pub(crate) const MAX_HOST_BYTES: usize = 1 << 12;
-
-impl Slot {
-    /// An array with its type and shape.
-    pub(crate) fn new(array: Array, dtype: DType, shape: Shape) -> Slot {
-        Slot { array, dtype, shape, host: None, origin: None, padded: None }
-    }
-
-    /// The tensor's array; small ones stay readable on the host.
-    ///
-    /// # Errors
-    /// If MLX refuses the tensor.
-    pub(crate) fn from_tensor(api: Api, tensor: &Tensor) -> Result<Slot> {
-        let array = Array::from_tensor(api, tensor)?;
-        let host = (tensor.bytes().len() <= MAX_HOST_BYTES).then(|| tensor.clone());
-        Ok(Slot { host, ..Slot::new(array, tensor.dtype(), Shape::from_slice(tensor.shape())) })
-    }
-
-    /// An input that is already on the device, with the type and shape of the host tensor it
-    /// replaces.
-    pub(crate) fn feedback(feedback: &Feedback, replaced: &Tensor) -> Result<Slot> {
-        Ok(Slot::new(feedback.array.share()?, replaced.dtype(), Shape::from_slice(replaced.shape())))
-    }
-
-    /// Another handle to the same array.
-    pub(crate) fn share(&self) -> Result<Slot> {
-        let array = self.array.share()?;
-        let (shape, host) = (self.shape.clone(), self.host.clone());
-        Ok(Slot { array, dtype: self.dtype, shape, host, origin: self.origin, padded: self.padded })
-    }
-
-    /// Number of axes.
-    pub(crate) fn rank(&self) -> usize {
-        self.shape.len()
-    }
-}
-
-/// Contents of the slots.
-#[derive(Debug, Default)]
-pub(crate) struct Env {
-    pub(crate) tensors: Vec<Option<Slot>>,
-    pub(crate) values: Vec<Option<i32>>,
-    pub(crate) origins: Origins,
+/// The properties that decide whether a node is supported.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Support {
+    /// Whether Metal source can run.
+    pub(crate) has_metal: bool,
+    /// Whether products with weights in nvfp4, mxfp4 and mxfp8 come out right.
+    pub(crate) multiplies_float_codes: bool,
+    /// Whether source text of unknown kernels may run.
+    pub(crate) allows_custom: bool,
+    /// Whether a launch may fill the device and synchronise its blocks: no other thread of the
+    /// process launches there.
+    pub(crate) fills_device: bool,
 }
 
 /// Everything that lasts from node to node.
@@ -95,8 +47,8 @@ pub(crate) struct Machine {
     pub(crate) kv: Option<KvCache>,
     pub(crate) keys: KeySequence,
     pub(crate) kernels: Kernels,
-    /// Present while a run is traced.
-    pub(crate) trace: Option<Trace>,
+    /// Present while a run is recorded for later runs.
+    pub(crate) open: Option<OpenIntegers>,
     /// Maximum bytes of one tensor. On a CPU, MLX does not survive a failed allocation.
     limit: u64,
     /// Runs of nodes that have kernels of their own; on CUDA only.
@@ -138,7 +90,7 @@ impl Machine {
             fused: None,
             counts: Counts::default(),
             residency: OnceCell::new(),
-            trace: None,
+            open: None,
             limit,
             profile: None,
             stamp: None,
@@ -157,14 +109,14 @@ impl Machine {
         self.stamp = None;
     }
 
-    /// The device's residency, measured on first use. `None` in a trace before the first
-    /// measurement, because a trace computes nothing.
+    /// The device's residency, measured on first use. `None` while a run is recorded before the
+    /// first measurement, because a recording computes nothing.
     ///
     /// # Errors
     /// If MLX fails.
     pub(crate) fn residency(&self) -> Result<Option<Residency>> {
         match self.residency.get() {
-            None if self.trace.is_some() => Ok(None),
+            None if self.open.is_some() => Ok(None),
             None => {
                 let measured = residency::measure(self.api)?;
                 Ok(Some(*self.residency.get_or_init(|| measured)))
@@ -205,17 +157,6 @@ impl Machine {
         if let Some(place) = self.env.tensors.get_mut(tid.0 as usize) {
             *place = None;
         }
-    }
-}
-
-impl Contents for Env {
-    fn tensor(&self, tid: Tid) -> Option<(DType, &[usize])> {
-        let slot = self.tensors.get(tid.0 as usize)?.as_ref()?;
-        Some((slot.dtype, &slot.shape))
-    }
-
-    fn integer(&self, vid: Vid) -> Option<i32> {
-        self.values.get(vid.0 as usize).copied().flatten()
     }
 }
 
@@ -290,8 +231,7 @@ impl Cx<'_> {
         Ok(())
     }
 
-    /// Binds a result with its host copy, or with the origin of its only element if a trace leaves
-    /// it open.
+    /// Binds a result with its host copy, or with the origin of its only element if it is open.
     pub(crate) fn put_host(&mut self, slot: Out, array: Array, host: Option<Tensor>, origin: Option<Origin>) -> Result<()> {
         self.put(slot, array)?;
         if let Some(bound) = self.m.env.tensors.get_mut(slot.0.0 as usize).and_then(Option::as_mut) {
@@ -339,9 +279,35 @@ impl Cx<'_> {
     pub(crate) fn scalar(&self, value: f64, dtype: DType) -> Result<Array> {
         Ok(Array::full(self.api(), &[], value, dtype)?)
     }
-}
 
-/// The slot's array in an element type.
-pub(crate) fn cast(slot: &Slot, dtype: DType) -> Result<Array> {
-    Ok(if slot.dtype == dtype { slot.array.share()? } else { slot.array.cast(dtype)? })
+    /// Where a value slot's content comes from, if it is open.
+    pub(crate) fn origin(&self, vid: Vid) -> Option<Origin> {
+        self.m.env.origins.get(vid.0 as usize).copied().flatten()
+    }
+
+    /// The origin of an operand.
+    pub(crate) fn origin_of(&self, int: Int) -> Option<Origin> {
+        match int {
+            Int::Lit(_) => None,
+            Int::Vid(vid) => self.origin(vid),
+        }
+    }
+
+    /// The open integers of the recorded run; there are no origins without them.
+    pub(crate) fn open(&mut self) -> Result<&mut OpenIntegers> {
+        self.m.open.as_mut().ok_or_else(|| OpError::value("no run is recorded"))
+    }
+
+    /// Binds an open integer result.
+    pub(crate) fn put_open(&mut self, slot: OutVid, origin: Option<Origin>) {
+        if let Some(place) = self.m.env.origins.get_mut(slot.0.0 as usize) {
+            *place = origin;
+        }
+    }
+
+    /// The open integer as an array of i32.
+    pub(crate) fn open_array(&mut self, origin: Origin) -> Result<Array> {
+        let api = self.api();
+        self.open()?.array(api, origin)
+    }
 }

@@ -20,14 +20,15 @@ use flambeau_tensor::{DType, Shape, Tensor};
 
 use crate::{
     Device, Error,
-    cx::Slot,
-    eval::{self, Support},
+    cx::Support,
+    eval,
     ffi::{Api, Array, Memory},
     locate::is_supported,
     owner::Owner,
     probe,
     session::{MlxSession, State},
     together::{self, Together},
+    values::Slot,
 };
 
 /// How the engine uses MLX.
@@ -289,7 +290,7 @@ fn upload(api: Api, known: &Uploads, tensors: Vec<Tensor>) -> Result<Vec<(Slot, 
         if let Some(upload) = known.get(&key).and_then(Weak::upgrade) {
             let array = upload.array.lock().unwrap_or_else(|e| e.into_inner()).share()?;
             let mut slot = Slot::new(array, tensor.dtype(), key.2);
-            slot.host = (tensor.bytes().len() <= crate::cx::MAX_HOST_BYTES).then_some(tensor);
+            slot.host = (tensor.bytes().len() <= crate::values::MAX_HOST_BYTES).then_some(tensor);
             return Ok((slot, upload));
         }
         let slot = Slot::from_tensor(api, &tensor)?;

@@ -1,10 +1,10 @@
 //! The engine's half of every node.
 
-use flambeau_ir::{Node, for_each_node};
+use flambeau_ir::{Effect, Node, Role, Slot as GraphSlot, for_each_node};
 
 use crate::{
-    cx::Cx,
-    error::Result,
+    cx::{Cx, Support},
+    error::{OpError, Result},
     rows::{One, Rows},
 };
 
@@ -32,18 +32,25 @@ pub(crate) trait Eval {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()>;
 }
 
-/// The properties that decide whether a node is supported.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Support {
-    /// Whether Metal source can run.
-    pub(crate) has_metal: bool,
-    /// Whether products with weights in nvfp4, mxfp4 and mxfp8 come out right.
-    pub(crate) multiplies_float_codes: bool,
-    /// Whether source text of unknown kernels may run.
-    pub(crate) allows_custom: bool,
-    /// Whether a launch may fill the device and synchronise its blocks: no other thread of the
-    /// process launches there.
-    pub(crate) fills_device: bool,
+/// Refuses a node that would fix an open value of the recorded run.
+fn admit(node: &Node, cx: &Cx<'_>) -> Result<()> {
+    let takes_values =
+        matches!(node, Node::AddInt(_) | Node::SubtractInt(_) | Node::Slice(_) | Node::SliceUpdate(_) | Node::Rope(_));
+    let takes_padded = matches!(node, Node::Sdpa(_) | Node::Contiguous(_) | Node::IdCopy(_) | Node::SymSize(_));
+    let mut fault = match node.effect() {
+        Effect::Stateful => Some("state outside of the graph"),
+        Effect::Random(None) => Some("random numbers without a seed"),
+        Effect::Random(Some(_)) | Effect::Pure | Effect::RunsChains => None,
+    };
+    node.walk(&mut |role, slot| match slot {
+        _ if role == Role::Write => {}
+        GraphSlot::Value(vid) if !takes_values && cx.origin(vid).is_some() => fault = Some("an open integer"),
+        GraphSlot::Tensor(tid) if !takes_padded && cx.peek(tid).is_ok_and(|s| s.padded.is_some()) => {
+            fault = Some("a tensor of open length");
+        }
+        _ => {}
+    });
+    fault.map_or(Ok(()), |what| Err(OpError::value(format!("cannot trace {what}"))))
 }
 
 macro_rules! dispatch_eval {
@@ -60,8 +67,8 @@ macro_rules! dispatch_eval {
 
         /// Runs a node: its rule on the actual sizes, then its implementation.
         pub(crate) fn eval(node: &Node, cx: &mut Cx<'_>) -> Result<()> {
-            if cx.m.trace.is_some() {
-                crate::trace::admit(node, cx)?;
+            if cx.m.open.is_some() {
+                admit(node, cx)?;
             }
             match node { $(Node::$name(n) => {
                 if <flambeau_ir::$name as Eval>::HAS_RULE {

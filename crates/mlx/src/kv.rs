@@ -6,9 +6,9 @@ use flambeau_ir::{
 };
 
 use crate::{
-    cx::{Slot, cast},
     error::{OpError, Result},
     ffi::{Api, Array},
+    values::{Slot, cast},
 };
 
 /// Keys and values of every layer of one sequence.

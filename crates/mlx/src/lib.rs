@@ -25,8 +25,10 @@ mod error;
 mod eval;
 mod ffi;
 mod fused;
+mod keys;
 mod kv;
 mod locate;
+mod open;
 mod ops;
 mod owner;
 mod pipelined;
@@ -39,6 +41,7 @@ mod shared;
 mod shim;
 mod together;
 mod trace;
+mod values;
 
 use std::{ffi::c_int, fmt, str::FromStr};
 

@@ -12,11 +12,12 @@ use flambeau_ir::{
 use flambeau_tensor::DType;
 
 use crate::{
-    cx::Slot,
     error::{OpError, Result},
     ffi::{Api, ArgReduce, Array, Binary, Order, Reduce, Unary},
     ops::shape::Window,
-    session::{Built, Feedback, MlxSession, Pending, State, bytes_of, last_entry, on},
+    session::{Built, MlxSession, Pending, State, bytes_of, last_entry, on},
+    values::Feedback,
+    values::Slot,
 };
 
 /// Maximum size in bytes of carried state kept for taking steps back.

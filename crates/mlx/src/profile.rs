@@ -5,10 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use flambeau_ir::{Node, Role, Tid, cost::bytes_of};
 
-use crate::{
-    cx::{Machine, Slot},
-    error::Result,
-};
+use crate::{cx::Machine, error::Result, values::Slot};
 
 /// Computes the results of a step's nodes and records the step, which began at `start`.
 ///

@@ -15,10 +15,10 @@ use flambeau_tensor::Shape;
 
 use crate::{
     Device,
-    cx::{Machine, Slot, cast},
+    cx::{Machine, Support},
     engine::Upload,
     error::{OpError, Result},
-    eval::{self, Support},
+    eval,
     ffi::{Api, Array, Memory, Unary},
     fused::{NoKernels, Plan},
     kv,
@@ -29,6 +29,7 @@ use crate::{
     shared::{OnDevice, Shared},
     together::{self, Together},
     trace::Traces,
+    values::{Feedback, Slot, cast},
 };
 
 /// All mutable buffers of a session together.
@@ -177,13 +178,6 @@ pub(crate) struct Built {
     /// Handles to the callers' inputs. When MLX evaluates, it may overwrite the memory of an array
     /// with a single handle.
     _inputs: Vec<Array>,
-}
-
-/// An input that is already on the device.
-#[derive(Debug)]
-pub(crate) struct Feedback {
-    pub(crate) input: usize,
-    pub(crate) array: Array,
 }
 
 /// The state of a session between runs.

@@ -5,13 +5,7 @@ use flambeau_ir::{
     engine::{Keeper, SharedBuffers},
 };
 
-use crate::{
-    Device,
-    cx::{Machine, Slot},
-    ffi::Array,
-    kv::KvCache,
-    owner::Queue,
-};
+use crate::{Device, cx::Machine, ffi::Array, kv::KvCache, owner::Queue, values::Slot};
 
 /// Buffers and the cache that a session shares with others.
 pub(crate) type Shared = SharedBuffers<OnDevice>;

@@ -10,101 +10,24 @@
 
 use std::sync::{Arc, Mutex};
 
-use flambeau_ir::{ChainId, Effect, Graph, Node, Role, Slot as GraphSlot, Tid, Vid, engine::Value};
+use flambeau_ir::{ChainId, Graph, Slot as GraphSlot, Tid, engine::Value};
 use flambeau_tensor::{DType, Shape};
 
 use crate::{
     counts::Counts,
-    cx::{Cx, Machine, Slot, cast},
+    cx::{Cx, Machine},
     error::{OpError, Result},
-    ffi::{Api, Array, Binary, Closure, Failure, Unary},
-    session::{Feedback, run_chain},
+    ffi::{Array, Closure, Failure, Unary},
+    open::{Guard, OpenIntegers, Origin},
+    session::run_chain,
+    values::{Feedback, Slot, cast},
 };
-
-/// Growth step of padded slices in positions. A sequence needs a new trace every `BUCKET`
-/// positions.
-pub(crate) const BUCKET: usize = 256;
 
 /// Traces of one signature; a longer sequence replaces the oldest.
 const MAX_TRACES: usize = 8;
 
 /// Maximum number of signatures with their own traces.
 const MAX_SIGNATURES: usize = 32;
-
-/// An integer known only at run time: an input's value plus a constant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Origin {
-    pub(crate) input: usize,
-    pub(crate) offset: i64,
-}
-
-/// The array is longer on `axis` than the slot, whose length is open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Padded {
-    pub(crate) axis: usize,
-    pub(crate) length: Origin,
-}
-
-/// The range of an open integer in which a trace is valid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Guard {
-    origin: Origin,
-    low: i64,
-    high: i64,
-}
-
-/// The trace being made.
-#[derive(Debug)]
-pub(crate) struct Trace {
-    /// The open integers by input: MLX's placeholder, and the value in the traced run.
-    open: Vec<Option<(Array, i64)>>,
-    guards: Vec<Guard>,
-}
-
-impl Trace {
-    /// The value in the traced run.
-    pub(crate) fn value(&self, origin: Origin) -> Result<i64> {
-        let open = self.open.get(origin.input).and_then(Option::as_ref);
-        open.map(|(_, value)| value + origin.offset).ok_or_else(|| OpError::value("an open integer is unknown"))
-    }
-
-    /// The integer as an array of i32, of rank 0.
-    pub(crate) fn array(&self, api: Api, origin: Origin) -> Result<Array> {
-        let open = self.open.get(origin.input).and_then(Option::as_ref);
-        let (array, _) = open.ok_or_else(|| OpError::value("an open integer is unknown"))?;
-        let scalar = array.reshape(&[])?.cast(DType::I32)?;
-        Ok(scalar.binary(Binary::Add, &Array::full(api, &[], origin.offset as f64, DType::I32)?)?)
-    }
-
-    /// Restricts the trace's validity to integers in `low..=high`.
-    pub(crate) fn guard(&mut self, origin: Origin, low: i64, high: i64) {
-        let guard = Guard { origin, low, high };
-        if !self.guards.contains(&guard) {
-            self.guards.push(guard);
-        }
-    }
-}
-
-/// Refuses a node that would fix an open value.
-pub(crate) fn admit(node: &Node, cx: &Cx<'_>) -> Result<()> {
-    let takes_values =
-        matches!(node, Node::AddInt(_) | Node::SubtractInt(_) | Node::Slice(_) | Node::SliceUpdate(_) | Node::Rope(_));
-    let takes_padded = matches!(node, Node::Sdpa(_) | Node::Contiguous(_) | Node::IdCopy(_) | Node::SymSize(_));
-    let mut fault = match node.effect() {
-        Effect::Stateful => Some("state outside of the graph"),
-        Effect::Random(None) => Some("random numbers without a seed"),
-        Effect::Random(Some(_)) | Effect::Pure | Effect::RunsChains => None,
-    };
-    node.walk(&mut |role, slot| match slot {
-        _ if role == Role::Write => {}
-        flambeau_ir::Slot::Value(vid) if !takes_values && cx.origin(vid).is_some() => fault = Some("an open integer"),
-        flambeau_ir::Slot::Tensor(tid) if !takes_padded && cx.peek(tid).is_ok_and(|s| s.padded.is_some()) => {
-            fault = Some("a tensor of open length");
-        }
-        _ => {}
-    });
-    fault.map_or(Ok(()), |what| Err(OpError::value(format!("cannot trace {what}"))))
-}
 
 /// A compiled run.
 #[derive(Debug)]
@@ -283,7 +206,7 @@ fn compile(
         }
         None => return Err(OpError::value("the trace was lost")),
     };
-    m.trace = None;
+    m.open = None;
     // A failed trace is no run.
     let counted = m.counts.since(&counts);
     m.counts = counts;
@@ -308,18 +231,18 @@ impl Lent {
         let graph = Arc::clone(&m.graph);
         let mut traced = traced.into_iter();
         let mut next = || traced.next().ok_or_else(|| OpError::value("an argument is missing"));
-        let mut trace = Trace { open: Vec::new(), guards: Vec::new() };
+        let mut trace = OpenIntegers::default();
         for ((slot, value), open) in graph.inputs.iter().zip(&self.inputs).zip(&self.open) {
             match (slot, value) {
                 (GraphSlot::Tensor(tid), Value::Tensor(tensor)) => {
                     let array = next()?;
                     let mut slot = Slot::new(array.share()?, tensor.dtype(), Shape::from_slice(tensor.shape()));
-                    slot.origin = open.map(|_| Origin { input: trace.open.len(), offset: 0 });
-                    trace.open.push(open.map(|value| (array, value)));
+                    slot.origin = open.map(|_| Origin { input: trace.inputs.len(), offset: 0 });
+                    trace.inputs.push(open.map(|value| (array, value)));
                     m.set(*tid, slot);
                 }
                 (GraphSlot::Value(vid), Value::Int(v)) => {
-                    trace.open.push(None);
+                    trace.inputs.push(None);
                     if let Some(value) = m.env.values.get_mut(vid.0 as usize) {
                         *value = Some(*v);
                     }
@@ -332,9 +255,9 @@ impl Lent {
             let (dtype, shape) = array.spec()?;
             m.set(tid, Slot::new(array, dtype, shape));
         }
-        m.trace = Some(trace);
+        m.open = Some(trace);
         run_chain(m, ChainId(graph.main))?;
-        self.guards = m.trace.take().map(|t| t.guards).unwrap_or_default();
+        self.guards = m.open.take().map(|t| t.guards).unwrap_or_default();
         let mut results = Vec::new();
         for slot in &graph.outputs {
             let GraphSlot::Tensor(tid) = *slot else { return Err(OpError::value("cannot trace an integer result")) };
@@ -350,41 +273,5 @@ impl Lent {
         }
         crate::session::clear(m);
         Ok(results)
-    }
-}
-
-/// Origins of value slots, beside their values.
-pub(crate) type Origins = Vec<Option<Origin>>;
-
-impl Cx<'_> {
-    /// Where a value slot's content comes from, if a trace leaves it open.
-    pub(crate) fn origin(&self, vid: Vid) -> Option<Origin> {
-        self.m.env.origins.get(vid.0 as usize).copied().flatten()
-    }
-
-    /// The origin of an operand.
-    pub(crate) fn origin_of(&self, int: flambeau_ir::Int) -> Option<Origin> {
-        match int {
-            flambeau_ir::Int::Lit(_) => None,
-            flambeau_ir::Int::Vid(vid) => self.origin(vid),
-        }
-    }
-
-    /// The trace being made; there are no origins without one.
-    pub(crate) fn trace(&mut self) -> Result<&mut Trace> {
-        self.m.trace.as_mut().ok_or_else(|| OpError::value("there is no trace"))
-    }
-
-    /// Binds an integer result that a trace leaves open.
-    pub(crate) fn put_open(&mut self, slot: flambeau_ir::OutVid, origin: Option<Origin>) {
-        if let Some(place) = self.m.env.origins.get_mut(slot.0.0 as usize) {
-            *place = origin;
-        }
-    }
-
-    /// The open integer as an array of i32.
-    pub(crate) fn open_array(&mut self, origin: Origin) -> Result<Array> {
-        let api = self.api();
-        self.trace()?.array(api, origin)
     }
 }

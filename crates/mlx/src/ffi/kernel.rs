@@ -1,6 +1,7 @@
 //! Kernels given by source text, in Metal's language or CUDA's.
 
 use std::{
+    collections::HashMap,
     ffi::{CString, c_char},
     ptr,
 };
@@ -44,6 +45,9 @@ pub(crate) struct Launch<'a> {
     /// Initial value of the results before the launch; uninitialised if absent.
     pub(crate) init: Option<f32>,
 }
+
+/// Compiled kernels by the digest of their text.
+pub(crate) type Kernels = HashMap<[u8; 32], Kernel>;
 
 /// A kernel that MLX compiles when it is first launched.
 #[derive(Debug)]

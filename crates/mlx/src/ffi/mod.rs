@@ -33,7 +33,7 @@ pub(crate) use self::{
     array::Array,
     closure::Closure,
     codes::{ArgReduce, Binary, Memory, Order, Reduce, Unary},
-    kernel::{Kernel, KernelText, Launch, Template},
+    kernel::{Kernel, KernelText, Kernels, Launch, Template},
     parameter::{Axes, ConvAxis, QuantLayout, QuantizedMatrix},
 };
 use crate::{Device, Error};

@@ -21,11 +21,12 @@ use super::{
 };
 use crate::{
     cuda,
-    cx::{Cx, Machine, Slot},
+    cx::{Cx, Machine},
     error::{OpError, Result},
     ffi::Array,
+    open::Origin,
     ops::index::integers,
-    trace::Origin,
+    values::Slot,
 };
 
 /// Maximum number of position ranges distributed over blocks.
@@ -196,7 +197,7 @@ impl Attention {
         }
         let position = self.position(m).filter(|_| free);
         // A trace computes nothing, so it cannot create state that later runs share.
-        let Some(position) = position.filter(|_| m.trace.is_none() || shared.counters.is_some()) else {
+        let Some(position) = position.filter(|_| m.open.is_none() || shared.counters.is_some()) else {
             before.restore(m);
             return Ok(false);
         };
@@ -362,8 +363,8 @@ impl Attention {
             VidOrTid::Vid(vid) => (value(vid)?, origin(vid)),
             VidOrTid::Tid(tid) => {
                 let slot = m.env.tensors.get(tid.0 as usize)?.as_ref()?;
-                match (slot.origin, &m.trace) {
-                    (Some(origin), Some(trace)) => (i32::try_from(trace.value(origin).ok()?).ok()?, Some(origin)),
+                match (slot.origin, &m.open) {
+                    (Some(origin), Some(open)) => (i32::try_from(open.value(origin).ok()?).ok()?, Some(origin)),
                     _ => (i32::try_from(only(slot)?).ok()?, None),
                 }
             }
@@ -383,7 +384,7 @@ impl Attention {
     pub(super) fn position_array(&self, m: &mut Machine, shared: &mut Shared, position: Position) -> Result<Array> {
         if let Some(origin) = position.open {
             let mut cx = Cx { m };
-            cx.trace()?.guard(origin, 0, self.capacity as i64 - 1);
+            cx.open()?.guard(origin, 0, self.capacity as i64 - 1);
             return Ok(cx.open_array(origin)?.reshape(&[1])?);
         }
         if let Some((at, array)) = &shared.position
@@ -394,7 +395,7 @@ impl Attention {
         let host = Tensor::from_slice(&[position.value], &[1]).map_err(|e| OpError::value(e.to_string()))?;
         let array = Array::from_tensor(m.api, &host)?;
         // Arrays made in a trace do not outlive it.
-        if m.trace.is_none() {
+        if m.open.is_none() {
             shared.position = Some((position.value, array.share()?));
         }
         Ok(array)

@@ -168,7 +168,7 @@ impl Group {
     pub(super) fn run(&self, m: &mut Machine, shared: &mut Shared, steps: &BTreeMap<usize, Step>, at: usize) -> Result<bool> {
         let Some(device) = m.residency()? else { return Ok(false) };
         // A trace computes nothing, so it cannot create the counters that later runs share.
-        if device.shared_memory == 0 || m.trace.is_some() && shared.counters.is_none() {
+        if device.shared_memory == 0 || m.open.is_some() && shared.counters.is_none() {
             return Ok(false);
         }
         let before = Before::of(m, self.written.iter())?;

@@ -10,11 +10,12 @@ use sha2::{Digest, Sha256};
 use super::{Shared, attention::MAX_HEADS};
 use crate::{
     cuda,
-    cx::{Cx, Machine, Slot},
+    cx::{Cx, Machine},
     error::{OpError, Result},
     eval,
     ffi::{Array, KernelText, Launch},
     residency::Residency,
+    values::Slot,
 };
 
 /// Warps per block: in a launch per part, and in a launch that fills the device.
@@ -214,7 +215,7 @@ impl Builder {
         if free {
             match eval::eval(node, &mut Cx { m: &mut *m }) {
                 // A trace cannot compute this value; a later reader ends the trace.
-                Err(_) if m.trace.is_some() => written.iter().for_each(|&tid| m.empty(tid)),
+                Err(_) if m.open.is_some() => written.iter().for_each(|&tid| m.empty(tid)),
                 result => result?,
             }
             self.bound.retain(|tid, _| !written.contains(tid));

@@ -18,11 +18,12 @@ use super::{
 };
 use crate::{
     cuda,
-    cx::{Cx, Machine, Slot},
+    cx::{Cx, Machine},
     error::Result,
     eval,
     ffi::{Array, Kernel, Launch},
-    trace::Origins,
+    open::Origins,
+    values::Slot,
 };
 
 /// Steps of a layer: query, key and value; attention; its output; gate and up; down.
@@ -252,7 +253,7 @@ impl Layers {
         let Some(layers) = self.starts.iter().map(|s| Layer::of(steps, s)).collect::<Option<Vec<_>>>() else { return Ok(false) };
         let Some((sizes, x)) = self.sizes(m, &layers)? else { return Ok(false) };
         // A trace computes nothing, so it cannot create state that later runs share.
-        if m.trace.is_some() && shared.counters.is_none() {
+        if m.open.is_some() && shared.counters.is_none() {
             return Ok(false);
         }
         let x = x.share()?;

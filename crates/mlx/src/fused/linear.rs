@@ -6,11 +6,7 @@ use flambeau_ir::{Int, Node, QuantMode, Slice, Tid};
 use flambeau_tensor::{DType, Shape};
 
 use super::{Kind, Step, find::Scope, launch::Builder, refusal::Form};
-use crate::{
-    cuda,
-    cx::{Machine, Slot},
-    error::Result,
-};
+use crate::{cuda, cx::Machine, error::Result, values::Slot};
 
 /// Minimum total number of matrix rows for which a warp takes four rows at a time instead of two.
 const MANY_ROWS: usize = 16384;

@@ -215,7 +215,7 @@ impl Plan {
     fn note_launches(&mut self, m: &Machine, launches: usize, out: Tid) -> Result<()> {
         let before = self.launches / LAUNCHES_TO_SUBMIT;
         self.launches += launches;
-        if m.trace.is_none()
+        if m.open.is_none()
             && !self.is_pipelined
             && self.launches / LAUNCHES_TO_SUBMIT > before
             && let Some(slot) = m.env.tensors.get(out.0 as usize).and_then(Option::as_ref)

@@ -13,9 +13,10 @@ use super::{
 };
 use crate::{
     cuda,
-    cx::{Machine, Slot},
+    cx::Machine,
     error::{OpError, Result},
     ffi::Array,
+    values::Slot,
 };
 
 /// Maximum number of sequences per launch.

@@ -5,12 +5,13 @@ use flambeau_tensor::DType;
 
 use super::index::integers;
 use crate::{
-    cx::{Cx, Slot, cast},
+    cx::Cx,
     error::{OpError, Result},
     eval::Eval,
     ffi::{Array, Binary, Reduce, Unary},
     kv,
     ops::linalg::product_type,
+    values::{Slot, cast},
 };
 
 /// The keys visible to a query.

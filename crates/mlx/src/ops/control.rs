@@ -7,11 +7,12 @@ use flambeau_ir::{
 
 use super::shape::Window;
 use crate::{
-    cx::{Cx, Slot},
+    cx::Cx,
     error::{OpError, Result},
     eval::Eval,
     ffi::Array,
     session::run_chain,
+    values::Slot,
 };
 
 impl Eval for ir::If {

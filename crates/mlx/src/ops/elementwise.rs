@@ -4,11 +4,12 @@ use flambeau_ir as ir;
 use flambeau_tensor::DType;
 
 use crate::{
-    cx::{Cx, cast},
+    cx::Cx,
     error::{OpError, Result},
     eval::Eval,
     ffi::{Array, Binary, Unary},
     rows::{One, Rows},
+    values::cast,
 };
 
 /// The type to compute a float function in. On a CPU, MLX rounds half precision after every step;

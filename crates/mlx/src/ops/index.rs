@@ -9,11 +9,12 @@ use flambeau_tensor::{DType, Element, Tensor, with_dtype};
 
 use super::shape::Window;
 use crate::{
-    cx::{Cx, Slot},
+    cx::Cx,
     error::{OpError, Result},
     eval::Eval,
     ffi::{Array, Axes, Binary},
     rows::{One, Rows},
+    values::Slot,
 };
 
 /// An index into `n` elements; negative ones count from the end.

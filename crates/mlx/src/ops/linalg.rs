@@ -5,11 +5,12 @@ use flambeau_tensor::{DType, Shape};
 
 use super::index::safe_indices;
 use crate::{
-    cx::{Cx, Slot},
+    cx::Cx,
     error::Result,
     eval::Eval,
     ffi::{Array, Binary, Unary},
     rows::{One, Rows},
+    values::Slot,
 };
 
 /// The type to compute products in, given the result's type. On a CPU, MLX sums half precision in

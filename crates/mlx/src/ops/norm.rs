@@ -4,11 +4,12 @@ use flambeau_ir::{self as ir, infer::axis_of};
 use flambeau_tensor::DType;
 
 use crate::{
-    cx::{Cx, Slot, cast},
+    cx::Cx,
     error::Result,
     eval::Eval,
     ffi::Array,
     rows::{One, Rows},
+    values::{Slot, cast},
 };
 
 impl Eval for ir::RMSNorm {

@@ -8,11 +8,12 @@ use flambeau_tensor::DType;
 
 use super::shape::Window;
 use crate::{
-    cx::{Cx, Slot, cast},
+    cx::Cx,
     error::{OpError, Result},
     eval::Eval,
     ffi::{ArgReduce, Array, Axes, Binary, Order, Reduce, Unary},
     rows::{One, Rows},
+    values::{Slot, cast},
 };
 
 /// The axes as indices from the front; all if the list is empty.

@@ -7,7 +7,7 @@ use crate::{
     cx::Cx,
     error::{OpError, Result},
     eval::Eval,
-    trace::Origin,
+    open::Origin,
 };
 
 macro_rules! inferred_nodes {
@@ -63,7 +63,7 @@ impl Eval for ir::ItemInt {
     const HAS_RULE: bool = false;
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         if let Some(origin) = cx.peek(self.x.0)?.origin {
-            let value = cx.trace()?.value(origin)?;
+            let value = cx.open()?.value(origin)?;
             let value = i32::try_from(value).map_err(|_| OpError::value(format!("{value} does not fit 32 bits")))?;
             cx.put_value(self.out, value);
             cx.put_open(self.out, Some(origin));

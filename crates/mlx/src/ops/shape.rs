@@ -4,12 +4,13 @@ use flambeau_ir::{self as ir, infer::axis_of};
 use flambeau_tensor::Tensor;
 
 use crate::{
-    cx::{Cx, Slot},
+    cx::Cx,
     error::{OpError, Result},
     eval::Eval,
     ffi::{Array, Axes, Unary},
+    open::{BUCKET, Origin, Padded},
     rows::{One, Rows},
-    trace::{BUCKET, Origin, Padded},
+    values::Slot,
 };
 
 impl Eval for ir::Noop {
@@ -216,7 +217,7 @@ impl Open {
     /// # Errors
     /// If a trace cannot leave it open.
     pub(super) fn of(cx: &Cx<'_>, axis: ir::Int, [start, stop]: [ir::Int; 2], step: i32) -> Result<Option<Open>> {
-        if cx.m.trace.is_none() || [axis, start, stop].iter().all(|&i| cx.origin_of(i).is_none()) {
+        if cx.m.open.is_none() || [axis, start, stop].iter().all(|&i| cx.origin_of(i).is_none()) {
             return Ok(None);
         }
         match (cx.origin_of(axis), cx.origin_of(start), cx.origin_of(stop), step) {
@@ -231,12 +232,12 @@ impl Open {
         match self {
             Open::Prefix(length) => {
                 let count = spec.shape[axis];
-                if cx.trace()?.value(length)? != count as i64 || count == 0 {
+                if cx.open()?.value(length)? != count as i64 || count == 0 {
                     return Err(OpError::value("cannot trace a slice past the end"));
                 }
                 let below = (count - 1) / BUCKET * BUCKET;
                 let bucket = (below + BUCKET).min(n);
-                cx.trace()?.guard(length, below as i64 + 1, bucket as i64);
+                cx.open()?.guard(length, below as i64 + 1, bucket as i64);
                 let array = Window::whole(&x.shape).narrow(axis, 0, bucket, 1).of(&x.array)?;
                 let padded = Some(Padded { axis, length });
                 cx.m.set(out.0, Slot { padded, ..Slot::new(array, spec.dtype, spec.shape) });
@@ -253,11 +254,11 @@ impl Open {
 
 /// The open start of a region of `count` of `n` entries, as an array `[1]`.
 pub(super) fn start_array(cx: &mut Cx<'_>, start: Origin, n: usize, count: usize) -> Result<Array> {
-    let (at, last) = (cx.trace()?.value(start)?, n as i64 - count as i64);
+    let (at, last) = (cx.open()?.value(start)?, n as i64 - count as i64);
     if !(0..=last).contains(&at) {
         return Err(OpError::value("cannot trace a region past the end"));
     }
-    cx.trace()?.guard(start, 0, last);
+    cx.open()?.guard(start, 0, last);
     Ok(cx.open_array(start)?.reshape(&[1])?)
 }
 

@@ -4,9 +4,10 @@ use flambeau_ir::{Node, Role, Slot as GraphSlot, Tid};
 
 use super::lanes::Lanes;
 use crate::{
-    cx::{Machine, Slot},
+    cx::Machine,
     error::Result,
     fused::{Attention, Kind, Linear, Plan, RowSteps, Step},
+    values::Slot,
 };
 
 /// The first session's own slot contents, saved while its slots hold the rows of all sessions for a

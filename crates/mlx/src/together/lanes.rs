@@ -12,14 +12,16 @@ use smallvec::SmallVec;
 
 use super::results::{Built, Made};
 use crate::{
-    cx::{Cx, Env, Machine, Slot, cast},
+    cx::{Cx, Machine},
     error::{OpError, Result},
     eval,
     ffi::{Array, Unary},
     fused::{Plan, Scratch},
     ops::shape::Window,
     rows::{How, One, Rows},
-    session::{Feedback, Pending, State, clear},
+    session::{Pending, State, clear},
+    values::Feedback,
+    values::{Env, Slot, cast},
 };
 
 /// Maximum size in bytes of a session's value that is copied to join the other sessions' values.

@@ -126,7 +126,7 @@ fn build_group(group: &mut [Held<'_>], steps: &[&DecodeStep]) -> bool {
 }
 
 /// The carried states before the step, by session, and the tokens.
-type Enqueued = (Vec<Vec<(flambeau_ir::Tid, crate::cx::Slot)>>, Result<Arc<Mutex<Tokens>>>);
+type Enqueued = (Vec<Vec<(flambeau_ir::Tid, crate::values::Slot)>>, Result<Arc<Mutex<Tokens>>>);
 
 fn submit(states: &mut [&mut State], inputs: &[&[Value]], steps: &[&DecodeStep]) -> Option<Enqueued> {
     let logits = steps[0].logits;

@@ -5,13 +5,14 @@ use flambeau_tensor::{DType, Shape};
 use super::{Attention, Heads, MAX_HEADS, Operands};
 use crate::{
     cuda,
-    cx::{Machine, Slot},
+    cx::Machine,
     error::{OpError, Result},
     fused::{
         layers_text::COUNTERS,
         linear::content,
         rows::{MAX_ROWS, RowSteps, eights},
     },
+    values::Slot,
 };
 
 /// Maximum number of position ranges, and minimum number of positions for two ranges. Several

@@ -5,10 +5,11 @@ use flambeau_tensor::DType;
 
 use super::{input, input_as, output, size};
 use crate::{
-    cx::{Cx, Slot, cast},
+    cx::Cx,
     error::{OpError, Result},
     ffi::{Array, Binary},
     ops::index::safe_indices,
+    values::{Slot, cast},
 };
 
 /// Weights of a block.

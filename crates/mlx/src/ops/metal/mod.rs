@@ -4,21 +4,18 @@ mod delta;
 mod gguf;
 mod turbo;
 
-use std::collections::HashMap;
-
 use flambeau_ir::{self as ir, KnownKernel};
 use flambeau_tensor::{DType, Shape};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    cx::{Cx, Slot, cast},
+    cx::Cx,
+    cx::Support,
     error::{OpError, Result},
-    eval::{Eval, Support},
+    eval::Eval,
     ffi::{Array, Binary, Kernel, KernelText, Launch, Template},
+    values::{Slot, cast},
 };
-
-/// Compiled kernels of a session by the digest of their text.
-pub(crate) type Kernels = HashMap<[u8; 32], Kernel>;
 
 /// Digests and names of the kernels that ExecuTorch's exporter emits
 /// (`scripts/trusted-kernels.py`): their text may run.
