@@ -11,10 +11,8 @@ use flambeau_tensor::{DType, Shape, Tensor};
 
 use crate::{
     Device,
-    counts::Counts,
     error::{OpError, Result},
     ffi::{Api, Array, Kernels, Memory},
-    fused::Plan,
     keys::KeySequence,
     kv::KvCache,
     open::{OpenIntegers, Origin},
@@ -51,10 +49,6 @@ pub(crate) struct Machine {
     pub(crate) open: Option<OpenIntegers>,
     /// Maximum bytes of one tensor. On a CPU, MLX does not survive a failed allocation.
     limit: u64,
-    /// Runs of nodes that have kernels of their own; on CUDA only.
-    pub(crate) fused: Option<Plan>,
-    /// How the nodes of the main chain ran.
-    pub(crate) counts: Counts,
     /// The measured residency of the device; empty before the measurement.
     residency: OnceCell<Residency>,
     /// Present if the session measures.
@@ -87,8 +81,6 @@ impl Machine {
             kv,
             keys,
             kernels,
-            fused: None,
-            counts: Counts::default(),
             residency: OnceCell::new(),
             open: None,
             limit,
@@ -151,6 +143,16 @@ impl Machine {
         if let Some(place) = self.env.tensors.get_mut(tid.0 as usize) {
             *place = Some(slot);
         }
+    }
+
+    /// Empties every slot that does not last from run to run.
+    pub(crate) fn clear(&mut self) {
+        let (first, slots) = (self.graph.slots.constants, self.graph.slots);
+        for tid in (first..first + slots.inputs + slots.outputs).chain(slots.non_temp() as u32..slots.total() as u32) {
+            self.empty(Tid(tid));
+        }
+        self.env.values.fill(None);
+        self.env.origins.fill(None);
     }
 
     pub(crate) fn empty(&mut self, tid: Tid) {

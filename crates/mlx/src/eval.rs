@@ -1,10 +1,13 @@
 //! The engine's half of every node.
 
-use flambeau_ir::{Effect, Node, Role, Slot as GraphSlot, for_each_node};
+use std::sync::Arc;
+
+use flambeau_ir::{ChainId, Checked, Effect, Node, Role, Slot as GraphSlot, engine::Profile, for_each_node};
 
 use crate::{
-    cx::{Cx, Support},
+    cx::{Cx, Machine, Support},
     error::{OpError, Result},
+    profile,
     rows::{One, Rows},
 };
 
@@ -51,6 +54,30 @@ fn admit(node: &Node, cx: &Cx<'_>) -> Result<()> {
         _ => {}
     });
     fault.map_or(Ok(()), |what| Err(OpError::value(format!("cannot trace {what}"))))
+}
+
+/// The nodes of a chain.
+///
+/// # Errors
+/// If the graph has no such chain.
+pub(crate) fn nodes_of(graph: &Checked, chain: ChainId) -> Result<&[Node]> {
+    let nodes = graph.chains.get(chain.0 as usize).map(|chain| &chain[..]);
+    nodes.ok_or_else(|| OpError::value(format!("there is no chain {}", chain.0)))
+}
+
+/// Runs a chain's nodes one by one.
+///
+/// # Errors
+/// The first failure, with its place.
+pub(crate) fn run_chain(m: &mut Machine, chain: ChainId) -> Result<()> {
+    let graph = Arc::clone(&m.graph);
+    for (at, node) in nodes_of(&graph, chain)?.iter().enumerate() {
+        let start = m.profile.as_ref().map(Profile::now);
+        let result = eval(node, &mut Cx { m: &mut *m });
+        let result = result.and_then(|()| start.map_or(Ok(()), |start| profile::finish(m, std::slice::from_ref(node), start)));
+        result.map_err(|error| error.at(chain.0, at, node))?;
+    }
+    Ok(())
 }
 
 macro_rules! dispatch_eval {

@@ -28,6 +28,7 @@ mod fused;
 mod keys;
 mod kv;
 mod locate;
+mod main_chain;
 mod open;
 mod ops;
 mod owner;

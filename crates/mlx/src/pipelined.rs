@@ -151,9 +151,9 @@ impl State {
     fn submit(&mut self, step: &DecodeStep) -> Result<Token, EngineError> {
         let feedback = step.feedback.map(|input| self.feedback(input, &step.inputs)).transpose()?;
         let is_pipelined = feedback.is_some();
-        self.machine.fused.iter_mut().for_each(|plan| plan.is_pipelined = is_pipelined);
+        self.main.plan.iter_mut().for_each(|plan| plan.is_pipelined = is_pipelined);
         let built = self.build(&step.inputs, feedback.as_ref());
-        self.machine.fused.iter_mut().for_each(|plan| plan.is_pipelined = false);
+        self.main.plan.iter_mut().for_each(|plan| plan.is_pipelined = false);
         let submitted = built.and_then(|built| self.submit_built(&built, step));
         if submitted.is_err() {
             self.settle();

@@ -20,12 +20,11 @@ use crate::{
     error::{OpError, Result},
     eval,
     ffi::{Api, Array, Memory, Unary},
-    fused::{NoKernels, Plan},
     kv,
+    main_chain::MainChain,
     ops::shape::Window,
     owner::{Owner, Queue},
     pipelined::InFlight,
-    profile,
     shared::{OnDevice, Shared},
     together::{self, Together},
     trace::Traces,
@@ -115,7 +114,7 @@ impl Session for MlxSession {
 
     fn steps(&self) -> Option<Steps> {
         let state = Arc::clone(&self.state);
-        self.owner.queue.call(move || on(&state, |state| state.steps())).ok().flatten()
+        self.owner.queue.call(move || on(&state, |state| state.main.steps(&state.machine.graph))).ok().flatten()
     }
 
     fn take_profile(&mut self) -> Vec<(&'static str, u64, u64)> {
@@ -184,6 +183,7 @@ pub(crate) struct Built {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) machine: Machine,
+    pub(crate) main: MainChain,
     /// Buffer contents after the init chain; empty for zeros.
     initial: Vec<(Tid, Option<Slot>)>,
     traces: Traces,
@@ -198,53 +198,6 @@ pub(crate) struct State {
     shared: Option<Shared>,
     /// Keeps the constants shared.
     uploads: Vec<Arc<Upload>>,
-}
-
-/// Runs a chain's instructions in order.
-///
-/// # Errors
-/// The first failure, with its place.
-pub(crate) fn run_chain(m: &mut Machine, chain: ChainId) -> Result<()> {
-    let graph = Arc::clone(&m.graph);
-    let nodes = graph.chains.get(chain.0 as usize).ok_or_else(|| OpError::value(format!("there is no chain {}", chain.0)))?;
-    let is_main = chain.0 == graph.main;
-    let mut plan = if is_main { m.fused.take() } else { None };
-    let mut at = 0;
-    let mut run = || -> Result<()> {
-        while let Some(node) = nodes.get(at) {
-            let start = m.profile.as_ref().map(Profile::now);
-            let fused = match &mut plan {
-                Some(plan) => plan.run(m, at)?,
-                None => None,
-            };
-            let next = match fused {
-                Some(next) => {
-                    m.counts.region(at..next, false);
-                    next
-                }
-                None => {
-                    eval::eval(node, &mut crate::cx::Cx { m: &mut *m })?;
-                    if is_main {
-                        m.counts.single(at);
-                    }
-                    at + 1
-                }
-            };
-            if let Some(start) = start {
-                profile::finish(m, &nodes[at..next], start)?;
-            }
-            at = next;
-        }
-        Ok(())
-    };
-    let result = run();
-    if plan.is_some() {
-        m.fused = plan;
-    }
-    result.map_err(|error| match nodes.get(at) {
-        Some(node) => error.at(chain.0, at, node),
-        None => error,
-    })
 }
 
 /// Zeros in the declared type and shape of a slot.
@@ -269,8 +222,7 @@ impl State {
     ) -> Result<Box<State>> {
         let kv = kv.map(|config| kv::empty(api, config)).transpose()?;
         let mut machine = Machine::new(Arc::clone(&graph), api, device, support, kv);
-        let has_kernels = device != Device::Cpu && !cfg!(target_os = "macos");
-        machine.fused = has_kernels.then(|| Plan::of(&graph, support.fills_device));
+        let main = MainChain::of(&graph, device, &support);
         let mut kept = Vec::with_capacity(uploads.len());
         for ((slot, upload), tid) in uploads.into_iter().zip((0..).map(Tid)) {
             machine.set(tid, slot);
@@ -278,7 +230,7 @@ impl State {
         }
         let buffers = bind_buffers(&mut machine)?;
         if let Some(init) = graph.init {
-            run_chain(&mut machine, ChainId(init))?;
+            eval::run_chain(&mut machine, ChainId(init))?;
             let constants: Vec<Array> =
                 (0..graph.slots.constants).map(Tid).filter_map(|t| handle(&machine, t).transpose()).collect::<Result<_>>()?;
             api.eval(&constants)?;
@@ -289,6 +241,7 @@ impl State {
         let carried = graph.carried_buffers();
         Ok(Box::new(State {
             machine,
+            main,
             initial,
             carried,
             is_used_unseen: false,
@@ -343,13 +296,6 @@ impl State {
         result
     }
 
-    /// How the steps of all runs were computed.
-    fn steps(&self) -> Steps {
-        let m = &self.machine;
-        let nodes = m.graph.chains.get(m.graph.main as usize).map_or(&[][..], |chain| &chain[..]);
-        m.fused.as_ref().map_or_else(|| m.counts.steps(nodes, &NoKernels), |plan| m.counts.steps(nodes, plan))
-    }
-
     fn run(&mut self, inputs: &[Value], wanted: Wanted) -> Result<Vec<Value>, EngineError> {
         let result = self.build(inputs, None).and_then(|built| self.compute(built, wanted).map_err(EngineError::from));
         if result.is_err() {
@@ -366,18 +312,17 @@ impl State {
             return result.map_err(EngineError::from);
         }
         let held = self.bind(inputs, feedback)?;
-        let main = ChainId(self.machine.graph.main);
-        let results = run_chain(&mut self.machine, main).and_then(|()| self.results()).map_err(EngineError::from);
+        let results = self.main.run(&mut self.machine).and_then(|()| self.results()).map_err(EngineError::from);
         // Once slots are cleared, only MLX holds the intermediate arrays, so MLX may reuse their
         // storage.
-        clear(&mut self.machine);
+        self.machine.clear();
         Ok(Built { results: results?, _inputs: held })
     }
 
     /// The run by a compiled form of the main chain; `None` if there is none for these inputs.
     fn build_compiled(&mut self, inputs: &[Value], feedback: Option<&Feedback>) -> Option<Result<Built>> {
         let count = self.compiles.clone()?;
-        let traced = self.traces.run(&mut self.machine, inputs, feedback)?;
+        let traced = self.traces.run(&mut self.machine, &mut self.main, inputs, feedback)?;
         count.fetch_add(1, Ordering::Relaxed);
         Some(traced.map(|(outputs, held)| Built { results: outputs.into_iter().map(Pending::Array).collect(), _inputs: held }))
     }
@@ -504,16 +449,6 @@ pub(crate) fn last_entry(array: &Array) -> Result<Array> {
     let Some(axis) = shape.len().checked_sub(2).filter(|&axis| shape[axis] > 1) else { return Ok(array.share()?) };
     let last = Window::whole(&shape).narrow(axis, shape[axis] - 1, 1, 1).of(array)?;
     Ok(last.unary(Unary::Contiguous)?)
-}
-
-/// Empties every slot that does not last from run to run.
-pub(crate) fn clear(m: &mut Machine) {
-    let (first, slots) = (m.graph.slots.constants, m.graph.slots);
-    for tid in (first..first + slots.inputs + slots.outputs).chain(slots.non_temp() as u32..slots.total() as u32) {
-        m.empty(Tid(tid));
-    }
-    m.env.values.fill(None);
-    m.env.origins.fill(None);
 }
 
 /// A handle to a slot's array, if the slot is set.

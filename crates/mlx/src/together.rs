@@ -119,7 +119,7 @@ fn groups(members: &[Member]) -> Vec<Vec<Held<'_>>> {
 /// If a single step is few launches, it takes about as long as building a joint step takes the
 /// host.
 fn least(group: &[Held<'_>]) -> usize {
-    let plan = group.first().and_then(|held| held.state.as_ref()?.machine.fused.as_ref());
+    let plan = group.first().and_then(|held| held.state.as_ref()?.main.plan.as_ref());
     if plan.is_some_and(Plan::takes_layers) { 4 } else { 2 }
 }
 

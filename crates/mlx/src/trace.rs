@@ -18,8 +18,8 @@ use crate::{
     cx::{Cx, Machine},
     error::{OpError, Result},
     ffi::{Array, Closure, Failure, Unary},
+    main_chain::MainChain,
     open::{Guard, OpenIntegers, Origin},
-    session::run_chain,
     values::{Feedback, Slot, cast},
 };
 
@@ -95,7 +95,13 @@ impl Traces {
     ///
     /// # Errors
     /// If MLX fails; the buffers are then as before.
-    pub(crate) fn run(&mut self, m: &mut Machine, inputs: &[Value], feedback: Option<&Feedback>) -> Option<Result<Results>> {
+    pub(crate) fn run(
+        &mut self,
+        m: &mut Machine,
+        main: &mut MainChain,
+        inputs: &[Value],
+        feedback: Option<&Feedback>,
+    ) -> Option<Result<Results>> {
         let signature = inputs.iter().map(|input| match input {
             Value::Tensor(t) => Input::Tensor(t.dtype(), Shape::from_slice(t.shape())),
             Value::Int(v) => Input::Int(*v),
@@ -123,15 +129,15 @@ impl Traces {
         let compiled = known.compiled.iter().position(|c| holds(&c.guards, &open));
         let result = match compiled {
             Some(i) => {
-                m.counts.add(&known.compiled[i].counts);
+                main.counts.add(&known.compiled[i].counts);
                 known.compiled[i].closure.call(&arrays).map_err(OpError::from)
             }
-            None => match compile(m, inputs, &open, written, &arrays) {
+            None => match compile((m, main), inputs, &open, written, &arrays) {
                 Ok((compiled, results)) => {
                     if known.compiled.len() == MAX_TRACES {
                         known.compiled.remove(0);
                     }
-                    m.counts.add(&compiled.counts);
+                    main.counts.add(&compiled.counts);
                     known.compiled.push(compiled);
                     Ok(results)
                 }
@@ -178,38 +184,38 @@ fn bind(m: &mut Machine, mut results: Vec<Array>, written: &[Tid]) -> Result<Vec
 
 /// Traces the run and calls it for the first time.
 fn compile(
-    m: &mut Machine,
+    (m, main): (&mut Machine, &mut MainChain),
     inputs: &[Value],
     open: &[Option<i64>],
     written: &[Tid],
     arrays: &[Array],
 ) -> Result<(Compiled, Vec<Array>)> {
     let before = written.iter().map(|&tid| Cx { m: &mut *m }.get_slot(tid)).collect::<Result<Vec<_>>>()?;
-    let counts = m.counts.clone();
+    let counts = main.counts.clone();
     let lent = Lent { inputs: inputs.to_vec(), open: open.to_vec(), written: written.to_vec(), guards: Vec::new() };
     let api = m.api;
     let placeholder = Machine::new(Arc::clone(&m.graph), m.api, m.device, m.support, None);
-    let cell = Arc::new(Mutex::new(Some((std::mem::replace(m, placeholder), lent))));
+    let cell = Arc::new(Mutex::new(Some((std::mem::replace(m, placeholder), std::mem::take(main), lent))));
     let results = m.graph.outputs.len() + written.len();
     let inside = Arc::clone(&cell);
     let body = move |traced: Vec<Array>| {
         let mut cell = inside.lock().unwrap_or_else(|e| e.into_inner());
         // MLX keeps the trace; it would call again only for another signature.
-        let (machine, lent) = cell.as_mut().ok_or_else(|| Failure("a compiled run met another signature".into()))?;
-        lent.trace(machine, traced).map_err(|e| Failure(e.to_string()))
+        let (machine, main, lent) = cell.as_mut().ok_or_else(|| Failure("a compiled run met another signature".into()))?;
+        lent.trace(machine, main, traced).map_err(|e| Failure(e.to_string()))
     };
     let called = Closure::compile(api, results, body).and_then(|closure| closure.call(arrays).map(|results| (closure, results)));
     let guards = match cell.lock().unwrap_or_else(|e| e.into_inner()).take() {
-        Some((machine, lent)) => {
-            *m = machine;
+        Some((machine, lent_main, lent)) => {
+            (*m, *main) = (machine, lent_main);
             lent.guards
         }
         None => return Err(OpError::value("the trace was lost")),
     };
     m.open = None;
     // A failed trace is no run.
-    let counted = m.counts.since(&counts);
-    m.counts = counts;
+    let counted = main.counts.since(&counts);
+    main.counts = counts;
     for (&tid, slot) in written.iter().zip(before) {
         m.set(tid, slot);
     }
@@ -227,7 +233,7 @@ struct Lent {
 
 impl Lent {
     /// Runs the main chain on MLX's placeholders.
-    fn trace(&mut self, m: &mut Machine, traced: Vec<Array>) -> Result<Vec<Array>> {
+    fn trace(&mut self, m: &mut Machine, main: &mut MainChain, traced: Vec<Array>) -> Result<Vec<Array>> {
         let graph = Arc::clone(&m.graph);
         let mut traced = traced.into_iter();
         let mut next = || traced.next().ok_or_else(|| OpError::value("an argument is missing"));
@@ -256,7 +262,7 @@ impl Lent {
             m.set(tid, Slot::new(array, dtype, shape));
         }
         m.open = Some(trace);
-        run_chain(m, ChainId(graph.main))?;
+        main.run(m)?;
         self.guards = m.open.take().map(|t| t.guards).unwrap_or_default();
         let mut results = Vec::new();
         for slot in &graph.outputs {
@@ -271,7 +277,7 @@ impl Lent {
         for &tid in &self.written {
             results.push(Cx { m: &mut *m }.get_slot(tid)?.array);
         }
-        crate::session::clear(m);
+        m.clear();
         Ok(results)
     }
 }

@@ -9,9 +9,8 @@ use super::shape::Window;
 use crate::{
     cx::Cx,
     error::{OpError, Result},
-    eval::Eval,
+    eval::{Eval, run_chain},
     ffi::Array,
-    session::run_chain,
     values::Slot,
 };
 

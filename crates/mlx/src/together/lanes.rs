@@ -19,7 +19,7 @@ use crate::{
     fused::{Plan, Scratch},
     ops::shape::Window,
     rows::{How, One, Rows},
-    session::{Pending, State, clear},
+    session::{Pending, State},
     values::Feedback,
     values::{Env, Slot, cast},
 };
@@ -146,16 +146,16 @@ impl<'m, 's> Lanes<'m, 's> {
             self.feed(input, &rows)?;
         }
         let graph = Arc::clone(&self.graph);
-        let mut plan = self.machine(0).fused.take();
+        let mut plan = self.states[0].main.plan.take();
         let ran = self.run_nodes(&graph, plan.as_mut());
-        self.machine(0).fused = plan;
+        self.states[0].main.plan = plan;
         ran?;
         let results = graph.outputs.iter().map(|slot| self.result(*slot)).collect::<Result<_>>()?;
         self.contents.clear();
         let written = self.before.drain(..).map(|(session, tid, _)| (session, tid)).collect();
         // Only then does MLX hold the only handles to intermediate arrays, so it may reuse their
         // storage.
-        self.states.iter_mut().for_each(|state| clear(&mut state.machine));
+        self.states.iter_mut().for_each(|state| state.machine.clear());
         Ok(Built { results, written, _inputs: held })
     }
 
@@ -188,11 +188,11 @@ impl<'m, 's> Lanes<'m, 's> {
                     None => None,
                 };
                 if let Some(next) = fused {
-                    self.machine(0).counts.region(at..next, true);
+                    self.states[0].main.counts.region(at..next, true);
                     return Ok(next);
                 }
                 self.step(node)?;
-                self.machine(0).counts.single(at);
+                self.states[0].main.counts.single(at);
                 Ok(at + 1)
             };
             at = run().map_err(|error: OpError| error.at(graph.main, at, node))?;
@@ -205,7 +205,7 @@ impl<'m, 's> Lanes<'m, 's> {
         for (session, tid, slot) in self.before.drain(..).rev() {
             self.states[session].machine.set(tid, slot);
         }
-        self.states.iter_mut().for_each(|state| clear(&mut state.machine));
+        self.states.iter_mut().for_each(|state| state.machine.clear());
     }
 
     pub(super) fn machine(&mut self, session: usize) -> &mut Machine {
