@@ -1,10 +1,9 @@
 //! The engine: loads libmlx, binds constants and buffers, runs the init chain.
 
 use std::{
-    collections::HashMap,
     path::Path,
     sync::{
-        Arc, Mutex, Weak,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -16,19 +15,19 @@ use flambeau_ir::{
         shared_name,
     },
 };
-use flambeau_tensor::{DType, Shape, Tensor};
 
 use crate::{
     Device, Error,
     cx::Support,
     eval,
-    ffi::{Api, Array, Memory},
+    ffi::{Api, Memory},
     locate::is_supported,
     owner::Owner,
     probe,
-    session::{MlxSession, State},
-    together::{self, Together},
-    values::Slot,
+    session::{self, MlxSession},
+    state::State,
+    together::Together,
+    uploads::{Uploads, new_bytes, upload},
 };
 
 /// How the engine uses MLX.
@@ -76,19 +75,6 @@ pub struct MlxEngine {
     owner: Arc<Owner>,
     uploaded: Uploads,
     profile: Option<Clock>,
-}
-
-/// Constants on the device by their bytes' place in memory, as long as a session uses them.
-pub(crate) type Uploads = Arc<Mutex<HashMap<Key, Weak<Upload>>>>;
-
-/// Address, type and shape of a constant's bytes.
-pub(crate) type Key = (usize, DType, Shape);
-
-/// A constant on the device. It keeps the bytes, so that their address is not reused.
-#[derive(Debug)]
-pub(crate) struct Upload {
-    array: Mutex<Array>,
-    _tensor: Tensor,
 }
 
 impl MlxEngine {
@@ -236,15 +222,8 @@ impl Engine for MlxEngine {
     }
 
     fn run_last_of_each(&self, runs: &mut [Run<'_>]) -> Vec<Outcome> {
-        together::run_last_of_each(&self.owner, &self.together, runs)
+        session::run_last_of_each(&self.owner, &self.together, runs)
     }
-}
-
-/// Bytes of the constants that no session has brought to the device yet.
-fn new_bytes(known: &Uploads, tensors: &[Tensor]) -> u64 {
-    let known = known.lock().unwrap_or_else(|e| e.into_inner());
-    let is_new = |tensor: &&Tensor| known.get(&key_of(tensor)).is_none_or(|upload| upload.strong_count() == 0);
-    tensors.iter().filter(is_new).map(|tensor| tensor.bytes().len() as u64).sum()
 }
 
 /// Bytes of the buffers and of the cache that no other session of the same state has already.
@@ -274,29 +253,4 @@ fn require_room(api: Api, needed: u64) -> Result<(), EngineError> {
         "the program needs {needed} MiB for weights, buffers and caches, but arrays take {active} MiB of the {limit} MiB that MLX may \
          allocate"
     )))
-}
-
-fn key_of(tensor: &Tensor) -> Key {
-    (tensor.bytes().as_ptr() as usize, tensor.dtype(), Shape::from_slice(tensor.shape()))
-}
-
-/// The constants on the device, in order: reuses the uploads of other sessions and uploads the
-/// rest.
-fn upload(api: Api, known: &Uploads, tensors: Vec<Tensor>) -> Result<Vec<(Slot, Arc<Upload>)>, EngineError> {
-    let mut known = known.lock().unwrap_or_else(|e| e.into_inner());
-    known.retain(|_, upload| upload.strong_count() > 0);
-    let bring = |tensor: Tensor| {
-        let key = key_of(&tensor);
-        if let Some(upload) = known.get(&key).and_then(Weak::upgrade) {
-            let array = upload.array.lock().unwrap_or_else(|e| e.into_inner()).share()?;
-            let mut slot = Slot::new(array, tensor.dtype(), key.2);
-            slot.host = (tensor.bytes().len() <= crate::values::MAX_HOST_BYTES).then_some(tensor);
-            return Ok((slot, upload));
-        }
-        let slot = Slot::from_tensor(api, &tensor)?;
-        let upload = Arc::new(Upload { array: Mutex::new(slot.array.share()?), _tensor: tensor });
-        known.insert(key, Arc::downgrade(&upload));
-        Ok((slot, upload))
-    };
-    tensors.into_iter().map(bring).collect::<crate::error::Result<_>>().map_err(EngineError::from)
 }

@@ -40,8 +40,11 @@ mod rows;
 mod session;
 mod shared;
 mod shim;
+mod state;
 mod together;
+mod tokens;
 mod trace;
+mod uploads;
 mod values;
 
 use std::{ffi::c_int, fmt, str::FromStr};

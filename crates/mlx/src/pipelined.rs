@@ -1,13 +1,8 @@
 //! Pipelined decoding: each step is submitted before the token of the previous one is read.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex},
-};
-
 use flambeau_ir::{
     Tid,
-    engine::{DecodeStep, EngineError, PipelinedDecoding, Sampling, Value},
+    engine::{DecodeStep, EngineError, Sampling, Value},
 };
 use flambeau_tensor::DType;
 
@@ -15,105 +10,14 @@ use crate::{
     error::{OpError, Result},
     ffi::{Api, ArgReduce, Array, Binary, Order, Reduce, Unary},
     ops::shape::Window,
-    session::{Built, MlxSession, Pending, State, bytes_of, last_entry, on},
+    state::{Built, Pending, State, bytes_of, last_entry},
+    tokens::{NONE, Submitted, Token},
     values::Feedback,
     values::Slot,
 };
 
 /// Maximum size in bytes of carried state kept for taking steps back.
 const MAX_CARRIED_BYTES: u64 = 1 << 28;
-
-/// A step that is not yet received.
-#[derive(Debug)]
-pub(crate) struct Submitted {
-    pub(crate) token: Result<Token, EngineError>,
-    /// The carried state before the step.
-    pub(crate) before: Vec<(Tid, Slot)>,
-}
-
-/// A token on the device, i32.
-#[derive(Debug)]
-pub(crate) enum Token {
-    /// `[1]`.
-    Own(Array),
-    /// An element of the tokens drawn for several sessions together.
-    Row(Arc<Mutex<Tokens>>, usize),
-}
-
-/// Tokens drawn for several sessions together.
-#[derive(Debug)]
-pub(crate) struct Tokens {
-    /// `[sessions]`.
-    pub(crate) all: Array,
-    /// Present once one of them was read.
-    pub(crate) host: Option<Vec<i64>>,
-}
-
-impl Token {
-    /// `[1]`.
-    fn array(&self) -> Result<Array> {
-        match self {
-            Token::Own(array) => Ok(array.share()?),
-            Token::Row(tokens, row) => {
-                let tokens = tokens.lock().unwrap_or_else(|e| e.into_inner());
-                Window::whole(&tokens.all.spec()?.1).narrow(0, *row, 1, 1).of(&tokens.all)
-            }
-        }
-    }
-
-    /// Waits for the token.
-    fn read(&self) -> Result<i64> {
-        let first = |all: Vec<i64>| all.first().copied().unwrap_or(NONE as i64);
-        match self {
-            Token::Own(array) => crate::ops::integers(&array.to_tensor()?).map(first),
-            Token::Row(tokens, row) => {
-                let mut tokens = tokens.lock().unwrap_or_else(|e| e.into_inner());
-                if tokens.host.is_none() {
-                    tokens.host = Some(crate::ops::integers(&tokens.all.to_tensor()?)?);
-                }
-                Ok(tokens.host.as_ref().and_then(|all| all.get(*row)).copied().unwrap_or(NONE as i64))
-            }
-        }
-    }
-}
-
-/// Submitted steps.
-#[derive(Debug, Default)]
-pub(crate) struct InFlight {
-    /// Oldest first.
-    pub(crate) steps: VecDeque<Submitted>,
-    /// The token of the latest step, which the next one may take as an input.
-    pub(crate) last: Option<Token>,
-}
-
-/// Takes the place of a token where no logit exceeds −∞.
-const NONE: f64 = -1.0;
-
-impl PipelinedDecoding for MlxSession {
-    fn submit(&mut self, step: DecodeStep) {
-        self.post(|together, state| together.rounds().submit(state, step, &together.joined_runs));
-    }
-
-    fn receive(&mut self) -> Result<u32, EngineError> {
-        self.call(|together, state| {
-            let mut rounds = together.rounds();
-            rounds.build_next(state, &together.joined_runs);
-            let (token, is_last) = on(state, |state| (state.receive(), state.in_flight.steps.is_empty()))?;
-            if is_last {
-                rounds.rest(state);
-            }
-            Some(token)
-        })?
-    }
-
-    fn cancel(&mut self) {
-        self.post(|together, state| {
-            together.rounds().forget(state);
-            // A session without state reports this to its next waiting caller.
-            on(state, State::take_back).unwrap_or_default();
-        });
-    }
-}
 
 impl State {
     /// Whether steps can be taken back.
@@ -130,7 +34,7 @@ impl State {
         self.carried.iter().filter_map(slot).collect()
     }
 
-    fn take_back(&mut self) {
+    pub(crate) fn take_back(&mut self) {
         let in_flight = std::mem::take(&mut self.in_flight);
         for (tid, slot) in in_flight.steps.into_iter().next().into_iter().flat_map(|step| step.before) {
             self.machine.set(tid, slot);
@@ -188,7 +92,7 @@ impl State {
         Ok(Feedback { input, array: array? })
     }
 
-    fn receive(&mut self) -> Result<u32, EngineError> {
+    pub(crate) fn receive(&mut self) -> Result<u32, EngineError> {
         let none = || EngineError::Arguments("no step is in flight".into());
         let token = self.in_flight.steps.pop_front().ok_or_else(none)?.token?;
         let read = token.read();

@@ -16,7 +16,6 @@ mod results;
 mod rounds;
 
 use std::{
-    any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, MutexGuard,
@@ -26,20 +25,17 @@ use std::{
 
 use flambeau_ir::{
     Effect,
-    engine::{EngineError, Outcome, Run, Value, bind_inputs},
+    engine::{EngineError, Value, bind_inputs},
 };
 
 use crate::{
     fused::{MAX_ROWS, Plan},
     owner::Owner,
-    session::{MlxSession, State},
+    state::{State, StateHandle},
 };
 use lanes::Lanes;
 use results::Built;
 pub(crate) use rounds::Rounds;
-
-/// A session's state, on the way to the device's thread.
-pub(crate) type Shared = Arc<Mutex<Option<Box<State>>>>;
 
 /// The joint runs of an engine's sessions.
 #[derive(Debug, Default)]
@@ -58,31 +54,24 @@ impl Together {
 
 /// A session's state and inputs for a joint run.
 struct Member {
-    state: Shared,
+    state: StateHandle,
     inputs: Vec<Value>,
 }
 
-/// [`Session::run_last`](flambeau_ir::engine::Session::run_last) of each; outcomes are in the order
-/// of the runs.
-pub(crate) fn run_last_of_each(owner: &Arc<Owner>, together: &Arc<Together>, runs: &mut [Run<'_>]) -> Vec<Outcome> {
-    let mut outcomes: Vec<Option<Outcome>> = runs.iter().map(|_| None).collect();
-    if runs.len() > 1 {
-        let member = |(number, run): (usize, &Run<'_>)| {
-            let session: &dyn Any = &*run.session;
-            let state = session.downcast_ref::<MlxSession>()?.state_on(owner)?;
-            Some((number, Member { state, inputs: run.inputs.to_vec() }))
-        };
-        let (numbers, members): (Vec<usize>, Vec<Member>) = runs.iter().enumerate().filter_map(member).unzip();
-        let together = Arc::clone(together);
-        let run = move || {
-            together.rounds().flush_all(&together.joined_runs);
-            run_groups(&members, &together.joined_runs)
-        };
-        for (at, result) in owner.queue.call(run).unwrap_or_default() {
-            outcomes[numbers[at]] = Some(Ok(result));
-        }
-    }
-    runs.iter_mut().zip(outcomes).map(|(run, outcome)| outcome.unwrap_or_else(|| run.alone())).collect()
+/// [`Session::run_last`](flambeau_ir::engine::Session::run_last) of each session that can run with
+/// others. Returns results with the index of their member.
+pub(crate) fn run_last(
+    owner: &Owner,
+    together: &Arc<Together>,
+    members: Vec<(StateHandle, Vec<Value>)>,
+) -> Vec<(usize, Result<Vec<Value>, EngineError>)> {
+    let members: Vec<Member> = members.into_iter().map(|(state, inputs)| Member { state, inputs }).collect();
+    let together = Arc::clone(together);
+    let run = move || {
+        together.rounds().flush_all(&together.joined_runs);
+        run_groups(&members, &together.joined_runs)
+    };
+    owner.queue.call(run).unwrap_or_default()
 }
 
 /// A member with its locked state and its index.

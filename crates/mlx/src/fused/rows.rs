@@ -54,7 +54,7 @@ impl Scratch {
 
 /// Device addresses of the caches of several sequences. Passing each cache to each launch would
 /// take the host longer than the launch takes the device. MLX does not track these addresses, so
-/// code that releases a buffer first [waits](crate::session::State::wait_for_launches) for the
+/// code that releases a buffer first waits for the
 /// launches.
 #[derive(Debug, Default)]
 pub(super) struct Caches {

@@ -19,7 +19,7 @@ use crate::{
     fused::{Plan, Scratch},
     ops::shape::Window,
     rows::{How, One, Rows},
-    session::{Pending, State},
+    state::{Pending, State},
     values::Feedback,
     values::{Env, Slot, cast},
 };

@@ -6,7 +6,7 @@ use flambeau_tensor::{Shape, Tensor};
 use crate::{
     error::{OpError, Result},
     ffi::Array,
-    session::{Pending, State, last_entry},
+    state::{Pending, State, last_entry},
 };
 
 /// A result of every session.

@@ -15,27 +15,28 @@ use std::{
 
 use flambeau_ir::engine::{DecodeStep, EngineError, Sampling, Value};
 
-use super::{Held, Member, Shared, build, groups, lanes::Fed, settled, with_states};
+use super::{Held, Member, build, groups, lanes::Fed, settled, with_states};
 use crate::{
     error::Result,
     ffi::Array,
-    pipelined::{Submitted, Token, Tokens, sample_rows},
-    session::{State, on},
+    pipelined::sample_rows,
+    state::{State, StateHandle, on},
+    tokens::{Submitted, Token, Tokens},
 };
 
 /// The decoding sessions in the order of their start, each with its waiting steps.
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
-    decoding: Vec<(Shared, VecDeque<DecodeStep>)>,
+    decoding: Vec<(StateHandle, VecDeque<DecodeStep>)>,
 }
 
 impl Rounds {
-    fn position(&self, state: &Shared) -> Option<usize> {
+    fn position(&self, state: &StateHandle) -> Option<usize> {
         self.decoding.iter().position(|(other, _)| Arc::ptr_eq(other, state))
     }
 
     /// Queues a step of a session.
-    pub(crate) fn submit(&mut self, state: &Shared, step: DecodeStep, joined_runs: &AtomicU64) {
+    pub(crate) fn submit(&mut self, state: &StateHandle, step: DecodeStep, joined_runs: &AtomicU64) {
         let at = self.position(state).unwrap_or_else(|| {
             self.decoding.push((Arc::clone(state), VecDeque::new()));
             self.decoding.len() - 1
@@ -47,7 +48,7 @@ impl Rounds {
     }
 
     /// Builds steps until one of the session's is in flight, if it has any.
-    pub(crate) fn build_next(&mut self, state: &Shared, joined_runs: &AtomicU64) {
+    pub(crate) fn build_next(&mut self, state: &StateHandle, joined_runs: &AtomicU64) {
         let is_in_flight = || on(state, |state| !state.in_flight.steps.is_empty()) != Some(false);
         if !is_in_flight() && self.waits(state) {
             self.build(joined_runs);
@@ -55,7 +56,7 @@ impl Rounds {
     }
 
     /// Builds all steps of a session.
-    pub(crate) fn flush(&mut self, state: &Shared, joined_runs: &AtomicU64) {
+    pub(crate) fn flush(&mut self, state: &StateHandle, joined_runs: &AtomicU64) {
         while self.waits(state) {
             self.build(joined_runs);
         }
@@ -68,19 +69,19 @@ impl Rounds {
         }
     }
 
-    fn waits(&self, state: &Shared) -> bool {
+    fn waits(&self, state: &StateHandle) -> bool {
         self.position(state).is_some_and(|at| !self.decoding[at].1.is_empty())
     }
 
     /// A session has received all that it submitted; others wait for it no longer.
-    pub(crate) fn rest(&mut self, state: &Shared) {
+    pub(crate) fn rest(&mut self, state: &StateHandle) {
         if !self.waits(state) {
             self.forget(state);
         }
     }
 
     /// Drops a session's steps.
-    pub(crate) fn forget(&mut self, state: &Shared) {
+    pub(crate) fn forget(&mut self, state: &StateHandle) {
         self.decoding.retain(|(other, _)| !Arc::ptr_eq(other, state));
     }
 
