@@ -4,16 +4,21 @@
 //! crate's C interface (`shim/`) against its headers, once per version, and caches the result.
 //! [`MlxEngine`] loads it.
 //!
+//! Modules depend only on modules above them in this list:
 //! - `ffi`: the loaded shim behind safe types; the only unsafe code.
 //! - `owner`: one thread per device owns its arrays and works through a queue. Any number of
 //!   sessions and threads take turns without locks.
-//! - `cx`, `eval`, `ops`: the nodes, by family. A node without an `Eval` does not build. Nodes
-//!   extend MLX's lazy graph; a run computes its outputs and buffers together at the end.
-//! - `trace`: a run as a compiled function, for repeated signatures.
-//! - `together`: several sessions of one graph in one run. It joins their rows (`rows`) where a
-//!   node treats rows independently.
-//! - `session`: a graph with its buffers. A buffer has one handle, so that MLX updates its storage
-//!   in place.
+//! - `values`, `open`, `keys`, `kv`: contents of slots, open integers, random keys, the cache.
+//! - `cx`: the context of a node: graph, device, and slots.
+//! - `eval`, `ops`: the nodes, by family. A node without an `Eval` does not build. Nodes extend
+//!   MLX's lazy graph; a run computes its outputs and buffers together at the end.
+//! - `fused`, `main_chain`, `trace`: kernels for runs of nodes, runs of the main chain, and a run as
+//!   a compiled function, for repeated signatures.
+//! - `state`: a graph with its buffers. A buffer has one handle, so that MLX updates its storage in
+//!   place.
+//! - `pipelined`, `together`: steps before their tokens are read, and several sessions of one graph
+//!   in one run. It joins their rows (`rows`) where a node treats rows independently.
+//! - `session`, `engine`: the traits of engines.
 
 #![deny(unsafe_code)]
 

@@ -65,7 +65,7 @@ pub(crate) fn measure(api: Api) -> Result<Residency> {
     let launch = Launch { outputs: &outputs, grid: [BLOCKS * 1024, 1, 1], threads: [1024, 1, 1], templates: &[], init: Some(0.0) };
     let array = kernel.launch(&[], &launch)?.into_iter().next();
     let seen = array.map(|array| array.cast(DType::I32)?.to_tensor()).transpose()?;
-    let seen = seen.map(|seen| crate::ops::integers(&seen)).transpose()?.unwrap_or_default();
+    let seen = seen.map(|seen| crate::values::integers(&seen)).transpose()?.unwrap_or_default();
     let capability = seen.get(MOST).map_or(0, |&v| u32::try_from(v).unwrap_or(0));
     let blocks = seen.iter().take(MOST).filter(|&&v| v != 0).count();
     Ok(Residency { blocks, shared_memory: shared_memory(capability) })

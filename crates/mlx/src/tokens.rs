@@ -51,11 +51,11 @@ impl Token {
     pub(crate) fn read(&self) -> Result<i64> {
         let first = |all: Vec<i64>| all.first().copied().unwrap_or(NONE as i64);
         match self {
-            Token::Own(array) => crate::ops::integers(&array.to_tensor()?).map(first),
+            Token::Own(array) => crate::values::integers(&array.to_tensor()?).map(first),
             Token::Row(tokens, row) => {
                 let mut tokens = tokens.lock().unwrap_or_else(|e| e.into_inner());
                 if tokens.host.is_none() {
-                    tokens.host = Some(crate::ops::integers(&tokens.all.to_tensor()?)?);
+                    tokens.host = Some(crate::values::integers(&tokens.all.to_tensor()?)?);
                 }
                 Ok(tokens.host.as_ref().and_then(|all| all.get(*row)).copied().unwrap_or(NONE as i64))
             }

@@ -70,7 +70,7 @@ fn open_integers(inputs: &[Value], feedback: Option<&Feedback>) -> Vec<Option<i6
     let open = |(i, input): (usize, &Value)| match input {
         _ if feedback.is_some_and(|feedback| feedback.input == i) => None,
         Value::Tensor(t) if t.numel() == 1 && matches!(t.dtype(), DType::I32 | DType::I64) => {
-            crate::ops::integers(t).ok().and_then(|all| all.first().copied())
+            crate::values::integers(t).ok().and_then(|all| all.first().copied())
         }
         _ => None,
     };

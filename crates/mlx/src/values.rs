@@ -1,10 +1,10 @@
 //! Contents of the slots.
 
 use flambeau_ir::{Tid, Vid, infer::run::Contents};
-use flambeau_tensor::{DType, Shape, Tensor};
+use flambeau_tensor::{DType, Element, Shape, Tensor, with_dtype};
 
 use crate::{
-    error::Result,
+    error::{OpError, Result},
     ffi::{Api, Array},
     open::{Origin, Origins, Padded},
 };
@@ -91,4 +91,19 @@ impl Contents for Env {
 /// The slot's array in an element type.
 pub(crate) fn cast(slot: &Slot, dtype: DType) -> Result<Array> {
     Ok(if slot.dtype == dtype { slot.array.share()? } else { slot.array.cast(dtype)? })
+}
+
+/// The elements of an integer or bool tensor.
+pub(crate) fn integers(tensor: &Tensor) -> Result<Vec<i64>> {
+    let tensor = tensor.aligned();
+    if tensor.dtype() == DType::Bool {
+        let all = tensor.as_slice::<flambeau_tensor::Bool>().map_err(|e| OpError::value(e.to_string()))?;
+        return Ok(all.iter().map(|v| v.get().into()).collect());
+    }
+    with_dtype!(tensor.dtype(), T in [U8, I8, I16, I32, I64, U32] => widened::<T>(&tensor), else => Err(OpError::DType(tensor.dtype())))
+}
+
+fn widened<T: Element + Into<i64>>(tensor: &Tensor) -> Result<Vec<i64>> {
+    let all = tensor.as_slice::<T>().map_err(|e| OpError::value(e.to_string()))?;
+    Ok(all.iter().map(|&v| v.into()).collect())
 }

@@ -25,8 +25,7 @@ use crate::{
     error::{OpError, Result},
     ffi::Array,
     open::Origin,
-    ops::index::integers,
-    values::Slot,
+    values::{Slot, integers},
 };
 
 /// Maximum number of position ranges distributed over blocks.

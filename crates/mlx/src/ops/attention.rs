@@ -3,7 +3,6 @@
 use flambeau_ir as ir;
 use flambeau_tensor::DType;
 
-use super::index::integers;
 use crate::{
     cx::Cx,
     error::{OpError, Result},
@@ -11,7 +10,7 @@ use crate::{
     ffi::{Array, Binary, Reduce, Unary},
     kv,
     ops::linalg::product_type,
-    values::{Slot, cast},
+    values::{Slot, cast, integers},
 };
 
 /// The keys visible to a query.

@@ -5,7 +5,7 @@ use flambeau_ir::{
     self as ir,
     infer::{axis_of, run::Contents},
 };
-use flambeau_tensor::{DType, Element, Tensor, with_dtype};
+use flambeau_tensor::{DType, Tensor};
 
 use super::shape::Window;
 use crate::{
@@ -14,28 +14,13 @@ use crate::{
     eval::Eval,
     ffi::{Array, Axes, Binary},
     rows::{One, Rows},
-    values::Slot,
+    values::{Slot, integers},
 };
 
 /// An index into `n` elements; negative ones count from the end.
 pub(super) fn wrap(index: i64, n: usize) -> Result<usize> {
     let at = if index < 0 { index + n as i64 } else { index };
     usize::try_from(at).ok().filter(|&i| i < n).ok_or(OpError::Index { index, size: n })
-}
-
-/// The elements of an integer or bool tensor.
-pub(crate) fn integers(tensor: &Tensor) -> Result<Vec<i64>> {
-    let tensor = tensor.aligned();
-    if tensor.dtype() == DType::Bool {
-        let all = tensor.as_slice::<flambeau_tensor::Bool>().map_err(|e| OpError::value(e.to_string()))?;
-        return Ok(all.iter().map(|v| v.get().into()).collect());
-    }
-    with_dtype!(tensor.dtype(), T in [U8, I8, I16, I32, I64, U32] => widened::<T>(&tensor), else => Err(OpError::DType(tensor.dtype())))
-}
-
-fn widened<T: Element + Into<i64>>(tensor: &Tensor) -> Result<Vec<i64>> {
-    let all = tensor.as_slice::<T>().map_err(|e| OpError::value(e.to_string()))?;
-    Ok(all.iter().map(|&v| v.into()).collect())
 }
 
 /// Integers of another integer type that holds them all.

@@ -10,7 +10,7 @@ use crate::{
     eval::Eval,
     ffi::{Array, Binary, Unary},
     rows::{One, Rows},
-    values::Slot,
+    values::{Slot, integers},
 };
 
 /// The type to compute products in, given the result's type. On a CPU, MLX sums half precision in
@@ -63,7 +63,7 @@ pub(super) fn batch_of(x: &Slot) -> Shape {
 pub(super) fn is_sorted(cx: &Cx<'_>, stated: bool, flag: Option<ir::Int>, indices: Option<ir::In>) -> Result<bool> {
     let stated = flag.map_or(Ok(stated), |f| Ok::<_, crate::error::OpError>(cx.int(f)? != 0))?;
     let known = indices.map(|i| cx.peek(i.0)).transpose()?.and_then(|slot| slot.host.as_ref());
-    Ok(stated && known.is_some_and(|host| super::index::integers(host).is_ok_and(|all| all.is_sorted())))
+    Ok(stated && known.is_some_and(|host| integers(host).is_ok_and(|all| all.is_sorted())))
 }
 
 /// Rows of products in which a list names each row's matrix. Without a list of rows, rows are taken

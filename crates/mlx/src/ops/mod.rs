@@ -6,7 +6,7 @@ mod conv;
 mod create;
 mod elementwise;
 mod grouped;
-pub(crate) mod index;
+mod index;
 mod linalg;
 mod metal;
 pub(crate) mod norm;
@@ -17,5 +17,3 @@ mod scalar;
 pub(crate) mod shape;
 mod sort;
 mod update;
-
-pub(crate) use index::integers;

@@ -2,12 +2,12 @@
 
 use flambeau_ir::{self as ir, infer::axis_of};
 
-use super::index::integers;
 use crate::{
     cx::Cx,
     error::{OpError, Result},
     eval::Eval,
     open::Origin,
+    values::integers,
 };
 
 macro_rules! inferred_nodes {

@@ -5,13 +5,14 @@ use flambeau_ir::{self as ir, infer::axis_of};
 use flambeau_tensor::DType;
 
 use super::{
-    index::{integers, safe_indices, wrap},
+    index::{safe_indices, wrap},
     shape::{Open, Window, start_array},
 };
 use crate::{
     cx::Cx,
     error::{OpError, Result},
     eval::Eval,
+    values::integers,
 };
 
 impl Eval for ir::SliceUpdate {
