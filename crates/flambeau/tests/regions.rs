@@ -137,8 +137,8 @@ fn later_attention(graph: &Graph) -> Range<usize> {
 
 #[test]
 fn a_cache_that_something_else_reads_is_no_attention_of_its_own() {
-    // If one reader of a shared cache is no region, the owner of the cache produces the slices as its
-    // nodes would.
+    // If one reader of a shared cache is no region, the owner of the cache produces the slices as
+    // its nodes would.
     let mut graph = graph("gemma4, shared caches");
     assert_eq!(attentions(&plan(&graph)), [2, 2]);
     let (range, main) = (later_attention(&graph), graph.main as usize);

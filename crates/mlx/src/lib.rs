@@ -12,10 +12,10 @@
 //! - `cx`: the context of a node: graph, device, and slots.
 //! - `eval`, `ops`: the nodes, by family. A node without an `Eval` does not build. Nodes extend
 //!   MLX's lazy graph; a run computes its outputs and buffers together at the end.
-//! - `fused`, `main_chain`, `trace`: kernels for runs of nodes, runs of the main chain, and a run as
-//!   a compiled function, for repeated signatures.
-//! - `state`: a graph with its buffers. A buffer has one handle, so that MLX updates its storage in
-//!   place.
+//! - `fused`, `main_chain`, `trace`: kernels for runs of nodes, runs of the main chain, and a run
+//!   as a compiled function, for repeated signatures.
+//! - `state`: a graph with its buffers. A buffer has one handle, so that MLX updates its storage
+//!   in place.
 //! - `pipelined`, `together`: steps before their tokens are read, and several sessions of one graph
 //!   in one run. It joins their rows (`rows`) where a node treats rows independently.
 //! - `session`, `engine`: the traits of engines.

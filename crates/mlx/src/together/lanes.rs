@@ -176,8 +176,8 @@ impl<'m, 's> Lanes<'m, 's> {
         Ok(())
     }
 
-    /// Runs the main chain, with fused kernels for the steps of a plan. The first session counts the
-    /// steps.
+    /// Runs the main chain, with fused kernels for the steps of a plan. The first session counts
+    /// the steps.
     fn run_nodes(&mut self, graph: &Checked, mut plan: Option<&mut Plan>) -> Result<()> {
         let nodes = graph.chains.get(graph.main as usize).map_or(&[][..], |chain| &chain[..]);
         let mut at = 0;
