@@ -99,6 +99,8 @@ fn names(r: &Reader<'_, '_>, n: &GatherQmm, x: Content, numbers: Option<Content>
 /// The gated layers of one expert or of all chosen experts: their matrices and their result.
 fn expert(r: &mut Reader<'_, '_>, x: Content, numbers: Option<Content>) -> Option<(Expert, Content)> {
     let (gate, group, low) = product(r, x, numbers)?;
+    let is_joined = matches!(r.scope.nodes.get(r.at), Some(Node::Slice(_)));
+    r.scope.require(!is_joined, "gates and ups of all experts are one matrix")?;
     let (up, group_of_up, high) = product(r, x, numbers)?;
     let low = applied!(r, Silu, low);
     let mul = node!(r, Multiply);

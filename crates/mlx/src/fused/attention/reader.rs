@@ -160,6 +160,7 @@ impl Reader<'_, '_> {
             Node::SymSize(_) | Node::AddInt(_) | Node::SubtractInt(_) | Node::ItemInt(_) => self.keep(node)?,
             Node::Take(_) | Node::ExpandDims(_) => self.keep(node)?,
             Node::ARange(_) | Node::Subtract(_) | Node::GreaterEqual(_) | Node::Less(_) | Node::LogicalAnd(_) => self.keep(node)?,
+            Node::Remainder(_) | Node::IndexCopy(_) => self.scope.require(false, "its cache is a ring")?,
             _ => return None,
         }
         Some(None)
