@@ -5,19 +5,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use flambeau_tidy::{Token, rust_sources};
 
-/// Number of files in the largest cycle of each crate that has one. A bound may only shrink.
-const BOUNDS: [(&str, usize); 11] = [
-    ("audio", 3),
-    ("capi", 2),
-    ("cli", 2),
-    ("cpu", 7),
-    ("ir", 3),
-    ("kernels", 2),
-    ("lower", 2),
-    ("python", 3),
-    ("serve", 5),
-    ("text", 2),
-    ("zoo", 13),
+/// Sizes of the largest cycle of each crate that has one: files, and top-level modules with all
+/// files below them. A bound may only shrink.
+const BOUNDS: [(&str, [usize; 2]); 12] = [
+    ("audio", [3, 3]),
+    ("capi", [2, 2]),
+    ("cli", [2, 6]),
+    ("compile", [0, 3]),
+    ("cpu", [7, 10]),
+    ("ir", [3, 4]),
+    ("kernels", [2, 3]),
+    ("lower", [2, 3]),
+    ("python", [3, 3]),
+    ("serve", [5, 5]),
+    ("text", [2, 2]),
+    ("zoo", [13, 16]),
 ];
 
 /// A module's path in its crate.
@@ -92,6 +94,17 @@ fn imports(name: &str) -> BTreeMap<Module, BTreeSet<Module>> {
     imports
 }
 
+/// The imports between top-level modules.
+fn between_rooms(imports: &BTreeMap<Module, BTreeSet<Module>>) -> BTreeMap<Module, BTreeSet<Module>> {
+    let mut rooms: BTreeMap<Module, BTreeSet<Module>> = BTreeMap::new();
+    for (from, all) in imports.iter().filter(|(from, _)| !from.is_empty()) {
+        let own = from[..1].to_vec();
+        let others = all.iter().map(|to| to[..1].to_vec()).filter(|to| *to != own);
+        rooms.entry(own.clone()).or_default().extend(others.collect::<Vec<_>>());
+    }
+    rooms
+}
+
 /// Modules that a module imports, directly or through others.
 fn reached<'a>(imports: &'a BTreeMap<Module, BTreeSet<Module>>, from: &Module) -> BTreeSet<&'a Module> {
     let (mut reached, mut open) = (BTreeSet::new(), vec![from]);
@@ -120,10 +133,17 @@ fn import_cycles_only_shrink() {
     let names: BTreeSet<&str> = rust_sources().iter().filter_map(|file| module(&file.path)).map(|(name, _)| name).collect();
     assert!(BOUNDS.iter().all(|(name, _)| names.contains(name)), "a bound names no crate");
     for name in names {
-        let bound = BOUNDS.iter().find(|(crate_name, _)| *crate_name == name).map_or(0, |(_, bound)| *bound);
-        let cycle = largest_cycle(&imports(name));
-        assert!(cycle.len() <= bound, "{name}: {} files in a cycle, at most {bound} are allowed: {cycle:?}", cycle.len());
-        assert!(cycle.len() == bound, "{name}: the largest cycle has only {} files; lower its bound from {bound}", cycle.len());
+        let bounds = BOUNDS.iter().find(|(crate_name, _)| *crate_name == name).map_or([0; 2], |(_, bounds)| *bounds);
+        let files = imports(name);
+        for ((what, imports), bound) in [("files", &files), ("top-level modules", &between_rooms(&files))].into_iter().zip(bounds) {
+            let cycle = largest_cycle(imports);
+            assert!(cycle.len() <= bound, "{name}: {} {what} in a cycle, at most {bound} are allowed: {cycle:?}", cycle.len());
+            assert!(
+                cycle.len() == bound,
+                "{name}: the largest cycle has only {} {what}; lower its bound from {bound}",
+                cycle.len()
+            );
+        }
     }
 }
 
@@ -136,4 +156,8 @@ fn cycles_are_found_through_other_files() {
         imports.entry(module(from)).or_default().insert(module(to));
     }
     assert_eq!(largest_cycle(&imports), ["a", "b", "c"]);
+    let of = |path: &str| path.split("::").map(str::to_owned).collect::<Module>();
+    let imports = BTreeMap::from([(of("a::x"), BTreeSet::from([of("b")])), (of("b"), BTreeSet::from([of("a::y")]))]);
+    assert!(largest_cycle(&imports).is_empty());
+    assert_eq!(largest_cycle(&between_rooms(&imports)), ["a", "b"]);
 }
