@@ -139,18 +139,25 @@ impl Archive {
     }
 }
 
-/// Creates the view that `meta` describes, checked against the storage.
+/// Creates the view that `meta` describes, checked against the storage. An empty storage with
+/// elements is absent: `torch.export.save` writes fake tensors so.
 fn view(name: &str, meta: &TensorMeta, storage: Storage) -> Result<View> {
     if meta.layout != crate::Layout::Strided {
         return Err(Error::Layout { name: name.into(), layout: meta.layout });
     }
-    let view = View {
+    let mut view = View {
         dtype: meta.dtype,
         shape: known(name, "size", &meta.sizes)?,
         strides: known(name, "stride", &meta.strides)?,
         offset: known(name, "offset", std::slice::from_ref(&meta.storage_offset))?.first().copied().unwrap_or(0),
         storage,
     };
+    if view.storage.is_empty()
+        && !view.shape.contains(&0)
+        && let Some(end) = view.end()
+    {
+        view.storage = Storage::absent(view.storage.id().into(), end);
+    }
     view.check_extent()?;
     Ok(view)
 }

@@ -165,6 +165,9 @@ pub enum TensorFault {
     /// A size, a stride or an offset that is negative or not a number.
     #[error("expected a {what}, found {found}")]
     NotNumber { what: &'static str, found: Expr },
+    /// The archive was saved with fake tensors.
+    #[error("the archive has only its shape, as PyTorch writes of fake tensors")]
+    Absent,
     #[error("{sizes} sizes but {strides} strides")]
     Rank { sizes: usize, strides: usize },
     #[error("shape {0:?} is too large")]

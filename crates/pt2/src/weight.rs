@@ -28,6 +28,7 @@ enum Backing {
     Bytes(Bytes),
     Deflated(Arc<Deflated>),
     Computed(Arc<Produce>),
+    Absent,
 }
 
 /// Reason why a storage could not be computed.
@@ -41,6 +42,7 @@ impl fmt::Debug for Backing {
             Backing::Bytes(_) => "Bytes",
             Backing::Deflated(_) => "Deflated",
             Backing::Computed(_) => "Computed",
+            Backing::Absent => "Absent",
         })
     }
 }
@@ -68,6 +70,16 @@ impl Storage {
         produce: impl Fn() -> Result<Bytes, ComputeError> + Send + Sync + 'static,
     ) -> Storage {
         Storage { id: id.into(), len, backing: Backing::Computed(Arc::new(produce)) }
+    }
+
+    /// Creates a storage of `len` bytes that the archive lacks. Reading it is an error.
+    pub(crate) fn absent(id: Arc<str>, len: usize) -> Storage {
+        Storage { id, len, backing: Backing::Absent }
+    }
+
+    /// Whether the archive states only the size, as PyTorch writes of fake tensors.
+    pub fn is_absent(&self) -> bool {
+        matches!(self.backing, Backing::Absent)
     }
 
     /// Creates the storage of member `name` of `container`.
@@ -111,7 +123,7 @@ impl Storage {
     ///
     /// # Errors
     /// [`Error::Member`] if a compressed member is damaged, [`Error::Computed`] or
-    /// [`Error::Tensor`] if computing fails.
+    /// [`Error::Tensor`] if computing fails or the archive lacks the bytes.
     pub fn bytes(&self) -> Result<Bytes> {
         match &self.backing {
             Backing::Bytes(bytes) => Ok(bytes.clone()),
@@ -127,6 +139,7 @@ impl Storage {
                 Ok(bytes) => Err(Error::tensor(&self.id, TensorFault::Computed { expected: self.len, found: bytes.len() })),
                 Err(reason) => Err(Error::Computed { name: self.id.to_string(), reason }),
             },
+            Backing::Absent => Err(Error::tensor(&self.id, TensorFault::Absent)),
         }
     }
 }
@@ -234,9 +247,7 @@ impl View {
         if len == 0 {
             return Ok(0);
         }
-        let reach = |last: usize, (&n, &stride): (&usize, &usize)| last.checked_add((n - 1).checked_mul(stride)?);
-        let last = self.shape.iter().zip(&self.strides).try_fold(self.offset, reach);
-        let end = last.and_then(|last| last.checked_add(1)?.checked_mul(size)).ok_or_else(too_large)?;
+        let end = self.end().ok_or_else(too_large)?;
         if end > self.storage.len {
             return Err(self.outside(end));
         }
@@ -245,6 +256,13 @@ impl View {
             return Err(Error::limit(Limited::RepeatingBytes(self.storage.id.to_string()), len, limit));
         }
         Ok(len)
+    }
+
+    /// The storage's bytes up to the last element, for a view that has elements.
+    pub(crate) fn end(&self) -> Option<usize> {
+        let reach = |last: usize, (&n, &stride): (&usize, &usize)| last.checked_add((n - 1).checked_mul(stride)?);
+        let last = self.shape.iter().zip(&self.strides).try_fold(self.offset, reach);
+        last.and_then(|last| last.checked_add(1)?.checked_mul(self.dtype.size()))
     }
 
     /// Copies elements of `N` bytes in row-major order. The extent is already checked.
