@@ -158,7 +158,7 @@ fn run(mut part: SsaGraph, weights: &Weights<'_>, engine: &dyn Engine) -> Result
         .iter()
         .filter_map(|s| if let Slot::Tensor(t) = s { Some((*t, part.spec(*t).clone())) } else { None })
         .collect();
-    let slotted = slots::assign(part, "fold", &[]);
+    let slotted = slots::assign(part, "fold", &[], false);
     let graph = Arc::new(check(slotted.graph).map_err(|e| Error::Fold(e.into()))?);
     let source = Evaluated { constants: slotted.constants.into_iter().collect(), weights };
     let mut session = engine.load(graph, &source, &LoadOptions::default()).map_err(|e| Error::Fold(e.into()))?;

@@ -68,6 +68,11 @@ pub struct Options {
     /// Operators that run on portable kernels even if nodes can express them, such as
     /// `aten.sin.default`.
     pub undelegated: Vec<String>,
+    /// Keeps inputs that no node reads in the delegate of a fully delegated method.
+    pub keep_inputs: bool,
+    /// Start of the keys of all constants, without `/`. Tells apart programs that become parts of
+    /// one file.
+    pub key_prefix: String,
     /// Threads that pack a weight; `None` means one per core.
     pub threads: Option<usize>,
 }
@@ -82,6 +87,16 @@ pub struct Output<'a> {
     attachments: Vec<(String, flambeau_tensor::Bytes)>,
     /// The outcome of every call.
     pub report: Report,
+}
+
+/// A delegate for a file that another program writes.
+#[derive(Debug)]
+pub struct Delegate<'a> {
+    pub payload: Vec<u8>,
+    /// Number of nodes, including the init chain.
+    pub nodes: usize,
+    /// Named data that the delegate reads when it is loaded.
+    pub constants: Vec<(&'a str, flambeau_wire::Blob<'a>)>,
 }
 
 /// Compiles methods, each given by name. A buffer that one method writes is state in all methods
@@ -175,6 +190,14 @@ impl Output<'_> {
             writer.named(key, flambeau_wire::Blob::from_bytes(data.clone()))?;
         }
         Ok(writer)
+    }
+
+    /// A method as one delegate. Its arguments are the method's inputs, then the method's outputs.
+    /// `None` if there is no such method, or if it needs anything besides a delegate: kernel calls,
+    /// outputs that are constants, or inputs that no node reads without [`Options::keep_inputs`].
+    pub fn delegate(&self, method: &str) -> Option<Delegate<'_>> {
+        let (compiled, weights) = self.methods.iter().find(|(compiled, _)| compiled.name() == method)?;
+        compiled.delegate(weights)
     }
 
     /// The checked graph of each delegate, in the order in which they are written.

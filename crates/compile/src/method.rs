@@ -11,11 +11,11 @@ use flambeau_pt2::Exported;
 use flambeau_tensor::Shape;
 use flambeau_wire::{
     Blob, ProgramWriter, mlx,
-    pte::{EValue, ExecutionPlan},
+    pte::{Chain, EValue, ExecutionPlan, Instruction},
 };
 
 use crate::{
-    Error, Options,
+    Delegate, Error, Options,
     evaluate::{evaluate, identity},
     fallback::FallbackCall,
     fold::fold,
@@ -71,11 +71,11 @@ pub(crate) fn compile<'a>(
     let (mut ssa, trace) = trace.into_graph()?;
     run_passes(&mut ssa, &trace, options, Some(engine))?;
     attribute(&mut report, &ssa, exported);
-    let prefix = format!("{number:04x}");
+    let prefix = format!("{}{number:04x}", options.key_prefix);
     // A delegate cannot return elements of types that graphs lack.
     let returns_foreign = ssa.results.iter().any(|slot| matches!(slot, Slot::Tensor(t) if !ssa.spec(*t).dtype.is_node_dtype()));
     let compiled = match trace.fallback.calls[..] {
-        [] if !returns_foreign => whole(name, exported, ssa, &trace, &prefix)?,
+        [] if !returns_foreign => whole(name, exported, ssa, &trace, (&prefix, options.keep_inputs))?,
         _ => parts(name, exported, &ssa, &trace, &prefix)?,
     };
     report.nodes = compiled.graphs.iter().map(|g| g.node_count()).sum();
@@ -109,10 +109,16 @@ fn run_passes(ssa: &mut SsaGraph, trace: &Trace<'_>, options: &Options, engine: 
 }
 
 /// A method of one delegate.
-fn whole(name: &str, exported: &Exported, ssa: SsaGraph, trace: &Trace<'_>, prefix: &str) -> Result<Compiled, Error> {
+fn whole(
+    name: &str,
+    exported: &Exported,
+    ssa: SsaGraph,
+    trace: &Trace<'_>,
+    (prefix, keep_inputs): (&str, bool),
+) -> Result<Compiled, Error> {
     let buffers: Vec<&Buffer<'_>> = trace.state.buffers.iter().collect();
     let results = ssa.results.clone();
-    let slotted = slotted(ssa.clone(), prefix, &buffers)?;
+    let slotted = slotted(ssa.clone(), prefix, &buffers, keep_inputs)?;
     let mut outer = Outer::new(&ssa, &trace.interface.inputs);
     outer.step(&Step::Delegate(&slotted, &results));
     let Finished { plan, constants: outer_constants, bound } = outer.finish(name, exported, &trace.interface.outputs, true)?;
@@ -149,7 +155,7 @@ fn parts(name: &str, exported: &Exported, ssa: &SsaGraph, trace: &Trace<'_>, pre
             let buffers: Vec<&Buffer<'_>> = part.buffers.iter().map(|&b| &trace.state.buffers[b]).collect();
             let prefix = if level == 0 { prefix.to_owned() } else { format!("{prefix}.{level}") };
             let results = part.ssa.results.clone();
-            let slotted = slotted(part.ssa, &prefix, &buffers)?;
+            let slotted = slotted(part.ssa, &prefix, &buffers, false)?;
             outer.step(&Step::Delegate(&slotted, &results));
             compiled.constants.extend(slotted.constants);
             compiled.graphs.push(Arc::new(check(slotted.graph).map_err(Error::Check)?));
@@ -161,9 +167,9 @@ fn parts(name: &str, exported: &Exported, ssa: &SsaGraph, trace: &Trace<'_>, pre
     Ok(compiled)
 }
 
-fn slotted(ssa: SsaGraph, prefix: &str, buffers: &[&Buffer<'_>]) -> Result<Slotted, Error> {
+fn slotted(ssa: SsaGraph, prefix: &str, buffers: &[&Buffer<'_>], keep_inputs: bool) -> Result<Slotted, Error> {
     let names: Vec<String> = buffers.iter().map(|b| b.name.clone()).collect();
-    let mut slotted = slots::assign(ssa, prefix, &names);
+    let mut slotted = slots::assign(ssa, prefix, &names, keep_inputs);
     let initial = initial_contents(&mut slotted, buffers)?;
     slotted.constants.splice(0..0, initial);
     Ok(slotted)
@@ -273,6 +279,25 @@ impl Compiled {
             writer.named(key.clone(), blob(constant, weights))?;
         }
         Ok(())
+    }
+}
+
+impl Compiled {
+    pub(crate) fn name(&self) -> &str {
+        &self.plan.name
+    }
+
+    /// The method's only delegate, if a call of it on the method's inputs and outputs is the whole
+    /// method.
+    pub(crate) fn delegate<'w>(&'w self, weights: &'w Weights<'_>) -> Option<Delegate<'w>> {
+        let [graph] = &self.graphs[..] else { return None };
+        let [Chain { instructions, .. }] = &self.plan.chains[..] else { return None };
+        let [Instruction::DelegateCall { args, .. }] = &instructions[..] else { return None };
+        if !args.iter().eq(self.plan.inputs.iter().chain(&self.plan.outputs)) {
+            return None;
+        }
+        let constants = self.constants.iter().map(|(key, constant)| (key.as_str(), blob(constant, weights)));
+        Some(Delegate { payload: mlx::encode(graph), nodes: graph.node_count(), constants: constants.collect() })
     }
 }
 

@@ -35,15 +35,16 @@ struct Numbering {
 }
 
 /// Numbers every slot of an SSA graph. Keys of named data start with `prefix`, and `buffer_names`
-/// names the buffers.
-pub(crate) fn assign(mut ssa: SsaGraph, prefix: &str, buffer_names: &[String]) -> Slotted {
+/// names the buffers. With `keep_inputs`, inputs that no node reads stay in the input map.
+pub(crate) fn assign(mut ssa: SsaGraph, prefix: &str, buffer_names: &[String], keep_inputs: bool) -> Slotted {
     save_old_contents(&mut ssa);
     let written_back = write_back(&mut ssa);
     let outputs = separate_outputs(&mut ssa, &written_back);
     let reads = read_slots(&ssa);
     let of_origin = |want: &dyn Fn(&Origin) -> bool| -> Vec<Tid> {
-        let live = (0..ssa.tensors.len()).map(|t| Tid(t as u32)).filter(|t| reads.contains(&Slot::Tensor(*t)));
-        live.filter(|t| want(&ssa.tensors[t.0 as usize].origin)).collect()
+        let all = (0..ssa.tensors.len()).map(|t| Tid(t as u32)).filter(|t| want(&ssa.tensors[t.0 as usize].origin));
+        let is_kept = |t: &Tid| keep_inputs && matches!(ssa.tensors[t.0 as usize].origin, Origin::Input(_));
+        all.filter(|t| reads.contains(&Slot::Tensor(*t)) || is_kept(t)).collect()
     };
     let constants = of_origin(&|o| matches!(o, Origin::Constant(_)));
     let mut inputs = of_origin(&|o| matches!(o, Origin::Input(_)));
@@ -61,7 +62,7 @@ pub(crate) fn assign(mut ssa: SsaGraph, prefix: &str, buffer_names: &[String]) -
     }
     let first_temp = fixed.iter().sum();
     let temps = number_temps(&ssa, &mut numbering, first_temp);
-    number_values(&ssa, &mut numbering);
+    number_values(&ssa, &mut numbering, keep_inputs);
     let [n_constants, n_inputs, n_outputs, n_buffers] = fixed;
     let slots = SlotCounts { constants: n_constants, inputs: n_inputs, outputs: n_outputs, buffers: n_buffers, temps };
     let meta_of = |t: &Tid| meta(&ssa, *t);
@@ -308,7 +309,7 @@ fn last_reads(ssa: &SsaGraph) -> HashMap<Tid, usize> {
     last
 }
 
-fn number_values(ssa: &SsaGraph, numbering: &mut Numbering) {
+fn number_values(ssa: &SsaGraph, numbering: &mut Numbering, keep_inputs: bool) {
     let mut number = |v: Vid| {
         let next = Vid(numbering.values.len() as u32);
         numbering.values.entry(v).or_insert(next);
@@ -324,6 +325,9 @@ fn number_values(ssa: &SsaGraph, numbering: &mut Numbering) {
         if let Slot::Value(v) = slot {
             number(*v);
         }
+    }
+    if keep_inputs {
+        ssa.value_inputs.iter().for_each(|(_, v)| number(*v));
     }
 }
 

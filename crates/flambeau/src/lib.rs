@@ -251,8 +251,8 @@ pub mod pt2 {
 #[cfg(feature = "compile")]
 pub mod compile {
     pub use flambeau_compile::{
-        CallReport, Error, Fit, Layers, MethodReport, Options, Outcome, Output, Precision, Report, Scheme, SchemeError, SchemeName,
-        WeightRule, compile, dry_run,
+        CallReport, Delegate, Error, Fit, Layers, MethodReport, Options, Outcome, Output, Precision, Report, Scheme, SchemeError,
+        SchemeName, WeightRule, compile, dry_run,
     };
 }
 

@@ -64,6 +64,19 @@ impl<'a> Blob<'a> {
         self.len == 0
     }
 
+    /// The bytes, with `name` for error messages.
+    ///
+    /// # Errors
+    /// A producer fails, or does not write exactly the announced number of bytes.
+    pub fn into_bytes(self, name: &str) -> Result<Bytes, Error> {
+        if let Contents::Bytes(bytes) = self.contents {
+            return Ok(bytes);
+        }
+        let mut bytes = Vec::with_capacity(usize::try_from(self.len).unwrap_or(0));
+        self.write(name, &mut bytes)?;
+        Ok(bytes.into())
+    }
+
     /// Writes the bytes. A producer that does not write exactly the announced number of bytes is an
     /// error.
     pub(crate) fn write(self, name: &str, out: &mut dyn Write) -> Result<(), Error> {

@@ -80,7 +80,7 @@ fn reuse_of_slots_changes_no_number() {
     for case in 0..200 {
         let mut ssa = random_graph(&mut dice);
         flambeau_lower::drop_unread(&mut ssa);
-        let slotted = assign(ssa.clone(), "t", &["a".to_owned(), "b".to_owned()]);
+        let slotted = assign(ssa.clone(), "t", &["a".to_owned(), "b".to_owned()], false);
         let numbers = slotted.inputs.clone();
         let graph = Arc::new(check(slotted.graph).unwrap_or_else(|e| panic!("case {case}: {e}")));
         let mut session = engine.load(graph, &NoConstants, &LoadOptions::default()).unwrap();

@@ -88,7 +88,7 @@ impl<'a> Trace<'a> {
     fn constant(&mut self, name: &str, view: &'a View) -> Result<Tid, Error> {
         let shape = Shape::from_slice(&view.shape);
         let small = view.shape.iter().product::<usize>() <= MAX_LITERAL && view.dtype.is_node_dtype();
-        let expr = if small {
+        let expr = if small && !view.storage.is_absent() {
             ConstExpr::Literal(view.tensor()?.aligned().bytes().clone())
         } else {
             ConstExpr::Stored(self.weights.add(view))
