@@ -84,8 +84,9 @@ FLB_API void flb_error_free(flb_error *error);
 typedef struct flb_engine flb_engine;
 
 /* Makes an engine, chosen by flags of the `flambeau` command, such as {"--engine", "cpu",
- * "--threads", "4"}. Without flags it is the CPU engine on all cores. An engine has threads of
- * its own; one is enough for a process. The caller owns `*out`. Any thread. */
+ * "--threads", "4"}. Without flags it is the CPU engine on all cores. With `--profile` it measures
+ * each step. An engine has threads of its own; one is enough for a process. The caller owns
+ * `*out`. Any thread. */
 FLB_API FLB_NODISCARD flb_error *flb_engine_new(
     const char *const *flags, size_t flag_count, flb_engine **out);
 
@@ -521,6 +522,28 @@ FLB_API FLB_NODISCARD flb_error *flb_delegate_load(
     const flb_engine *engine, const void *payload, size_t size, flb_find find, void *context,
     flb_delegate **out);
 
+/* State that delegates share. Delegates that were loaded with it keep it. */
+typedef struct flb_state flb_state;
+
+/* Makes an empty state. The caller owns `*out`. Any thread. */
+FLB_API FLB_NODISCARD flb_error *flb_state_new(flb_state **out);
+
+/* Frees the handle. Delegates keep the state. No other thread may use the handle. */
+FLB_API void flb_state_free(flb_state *state);
+
+/* How a delegate is loaded. Zero and NULL are the defaults. */
+typedef struct flb_delegate_options {
+  size_t struct_size;     /* The caller sets it to sizeof(flb_delegate_options). */
+  const flb_state *state; /* Buffers of one name are one in all delegates of a state. */
+  const char *kv_cache;   /* As `--kv-cache` of `flambeau run`, for programs that keep no cache. */
+} flb_delegate_options;
+
+/* As flb_delegate_load, with options, which may be NULL and are read during the call only. Any
+ * thread. */
+FLB_API FLB_NODISCARD flb_error *flb_delegate_load_with(
+    const flb_engine *engine, const void *payload, size_t size, flb_find find, void *context,
+    const flb_delegate_options *options, flb_delegate **out);
+
 /* Number of inputs. Any thread. */
 FLB_API size_t flb_delegate_input_count(const flb_delegate *delegate);
 
@@ -536,6 +559,15 @@ FLB_API FLB_NODISCARD flb_error *flb_delegate_run(
 /* Sets the state of a delegate back to what loading left. Any thread; waits for a run in
  * progress. */
 FLB_API FLB_NODISCARD flb_error *flb_delegate_reset(const flb_delegate *delegate);
+
+/* Tells of one step: the nodes that it ran, its start in nanoseconds after loading, and the
+ * nanoseconds that it took. `name` is valid during the call. */
+typedef void (*flb_on_step)(void *context, const char *name, uint64_t start, uint64_t time);
+
+/* Calls `on_step` for each step of the runs since the last call, in order. There are none unless
+ * the engine was made with the flag `--profile`. Any thread; waits for a run in progress. */
+FLB_API FLB_NODISCARD flb_error *flb_delegate_take_steps(
+    const flb_delegate *delegate, flb_on_step on_step, void *context);
 
 /* Frees the delegate with its state. No other thread may use it. */
 FLB_API void flb_delegate_free(flb_delegate *delegate);

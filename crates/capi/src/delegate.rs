@@ -3,19 +3,22 @@
 
 use std::{
     ffi::{c_char, c_void},
+    ptr,
     sync::{Arc, Mutex},
 };
 
 use flambeau::{
-    engine::{Constants, EngineError, LoadOptions, Session, Value as EngineValue},
+    engine::{Constants, EngineError, LoadOptions, Session, SharedState, Value as EngineValue},
     ir,
     runtime::Value,
     tensor::Bytes,
     wire::mlx,
 };
 
+use flambeau_cli::library;
+
 use crate::{
-    border::{self, Out},
+    border::{self, Out, Prefixed},
     engine::EngineHandle,
     error::{Failure, Kind},
     tensor::{Loan, Release},
@@ -71,6 +74,61 @@ const _: () = {
     shared::<DelegateHandle>();
 };
 
+/// The object behind `flb_state`.
+struct StateHandle {
+    state: SharedState,
+}
+
+/// # Safety
+/// The pointers are as the header says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flb_state_new(out: *mut *mut StateHandle) -> *mut Failure {
+    border::entry(|| {
+        // SAFETY: the caller keeps what the header asks of arguments.
+        unsafe { Out::handle(out, "out")? }.give(StateHandle { state: SharedState::default() });
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `state` is null or a state that was not freed; the pointer is not used afterwards.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flb_state_free(state: *mut StateHandle) {
+    // SAFETY: the caller gives up the only pointer to an object that this library boxed.
+    unsafe { border::free(state) }
+}
+
+/// `flb_delegate_options`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct RawOptions {
+    struct_size: usize,
+    state: *const StateHandle,
+    kv_cache: *const c_char,
+}
+
+// SAFETY: `repr(C)`, the size comes first, null pointers are valid, and 3 fields of whole words
+// leave no padding.
+unsafe impl Prefixed for RawOptions {}
+
+impl RawOptions {
+    const NONE: RawOptions = RawOptions { struct_size: size_of::<RawOptions>(), state: ptr::null(), kv_cache: ptr::null() };
+
+    /// # Safety
+    /// The pointers are as the header says.
+    unsafe fn load(&self) -> Result<LoadOptions, Failure> {
+        // SAFETY: passed on to the caller.
+        let shared = unsafe { self.state.as_ref() }.map(|handle| handle.state.clone());
+        if self.kv_cache.is_null() {
+            return Ok(LoadOptions { shared, ..LoadOptions::default() });
+        }
+        // SAFETY: passed on to the caller.
+        let text = unsafe { border::text(self.kv_cache, "kv_cache")? };
+        let kv_cache = library::kv_cache(text).map_err(|error| Failure::input(library::message(&error)))?;
+        Ok(LoadOptions { kv_cache: Some(kv_cache), shared })
+    }
+}
+
 /// # Safety
 /// The pointers are as the header says.
 #[unsafe(no_mangle)]
@@ -82,16 +140,35 @@ unsafe extern "C" fn flb_delegate_load(
     context: *mut c_void,
     out: *mut *mut DelegateHandle,
 ) -> *mut Failure {
+    // SAFETY: passed on to the caller.
+    unsafe { flb_delegate_load_with(engine, payload, size, find, context, &RawOptions::NONE, out) }
+}
+
+/// # Safety
+/// The pointers are as the header says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flb_delegate_load_with(
+    engine: *const EngineHandle,
+    payload: *const c_void,
+    size: usize,
+    find: Find,
+    context: *mut c_void,
+    options: *const RawOptions,
+    out: *mut *mut DelegateHandle,
+) -> *mut Failure {
     border::entry(|| {
         // SAFETY: the caller keeps what the header asks of arguments.
         let (out, engine) = unsafe { (Out::handle(out, "out")?, border::object(engine, "engine")?) };
         // SAFETY: the caller keeps what the header asks of arguments.
         let payload = unsafe { border::array(payload.cast::<u8>(), size, "payload")? };
+        // SAFETY: the caller keeps what the header asks of arguments.
+        let options = unsafe { border::read_prefixed(options, RawOptions::NONE, "options")?.load()? };
         let load = |error: &dyn std::fmt::Display| Failure::new(Kind::Load, error);
         let graph = ir::check(mlx::decode(payload).map_err(|error| load(&error))?).map_err(|error| load(&error))?;
-        let (inputs, outputs, is_stateless) = (graph.inputs.len(), graph.outputs.len(), graph.buffers.is_empty());
+        let (inputs, outputs, is_stateless) =
+            (graph.inputs.len(), graph.outputs.len(), graph.buffers.is_empty() && options.kv_cache.is_none());
         let lender = Lender { find, context };
-        let session = engine.engine.load(Arc::new(graph), &lender, &LoadOptions::default()).map_err(|error| load(&error))?;
+        let session = engine.engine.load(Arc::new(graph), &lender, &options).map_err(|error| load(&error))?;
         out.give(DelegateHandle { session: Mutex::new(session), inputs, outputs, is_stateless });
         Ok(())
     })
@@ -158,6 +235,31 @@ unsafe extern "C" fn flb_delegate_reset(delegate: *const DelegateHandle) -> *mut
         // SAFETY: the caller keeps what the header asks of arguments.
         let delegate = unsafe { border::object(delegate, "delegate")? };
         border::lock(&delegate.session, "delegate")?.reset();
+        Ok(())
+    })
+}
+
+/// `flb_on_step`.
+type OnStep = Option<unsafe extern "C" fn(context: *mut c_void, name: *const c_char, start: u64, time: u64)>;
+
+/// # Safety
+/// The pointers are as the header says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flb_delegate_take_steps(
+    delegate: *const DelegateHandle,
+    on_step: OnStep,
+    context: *mut c_void,
+) -> *mut Failure {
+    border::entry(|| {
+        // SAFETY: the caller keeps what the header asks of arguments.
+        let delegate = unsafe { border::object(delegate, "delegate")? };
+        let Some(on_step) = on_step else { return Err(Failure::input("`on_step` is null")) };
+        let spans = border::lock(&delegate.session, "delegate")?.take_spans();
+        for span in spans {
+            let name = border::c_string(span.name.to_string());
+            // SAFETY: the caller gave both for this use; the name lives during the call.
+            unsafe { on_step(context, name.as_ptr(), span.start, span.time) }
+        }
         Ok(())
     })
 }

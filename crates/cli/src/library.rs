@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow};
 use clap::{Args, FromArgMatches};
 use flambeau::{
     compile,
-    engine::Engine,
+    engine::{Engine, KvCacheConfig},
     runners::{
         embed::Embedder,
         llm::Model,
@@ -20,7 +20,7 @@ use flambeau::{
 use crate::{
     commands::{compile::QuantizeArgs, embed, transcribe},
     engine::EngineArgs,
-    failure,
+    failure, kv_cache,
     language_model::{LanguageModelArgs, Loaded},
 };
 
@@ -33,12 +33,32 @@ pub struct LanguageModel {
     pub template: Option<ChatTemplate>,
 }
 
-/// The engine that flags such as `--engine` and `--threads` choose.
+/// An engine that may measure.
+#[derive(Args)]
+struct Measured {
+    #[command(flatten)]
+    engine: EngineArgs,
+    /// Measure the time of each node.
+    #[arg(long)]
+    profile: bool,
+}
+
+/// The engine that flags such as `--engine` and `--threads` choose. With `--profile` it measures
+/// the time of each node.
 ///
 /// # Errors
 /// A flag is wrong, or the engine is not there.
 pub fn engine(flags: &[String]) -> Result<Arc<dyn Engine>> {
-    parse::<EngineArgs>(flags)?.engine(false)
+    let args = parse::<Measured>(flags)?;
+    args.engine.engine(args.profile)
+}
+
+/// The cache of a program that leaves it to its host, by the text of `--kv-cache`.
+///
+/// # Errors
+/// The text has another form.
+pub fn kv_cache(text: &str) -> Result<KvCacheConfig> {
+    kv_cache::parse(text)
 }
 
 /// Loads a language model by the flags of `flambeau generate` that concern models, the model itself

@@ -6,15 +6,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use flambeau::{
-    engine::{KvCacheConfig, KvLayer},
-    pt2::ScalarType,
-    tensor::DType,
-};
+use flambeau::{pt2::ScalarType, tensor::DType};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::Value as Json;
 
-use crate::files;
+use crate::{files, kv_cache::HostCache};
 
 /// Fields that tell how a session came about, and how other programs did at it.
 const SESSION_REMARKS: [&str; 19] = [
@@ -122,31 +118,11 @@ fn certain() -> bool {
     true
 }
 
-/// The cache of a program that leaves it to its host. Lists have one entry per layer.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct HostCache {
-    capacity: usize,
-    kv_heads: Vec<usize>,
-    head_dims: Vec<usize>,
-    /// 0 keeps every position.
-    windows: Vec<usize>,
-    max_write: usize,
-    #[serde(deserialize_with = "dtype")]
-    dtype: DType,
-}
-
 /// An element type by the name that PyTorch gives it.
 fn dtype_of_pytorch<'de, D: Deserializer<'de>>(json: D) -> Result<DType, D::Error> {
     let name = String::deserialize(json)?;
     let found = ScalarType::from_torch_name(&name).and_then(ScalarType::dtype);
     found.ok_or_else(|| D::Error::custom(format!("unknown dtype `{name}`")))
-}
-
-/// An element type by its short name.
-fn dtype<'de, D: Deserializer<'de>>(json: D) -> Result<DType, D::Error> {
-    let name = String::deserialize(json)?;
-    DType::from_name(&name).ok_or_else(|| D::Error::custom(format!("unknown dtype `{name}`")))
 }
 
 impl Session {
@@ -206,23 +182,6 @@ fn all_known(remarks: &Remarks, known: &[&str]) -> Result<()> {
     match remarks.keys().find(|name| !known.contains(&name.as_str())) {
         Some(name) => bail!("the field `{}` is not known", name.escape_debug()),
         None => Ok(()),
-    }
-}
-
-impl HostCache {
-    /// The configuration that engines take.
-    pub(super) fn config(&self) -> Result<KvCacheConfig> {
-        let (heads, sizes, windows) = (self.kv_heads.len(), self.head_dims.len(), self.windows.len());
-        if sizes != heads || windows != heads {
-            bail!("kv_cache lists {heads} kv_heads, {sizes} head_dims and {windows} windows");
-        }
-        let layer = |((&n_kv_heads, &head_dim), &window): ((&usize, &usize), &usize)| KvLayer {
-            window: (window > 0).then_some(window),
-            n_kv_heads,
-            head_dim,
-        };
-        let layers = self.kv_heads.iter().zip(&self.head_dims).zip(&self.windows).map(layer).collect();
-        Ok(KvCacheConfig { capacity: self.capacity, layers, dtype: self.dtype, max_write: Some(self.max_write) })
     }
 }
 
