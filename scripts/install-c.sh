@@ -30,7 +30,7 @@ esac
 install -d "$prefix/include" "$prefix/lib/pkgconfig" "$prefix/lib/cmake/flambeau"
 install -m 644 $crate/include/flambeau.h $crate/include/flambeau.hpp "$prefix/include"
 install -d "$prefix/share/flambeau/executorch"
-install -m 644 $crate/executorch/mlx_backend.cpp "$prefix/share/flambeau/executorch"
+install -m 644 $crate/executorch/CMakeLists.txt $crate/executorch/mlx_backend.cpp $crate/executorch/values.h "$prefix/share/flambeau/executorch"
 install -m 755 "$from/$built" "$prefix/lib/$shared"
 ln -sf "$shared" "$prefix/lib/$soname"
 ln -sf "$soname" "$prefix/lib/$name"

@@ -5,18 +5,20 @@ use std::env;
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    // Not the arguments of shared libraries only: Cargo hands those on to libraries that use this
+    // crate.
     // As `ABI_VERSION` in `src/version.rs`. Tests link by this name with the version of the header.
     let version = 1;
     match env::var("CARGO_CFG_TARGET_OS").as_deref() {
         Ok("macos") => {
-            println!("cargo:rustc-cdylib-link-arg=-Wl,-install_name,@rpath/libflambeau.{version}.dylib");
+            println!("cargo:rustc-link-arg=-Wl,-install_name,@rpath/libflambeau.{version}.dylib");
         }
         Ok("windows") => {}
         _ => {
-            println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libflambeau.so.{version}");
+            println!("cargo:rustc-link-arg=-Wl,-soname,libflambeau.so.{version}");
             // Crates that this library is made of export C functions of their own, which programs
             // must not meet.
-            println!("cargo:rustc-cdylib-link-arg=-Wl,--exclude-libs,ALL");
+            println!("cargo:rustc-link-arg=-Wl,--exclude-libs,ALL");
         }
     }
 }

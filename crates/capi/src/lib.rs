@@ -15,3 +15,11 @@ mod speech;
 mod tensor;
 mod value;
 mod version;
+
+/// The CMake project of ExecuTorch's backend over this interface: text by file name.
+pub const EXECUTORCH_PROJECT: [(&str, &str); 4] = [
+    ("CMakeLists.txt", include_str!("../executorch/CMakeLists.txt")),
+    ("mlx_backend.cpp", include_str!("../executorch/mlx_backend.cpp")),
+    ("values.h", include_str!("../executorch/values.h")),
+    ("flambeau.h", include_str!("../include/flambeau.h")),
+];
