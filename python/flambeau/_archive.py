@@ -47,7 +47,7 @@ def archive(
         graph_signature=ExportGraphSignature(inputs, outputs),
         state_dict=state,
         range_constraints=_ranges(graph, args, room),
-        module_call_graph=_calls(len(inputs) - len(state), len(outputs)),
+        module_call_graph=calls(len(inputs) - len(state), len(outputs)),
         constants={},
     )
     file = io.BytesIO()
@@ -136,7 +136,7 @@ def _ranges(graph: torch.fx.GraphModule, args: Sequence[Any], room: tuple[int, i
     return ranges
 
 
-def _calls(inputs: int, outputs: int) -> list[Any]:
+def calls(inputs: int, outputs: int) -> list[Any]:
     from torch.export import ModuleCallEntry, ModuleCallSignature
 
     taken = tree_flatten((tuple(range(inputs)), {}))[1]

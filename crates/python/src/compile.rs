@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use flambeau::{
-    compile::{Options, compile},
+    compile::{Options, Output, compile},
     pt2::{Archive, Exported},
     runtime::{Program, map_file},
 };
@@ -42,6 +42,43 @@ pub(crate) fn compile_methods(
     })?;
     let program = Program::from_bytes(file).map_err(|error| errors::of_runtime(&error))?;
     Ok((PyProgram::of(py, program, &engine)?, report))
+}
+
+/// A delegate for a file of ExecuTorch's: payload, number of nodes, and named data.
+type Delegate<'py> = (Bound<'py, PyBytes>, usize, Vec<(String, Bound<'py, PyBytes>)>);
+
+/// Compiles archives of `torch.export` to one delegate each, in the same order. Arguments of a
+/// delegate are the program's inputs, then its outputs. Keys of named data start with `prefix`.
+#[pyfunction]
+#[pyo3(signature = (methods, *, prefix, quantize=vec![], engine=vec![]))]
+pub(crate) fn delegates<'py>(
+    py: Python<'py>,
+    methods: Vec<(String, Bound<'py, PyAny>)>,
+    prefix: String,
+    quantize: Vec<String>,
+    engine: Vec<String>,
+) -> PyResult<Vec<Delegate<'py>>> {
+    let quantize = flambeau_cli::library::compile_options(&quantize).map_err(|error| errors::load(&error))?;
+    let options = Options { require_full: true, keep_inputs: true, key_prefix: prefix, ..quantize };
+    let archives = read_all(methods)?;
+    let on = engines::engine(py, &engine)?;
+    let programs = py.detach(|| open(archives))?;
+    let methods: Vec<(&str, &Exported)> = programs.iter().map(|(name, exported)| (name.as_str(), exported)).collect();
+    let output = py.detach(|| compile(&methods, &options, &*on)).map_err(refused)?;
+    methods.iter().map(|(name, _)| delegate(py, &output, name)).collect()
+}
+
+fn delegate<'py>(py: Python<'py>, output: &Output<'_>, method: &str) -> PyResult<Delegate<'py>> {
+    let (payload, nodes, constants) = py.detach(|| -> PyResult<_> {
+        let Some(delegate) = output.delegate(method) else {
+            return Err(CompileError::new_err(format!("the part {method} is no delegate: an output of it is a constant")));
+        };
+        let constants =
+            delegate.constants.into_iter().map(|(key, blob)| Ok((key.to_owned(), blob.into_bytes(key).map_err(refused)?)));
+        Ok((delegate.payload, delegate.nodes, constants.collect::<PyResult<Vec<(String, Bytes)>>>()?))
+    })?;
+    let constants = constants.into_iter().map(|(key, bytes)| (key, PyBytes::new(py, &bytes))).collect();
+    Ok((PyBytes::new(py, &payload), nodes, constants))
 }
 
 /// Reports the outcome of each call of archives as JSON, without compiling. Reads no weights.

@@ -25,7 +25,7 @@ mod _native {
 
     #[pymodule_export]
     use crate::{
-        compile::{compile_methods, dry_run},
+        compile::{compile_methods, delegates, dry_run},
         errors::{CompileError, Error, ExecutionError, InputError, LoadError},
         language::{Answer, LanguageModel},
         program::{PyMethod, PyProgram},
@@ -41,6 +41,12 @@ mod _native {
     #[pyfunction]
     fn operator_names() -> Vec<String> {
         flambeau::runtime::operator_names().into_iter().collect()
+    }
+
+    /// The CMake project of ExecuTorch's backend over this module: text by file name.
+    #[pyfunction]
+    fn executorch_project() -> Vec<(&'static str, &'static str)> {
+        flambeau_capi::EXECUTORCH_PROJECT.to_vec()
     }
 
     /// Runs the `flambeau` command and returns its exit code; the first argument is the program's
