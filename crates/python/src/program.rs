@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use flambeau::{
-    engine::{Engine, LoadOptions},
+    engine::{Engine, LoadOptions, SharedState},
     runtime::{Method, Program, Value, ValueSpec},
     tensor::{AlignedBytes, Tensor},
     wire::pte::{EValue, ExecutionPlan, TensorValue},
@@ -29,6 +29,8 @@ use crate::{
 pub(crate) struct PyProgram {
     program: Program,
     engine: Arc<dyn Engine>,
+    /// How methods are loaded.
+    options: LoadOptions,
     home: Home,
 }
 
@@ -38,10 +40,21 @@ type Info = (Vec<u32>, i8, bool, u64);
 
 #[pymethods]
 impl PyProgram {
-    /// Opens a program: maps a path, or copies bytes once.
+    /// Opens a program: maps a path, or copies bytes once. With `share_state`, methods share
+    /// buffers by name. `kv_cache` is the text of `--kv-cache`.
     #[new]
-    #[pyo3(signature = (source, *, data=None, engine=vec![]))]
-    fn new(py: Python<'_>, source: &Bound<'_, PyAny>, data: Option<&Bound<'_, PyAny>>, engine: Vec<String>) -> PyResult<PyProgram> {
+    #[pyo3(signature = (source, *, data=None, engine=vec![], share_state=false, kv_cache=None))]
+    fn new(
+        py: Python<'_>,
+        source: &Bound<'_, PyAny>,
+        data: Option<&Bound<'_, PyAny>>,
+        engine: Vec<String>,
+        share_state: bool,
+        kv_cache: Option<String>,
+    ) -> PyResult<PyProgram> {
+        let kv_cache =
+            kv_cache.as_deref().map(flambeau_cli::library::kv_cache).transpose().map_err(|error| errors::load(&error))?;
+        let options = LoadOptions { kv_cache, shared: share_state.then(SharedState::default) };
         let program = match bytes_of(source) {
             Some(bytes) => py.detach(|| Program::from_bytes(bytes)),
             None => {
@@ -60,7 +73,7 @@ impl PyProgram {
                 None => program.with_data(data.extract::<PathBuf>()?).map_err(|error| errors::of_runtime(&error))?,
             };
         }
-        Ok(PyProgram { program, engine: engines::engine(py, &engine)?, home: Home::here() })
+        Ok(PyProgram { program, engine: engines::engine(py, &engine)?, options, home: Home::here() })
     }
 
     /// Names of all methods, in file order.
@@ -68,16 +81,16 @@ impl PyProgram {
         self.program.method_names().map(str::to_owned).collect()
     }
 
-    /// Loads a method; each call returns one with its own state.
+    /// Loads a method; each call returns one with its own state, unless the program shares state.
     fn load(&self, py: Python<'_>, name: &str) -> PyResult<PyMethod> {
         self.home.check("the program")?;
-        let method = py.detach(|| self.program.method(name, &self.engine, &LoadOptions::default()));
+        let method = py.detach(|| self.program.method(name, &self.engine, &self.options));
         let method = method.map_err(|error| errors::of_runtime(&error))?;
         Ok(PyMethod {
             name: name.to_owned(),
             inputs: method.inputs().to_vec(),
             outputs: method.outputs().to_vec(),
-            keeps_nothing: method.is_stateless(),
+            keeps_nothing: method.is_stateless() && self.options.kv_cache.is_none(),
             method: Mutex::new(method),
             home: self.home,
         })
@@ -134,7 +147,7 @@ impl PyProgram {
 
 impl PyProgram {
     pub(crate) fn of(py: Python<'_>, program: Program, engine: &[String]) -> PyResult<PyProgram> {
-        Ok(PyProgram { program, engine: engines::engine(py, engine)?, home: Home::here() })
+        Ok(PyProgram { program, engine: engines::engine(py, engine)?, options: LoadOptions::default(), home: Home::here() })
     }
 
     fn file(&self) -> &[u8] {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 import functools
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,12 +25,27 @@ class Verification(enum.Enum):
 class Runtime:
     """Loads programs. ``Runtime.get()`` returns the CPU runtime; ``Runtime(engine="mlx")`` creates
     an MLX runtime.
+
+    With ``share_state``, buffers of one name are one in all methods of a program. ``kv_cache``
+    describes the cache of programs that leave it to their host, as ``--kv-cache`` of ``flambeau
+    run``: a text, or a mapping with ``capacity``, ``kv_heads``, ``head_dims``, ``windows``,
+    ``max_write`` and ``dtype``.
     """
 
-    def __init__(self, *, engine: str = "cpu", threads: int | None = None, device: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        engine: str = "cpu",
+        threads: int | None = None,
+        device: str | None = None,
+        share_state: bool = False,
+        kv_cache: Mapping[str, Any] | str | None = None,
+    ) -> None:
         self.backend_registry = BackendRegistry()
         self.operator_registry = OperatorRegistry()
         self._engine = engine_flags(engine, threads, device)
+        self._share_state = share_state
+        self._kv_cache = json.dumps(dict(kv_cache)) if isinstance(kv_cache, Mapping) else kv_cache
 
     @staticmethod
     @functools.lru_cache(maxsize=1)
@@ -56,7 +73,10 @@ class Runtime:
                 kind = type(data).__name__
                 raise TypeError(f"expected bytes, bytearray, a path to a .pte file, or an object with read(), found {kind}")
             source = data.read()
-        return Program(_native.Program(source, data=data_path, engine=self._engine))
+        program = _native.Program(
+            source, data=data_path, engine=self._engine, share_state=self._share_state, kv_cache=self._kv_cache
+        )
+        return Program(program)
 
     def __repr__(self) -> str:
         return f"<Runtime {' '.join(self._engine)}>"
