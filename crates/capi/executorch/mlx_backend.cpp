@@ -1,13 +1,15 @@
 // ExecuTorch's backend `MLXBackend` over Flambeau. Compile this file into a library or a program
-// that links ExecuTorch and Flambeau, against the headers of the ExecuTorch that runs it. It needs
-// neither exceptions nor RTTI.
+// that links ExecuTorch and Flambeau. Use the headers of the same ExecuTorch. It needs neither
+// exceptions nor RTTI.
 //
-// It registers itself when it is loaded. Options of the backend, before a program is loaded:
+// It registers itself when it is loaded. It has these options, for programs that are loaded later.
+//
 //   engine       text, such as "mlx"; "cpu" is the default
 //   threads      integer; by default all cores
 //   share_state  boolean: buffers of one name are one in all methods of a program
 //   kv_cache     text, as `--kv-cache` of `flambeau run`, for programs that keep no cache
-// The last two may also be given to a load, as its runtime specifications.
+//
+// A load may set the last two as runtime specifications.
 #include "values.h"
 
 #include <executorch/runtime/backend/interface.h>
@@ -131,7 +133,7 @@ uint64_t hash_of(const char *method, const FreeableBuffer &payload) {
   return hash;
 }
 
-// What decides how delegates are loaded and run.
+// Options of the backend.
 struct Options {
   std::string engine = "cpu";
   std::string threads;

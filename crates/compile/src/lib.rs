@@ -193,8 +193,8 @@ impl Output<'_> {
     }
 
     /// A method as one delegate. Its arguments are the method's inputs, then the method's outputs.
-    /// `None` if there is no such method, or if it needs anything besides a delegate: kernel calls,
-    /// outputs that are constants, or inputs that no node reads without [`Options::keep_inputs`].
+    /// `None` if there is no such method, or if it needs anything besides a delegate. Examples are
+    /// kernel calls and constant outputs. [`Options::keep_inputs`] makes unread inputs arguments.
     pub fn delegate(&self, method: &str) -> Option<Delegate<'_>> {
         let (compiled, weights) = self.methods.iter().find(|(compiled, _)| compiled.name() == method)?;
         compiled.delegate(weights)

@@ -252,6 +252,27 @@ fn faults_of_the_weights_are_named() {
     check("null", true, "constant `w` is a script or Python object");
 }
 
+#[test]
+fn weights_of_fake_tensors_have_shapes_but_no_elements() {
+    let config = |sizes: &str, strides: &str| {
+        format!(
+            r#"{{"config":{{"w":{{"path_name":"weight_0","use_pickle":false,"tensor_meta":{{"dtype":7,"sizes":{sizes},"device":{{"type":"cpu"}},"strides":{strides},"storage_offset":{{"as_int":0}},"layout":7}}}}}}}}"#
+        )
+    };
+    let open = |config: &str| {
+        let program = r#"{"graph_module":{"graph":{}},"schema_version":{"major":8,"minor":20}}"#;
+        let members = [("models/m.json", program), ("data/weights/m_weights_config.json", config), ("data/weights/weight_0", "")];
+        Archive::open(folder(&members)).unwrap().only_program().unwrap()
+    };
+    let program = open(&config(r#"[{"as_int":3},{"as_int":5}]"#, r#"[{"as_int":5},{"as_int":1}]"#));
+    let weight = view(&program, "w");
+    assert_eq!((&weight.shape[..], weight.storage.len(), weight.storage.is_absent()), (&[3, 5][..], 60, true));
+    let error = weight.tensor().unwrap_err().to_string();
+    assert!(error.contains("the archive has only its shape"), "{error}");
+    let none = open(&config(r#"[{"as_int":0},{"as_int":5}]"#, r#"[{"as_int":5},{"as_int":1}]"#));
+    assert_eq!(view(&none, "w").tensor().unwrap().shape(), [0, 5]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 

@@ -26,7 +26,7 @@ from ._edge import archive, is_delegate_call
 #: The key of the options among the specifications of a delegate.
 OPTIONS = "flambeau"
 
-#: Calls that lower to no node, and of which ExecuTorch's runtime has no kernel.
+#: Calls that give sizes.
 _SIZES = (torch.ops.aten.sym_size.int,)
 
 

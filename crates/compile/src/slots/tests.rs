@@ -80,8 +80,10 @@ fn reuse_of_slots_changes_no_number() {
     for case in 0..200 {
         let mut ssa = random_graph(&mut dice);
         flambeau_lower::drop_unread(&mut ssa);
-        let slotted = assign(ssa.clone(), "t", &["a".to_owned(), "b".to_owned()], false);
+        let keep_inputs = case % 2 == 1;
+        let slotted = assign(ssa.clone(), "t", &["a".to_owned(), "b".to_owned()], keep_inputs);
         let numbers = slotted.inputs.clone();
+        assert!(!keep_inputs || numbers == [0, 1], "case {case}: inputs {numbers:?}");
         let graph = Arc::new(check(slotted.graph).unwrap_or_else(|e| panic!("case {case}: {e}")));
         let mut session = engine.load(graph, &NoConstants, &LoadOptions::default()).unwrap();
         let mut buffers = [[0.0; 4]; 2];

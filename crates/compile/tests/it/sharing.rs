@@ -91,3 +91,22 @@ fn state_is_shared_with_everything_loaded_with_it_and_in_one_shape() {
     let message = refused.unwrap_err().to_string();
     assert!(message.contains("state.total") && message.contains("something else"), "{message}");
 }
+
+#[test]
+fn a_method_is_one_delegate_for_another_writer() {
+    let (layers, item) = (exported("layers"), exported("item"));
+    let options = Options { key_prefix: "part".into(), keep_inputs: true, ..Options::default() };
+    let output = compile(&[("first", &layers), ("second", &layers), ("third", &item)], &options, &*engine()).unwrap();
+    let bytes = written(&output);
+    let program = Program::from_bytes(bytes).unwrap();
+    let delegate = output.delegate("first").unwrap();
+    let plan = program.file().plan("first").unwrap();
+    assert_eq!(delegate.payload, program.file().delegate_payload(&plan.delegates[0]));
+    assert!(delegate.nodes > 0 && !delegate.constants.is_empty());
+    for (key, blob) in delegate.constants {
+        assert!(key.starts_with("part0000/"), "{key}");
+        assert_eq!(blob.into_bytes(key).unwrap(), program.named(key).unwrap());
+    }
+    assert!(output.delegate("fourth").is_none());
+    assert!(output.delegate("third").is_none(), "a kernel computes a part of it");
+}
