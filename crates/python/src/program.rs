@@ -208,6 +208,11 @@ impl PyMethod {
         convert::results(py, outputs.map_err(|error| errors::of_runtime(&error))?, &ranges)
     }
 
+    /// Fails if the method cannot run on these inputs.
+    fn check(&self, inputs: &Bound<'_, PyAny>) -> PyResult<()> {
+        convert::arguments(inputs, &self.inputs, &self.name).map(drop)
+    }
+
     /// Resets all state to its initial value.
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
         self.home.check("the method")?;

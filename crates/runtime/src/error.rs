@@ -42,6 +42,10 @@ pub enum Error {
     #[error("method `{method}` is delegated to {id}, which cannot run here; only {} can", crate::MLX_BACKEND)]
     ForeignDelegate { method: String, id: String },
 
+    /// A method plans memory on another device than the host.
+    #[error("method `{method}` plans memory on device {kind}:{index}, which is not available here")]
+    Device { method: String, kind: &'static str, index: i8 },
+
     /// A delegate's payload cannot be decoded.
     #[error("method `{method}`, delegate {delegate}: {source}")]
     Payload { method: String, delegate: usize, source: flambeau_wire::Error },

@@ -24,6 +24,7 @@ mod shared_values;
 mod state;
 mod together;
 mod value;
+mod views;
 
 pub use error::{ConstantError, Error, InstructionError, OperatorError, Place};
 pub use flambeau_ir::engine::{Engine, EngineError, KvCacheConfig, KvLayer, LoadOptions, Outcome, Sampling, SharedState};

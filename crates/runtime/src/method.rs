@@ -14,6 +14,7 @@ use crate::{
     kernel::{Kernel, items},
     run::{self, Rows},
     shared_values::SharedValues,
+    views::{Access, Views},
 };
 
 /// A delegate that is ready to run.
@@ -38,6 +39,8 @@ pub struct Method {
     state: Vec<(usize, Option<Value>)>,
     /// Storage of shared values between runs.
     pub(crate) shared: SharedValues,
+    /// Values that no instruction writes, in the memory of others.
+    pub(crate) views: Views,
     /// Inputs that instructions write to, by number and value.
     overwritten: Vec<(usize, usize)>,
     written: Vec<(usize, Value)>,
@@ -61,6 +64,10 @@ impl Program {
     pub fn method(&self, name: &str, engine: &Arc<dyn Engine>, options: &LoadOptions) -> Result<Method> {
         let index = self.plan_index(name)?;
         let plan = &self.file().plans[index];
+        if let Some(at) = plan.devices.iter().find(|at| at.device.kind != 0) {
+            let kind = if at.device.kind == 1 { "cuda" } else { "unknown" };
+            return Err(Error::Device { method: name.to_owned(), kind, index: at.device.index });
+        }
         let mut delegates = Vec::with_capacity(plan.delegates.len());
         for i in 0..plan.delegates.len() {
             let graph = self.checked(index, i)?;
@@ -75,7 +82,13 @@ impl Program {
             let value = self.initial(plan, i as u32);
             initial.push(value.map_err(|source| Error::Value { method: name.to_owned(), value: i, source })?);
         }
-        let mut state = find_state(plan, &delegates, &kernels, &mut initial);
+        let steps = instructions(plan).map(|(place, instruction)| {
+            let (reads, writes) = accesses(plan, &delegates, &kernels, place, instruction);
+            Access { place, instruction, reads, writes }
+        });
+        let steps: Vec<Access<'_>> = steps.collect();
+        let views = Views::find(plan, &steps);
+        let mut state = find_state(plan, &steps, &views, &mut initial);
         let shared = SharedValues::join(plan, options.shared.clone(), &mut state, &mut initial);
         let shared = shared.map_err(|source| Error::Shared { method: name.to_owned(), source })?;
         let inputs = plan.inputs.iter().map(|&v| spec_of(plan, &delegates, &kernels, v, true)).collect();
@@ -94,6 +107,7 @@ impl Program {
             initial,
             state,
             shared,
+            views,
             overwritten,
             written,
         })
@@ -167,6 +181,7 @@ impl Method {
 
     /// Ends a run: keeps its state and returns its outputs.
     pub(crate) fn end(&mut self, plan: &ExecutionPlan, mut cells: Vec<Option<Value>>) -> Result<Vec<Value>> {
+        self.views.set_last(plan, &mut cells);
         let mut outputs = Vec::with_capacity(plan.outputs.len());
         for (i, &at) in plan.outputs.iter().enumerate() {
             let value = cells.get(at as usize).cloned().flatten();
@@ -189,9 +204,11 @@ impl Method {
     /// Contents of each value at the start of a run with these inputs.
     pub(crate) fn cells(&self, inputs: &[Value]) -> Vec<Option<Value>> {
         let mut cells = self.initial.clone();
-        for (&at, value) in self.program.file().plans[self.plan].inputs.iter().zip(inputs) {
+        let plan = &self.program.file().plans[self.plan];
+        for (&at, value) in plan.inputs.iter().zip(inputs) {
             cells[at as usize] = Some(value.clone());
         }
+        self.views.set_first(plan, &mut cells);
         cells
     }
 
@@ -338,21 +355,21 @@ fn overwritten(plan: &ExecutionPlan, delegates: &[Delegate], kernels: &HashMap<P
 /// initial contents, and planned tensors that are read before they are written.
 fn find_state(
     plan: &ExecutionPlan,
-    delegates: &[Delegate],
-    kernels: &HashMap<Place, Kernel>,
+    steps: &[Access<'_>],
+    views: &Views,
     initial: &mut [Option<Value>],
 ) -> Vec<(usize, Option<Value>)> {
     let mut written = vec![false; plan.values.len()];
     let mut state = vec![false; plan.values.len()];
     plan.inputs.iter().for_each(|&i| written[i as usize] = true);
-    for (place, instruction) in instructions(plan) {
-        let (reads, writes) = accesses(plan, delegates, kernels, place, instruction);
-        for at in reads.into_iter().map(|at| at as usize) {
+    for step in steps {
+        for at in step.reads.iter().map(|&at| at as usize) {
             if let Some(EValue::Tensor(t)) = plan.values.get(at) {
-                state[at] |= initial[at].is_none() && !written[at] && t.allocation.is_some();
+                let is_unset = initial[at].is_none() && !written[at] && !views.contains(at as u32);
+                state[at] |= is_unset && t.allocation.is_some();
             }
         }
-        for at in writes.into_iter().map(|at| at as usize) {
+        for at in step.writes.iter().map(|&at| at as usize) {
             written[at] = true;
             state[at] |= matches!(plan.values.get(at), Some(EValue::Tensor(_))) && initial[at].is_some();
         }

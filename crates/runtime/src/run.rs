@@ -46,6 +46,7 @@ fn step(
     cells: &mut [Option<Value>],
     rows: Rows,
 ) -> Result<Option<usize>, InstructionError> {
+    method.views.set_before(place, plan, cells)?;
     match instruction {
         Instruction::DelegateCall { delegate, args } => call_delegate(method, plan, *delegate, args, cells, rows)?,
         Instruction::KernelCall { args, .. } => {

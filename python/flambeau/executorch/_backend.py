@@ -78,7 +78,7 @@ def register() -> None:
 def is_registered() -> bool:
     """Whether Flambeau computes programs of ``MLXBackend`` in ``executorch.runtime``."""
     try:
-        return _library().flambeau_executorch_registered() == 0
+        return int(_library().flambeau_executorch_registered()) == 0
     except _native.LoadError:
         return False
 

@@ -107,7 +107,7 @@ def _plain_call(node: torch.fx.Node) -> None:
 
 def _cut(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     """Replaces the results of delegate calls with inputs, which follow the other inputs."""
-    added = []
+    added: list[torch.fx.Node] = []
     for node in list(graph.nodes):
         if not is_delegate_call(node):
             continue

@@ -50,7 +50,7 @@ class _BackendName(str):
         return hash(FlambeauBackend.__name__)
 
 
-class FlambeauBackend(BackendDetails):
+class FlambeauBackend(BackendDetails):  # type: ignore[misc]
     """Compiles partitions to delegates of the backend ``MLXBackend``."""
 
     @classmethod
@@ -119,7 +119,7 @@ class _Support(OperatorSupportBase):  # type: ignore[misc]
         return node.op == "call_function" and node.name in self._supported
 
 
-class FlambeauPartitioner(Partitioner):
+class FlambeauPartitioner(Partitioner):  # type: ignore[misc]
     """Takes the place of ``MLXPartitioner`` in ``to_edge_transform_and_lower(partitioner=[...])``.
 
     It lowers to the backend ``MLXBackend`` with Flambeau's compiler, on every platform. ``qlinear``,
@@ -168,21 +168,21 @@ class FlambeauPartitioner(Partitioner):
         for part in generate_partitions_from_list_of_nodes(exported_program.graph_module, op_support=_Support(supported)):
             tag = f"flambeau_{part.id}"
             tags[tag] = self.delegation_spec
-            for node in _with_sizes(part.nodes):
+            for node in _with_operands(part.nodes):
                 node.meta["delegation_tag"] = tag
         tag_constant_data(exported_program)
         tag_mutated_buffer(exported_program)
         return PartitionResult(tagged_exported_program=exported_program, partition_tags=tags)
 
 
-def _with_sizes(nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
-    """The nodes, and the nodes that give sizes to them. Sizes that cross into a delegate would lose
-    their symbols.
+def _with_operands(nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
+    """The nodes, with the graphs that they run and the nodes that give sizes to them. Sizes that
+    cross into a delegate would lose their symbols.
     """
     inside = dict.fromkeys(nodes)
     for node in nodes:
         for operand in node.all_input_nodes:
-            if getattr(operand.target, "_op", operand.target) in _SIZES:
+            if operand.op == "get_attr" or getattr(operand.target, "_op", operand.target) in _SIZES:
                 inside[operand] = None
     return list(inside)
 
@@ -197,6 +197,8 @@ def _supported(program: ExportedProgram) -> tuple[set[str], dict[str, str]]:
             supported.add(call["name"])
         else:
             refused[call["name"]] = call.get("refused") or f"the kernel {call['kernel']} computes it"
+    # Calls in graphs of control flow may have the names of others.
+    supported -= refused.keys()
     for node in program.graph.nodes:
         if node.target is operator.getitem and node.args[0].name in supported:
             supported.add(node.name)

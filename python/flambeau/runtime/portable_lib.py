@@ -27,7 +27,8 @@ class ExecuTorchMethod:
         self._outputs: list[Any] = []
 
     def set_inputs(self, inputs: Any) -> None:
-        """Sets the inputs of the next run."""
+        """Sets the inputs of the next run, which are checked now."""
+        self._method.check(inputs)
         self._inputs = inputs
 
     def execute(self) -> None:

@@ -275,3 +275,38 @@ fn moves_leave_their_source_and_frees_leave_nothing() {
     let error = method.run(&[floats(&[1.0], &[1])]).unwrap_err();
     assert!(matches!(error, Error::NoOutput { output: 0, .. }), "{error}");
 }
+
+/// A planned tensor at an offset of the arena.
+fn at(offset: u64, sizes: &[u32]) -> EValue {
+    let EValue::Tensor(mut value) = planned(DType::F32, sizes) else { return EValue::None };
+    value.allocation.as_mut().unwrap().offset = offset;
+    EValue::Tensor(value)
+}
+
+#[test]
+fn views_that_the_exporter_left_out_have_the_elements_of_their_memory() {
+    // x, its view, a sum, the sum's view, their product, and a view of it.
+    let values = vec![
+        at(0, &[4]),
+        at(0, &[2, 2]),
+        at(16, &[2, 2]),
+        at(16, &[4]),
+        at(32, &[4]),
+        at(32, &[1, 4]),
+        EValue::Int(1),
+        at(48, &[4]),
+    ];
+    let operators = kernels(&[("aten::add", "out"), ("aten::mul", "out")]);
+    let calls = vec![kernel(0, &[1, 1, 6, 2, 2]), kernel(1, &[0, 3, 4, 4]), kernel(1, &[0, 0, 7, 7])];
+    let plan = ExecutionPlan { operators, ..plan(values, &[0], &[5, 3, 1], calls) };
+    let mut method = load(plan, vec![], &[]).unwrap();
+    assert!(method.is_stateless());
+    for x in [[1.0, -2.0, 3.0, 0.5], [4.0, 0.0, 1.0, 1.0]] {
+        let results = method.run(&[floats(&x, &[4])]).unwrap();
+        let shapes: Vec<&[usize]> = results.iter().map(|result| result.as_tensor().unwrap().shape()).collect();
+        assert_eq!(shapes, [&[1, 4][..], &[4], &[2, 2]]);
+        assert_eq!(read(&results[0]), x.map(|v| v * 2.0 * v));
+        assert_eq!(read(&results[1]), x.map(|v| v + v));
+        assert_eq!(read(&results[2]), x);
+    }
+}
