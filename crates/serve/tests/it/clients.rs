@@ -1,4 +1,4 @@
-//! OpenAI's, Anthropic's and LangChain's own clients, and the page in a browser.
+//! OpenAI's, Anthropic's and LangChain's own clients.
 
 use std::{
     env,
@@ -33,7 +33,7 @@ fn python(package: &str) -> Result<PathBuf, String> {
 }
 
 /// The folder in which Node.js finds these packages.
-fn node(packages: &[&str]) -> Result<PathBuf, String> {
+pub(crate) fn node(packages: &[&str]) -> Result<PathBuf, String> {
     if !Command::new("node").arg("--version").output().is_ok_and(|out| out.status.success()) {
         return Err("there is no Node.js".into());
     }
@@ -44,7 +44,7 @@ fn node(packages: &[&str]) -> Result<PathBuf, String> {
     }
 }
 
-fn chromium() -> Result<PathBuf, String> {
+pub(crate) fn chromium() -> Result<PathBuf, String> {
     let folders: Vec<PathBuf> = env::split_paths(&env::var_os("PATH").unwrap_or_default()).collect();
     let names = ["chromium", "chromium-browser", "google-chrome"];
     let found = names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name))).find(|path| path.is_file());
@@ -112,7 +112,7 @@ fn agents() -> Vec<NewModel> {
 }
 
 /// Calls that worked, as a client's script prints them on stdout, in JSON.
-fn worked(command: &mut Command) -> Json {
+pub(crate) fn worked(command: &mut Command) -> Json {
     let out = command.output().unwrap();
     let error = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{error}");
@@ -173,14 +173,4 @@ pub(crate) fn openai_for_node_runs_unmodified() {
     let expected = ["chat", "stream", "callTools", "parse", "responses", "embeddings", "errors", "abort"];
     assert_eq!(worked(&mut command), json!(expected));
     server.await_metric_of("tiny", "running", 0);
-}
-
-pub(crate) fn the_page_works_in_a_browser() {
-    let server = server();
-    let mut command = Command::new("node");
-    command.arg(client("page_client.mjs")).arg(format!("http://{}", server.address)).arg(node(&[]).unwrap());
-    // Where pictures of the page are wanted.
-    command.arg(chromium().unwrap()).args(env::var_os("FLAMBEAU_SCREENSHOTS"));
-    let expected = ["conversation", "edit", "stop", "keyboard", "dark", "narrow", "axe", "alone"];
-    assert_eq!(worked(&mut command), json!(expected));
 }

@@ -8,6 +8,7 @@ mod clients;
 mod demand;
 mod embeddings;
 mod hardening;
+mod page;
 mod requests;
 mod restart;
 mod server;
@@ -96,6 +97,6 @@ fn main() -> ExitCode {
     tests.push(test("the_description_of_the_paths_is_valid", clients::has_openapi_validator, validates));
     tests.push(test("langchain_runs_unmodified", clients::has_langchain, clients::langchain_runs_unmodified));
     tests.push(test("openai_for_node_runs_unmodified", clients::has_openai_for_node, clients::openai_for_node_runs_unmodified));
-    tests.push(test("the_page_works_in_a_browser", clients::has_browser, clients::the_page_works_in_a_browser));
+    tests.push(test("the_page_works_in_a_browser", clients::has_browser, page::works_in_a_browser));
     flambeau_testcases::run(tests)
 }

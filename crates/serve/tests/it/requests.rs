@@ -159,16 +159,17 @@ pub(crate) fn the_page_talks_to_this_server_alone() {
     let mut server = Running::new(vec![tiny()], Config { keys: flambeau_serve::Keys::new(vec!["k".into()]), ..config() });
     for (path, kind, part) in [
         ("/", "text/html", "src=\"app.js\""),
-        ("/app.js", "text/javascript", "./markdown.js"),
-        ("/markdown.js", "text/javascript", "export"),
-        ("/style.css", "text/css", "body"),
+        ("/app.js", "text/javascript", "v1/chat/completions"),
+        ("/worklet.js", "text/javascript", "registerProcessor"),
+        ("/style.css", "text/css", "--accent"),
+        ("/licenses.txt", "text/plain", "markdown-it"),
     ] {
         let reply = get(server.address, path);
         assert_eq!(reply.status, 200, "{path}");
         assert!(reply.header("content-type").is_some_and(|found| found.starts_with(kind)) && reply.body.contains(part), "{path}");
         let policy = reply.header("content-security-policy").unwrap();
         assert!(policy.starts_with("default-src 'none'") && !policy.contains("http") && !policy.contains("unsafe"), "{policy}");
-        assert!(!reply.body.contains("innerHTML"), "{path}");
+        assert!(policy.contains("require-trusted-types-for 'script'"), "{policy}");
     }
     server.wait();
     let server = Running::new(vec![tiny()], Config { page: false, ..config() });

@@ -3,7 +3,7 @@
 use flambeau_tidy::{root, sources};
 
 /// Hosts that files may name, with reasons.
-const HOSTS: [(&str, &str); 12] = [
+const HOSTS: [(&str, &str); 14] = [
     ("127.0.0.1", "servers that tests start"),
     ("app.example", "a name that nobody has, for examples"),
     ("evil.example", "a name that nobody has, for tests"),
@@ -13,6 +13,8 @@ const HOSTS: [(&str, &str); 12] = [
     ("huggingface.co", "the hub that `flambeau pull` asks"),
     ("json.schemastore.org", "schemas of configuration files"),
     ("keepachangelog.com", "the form of the changelog"),
+    ("mathiasbynens.be", "the author of a package of the page, in its license"),
+    ("opencollective.com", "funding of the page's packages, in npm's lock file"),
     ("prometheus-operated.monitoring", "the usual name of Prometheus in a cluster"),
     ("www.apache.org", "the license"),
     ("www.w3.org", "XML namespaces of images"),

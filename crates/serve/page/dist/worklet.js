@@ -1,0 +1,1 @@
+var e=class extends AudioWorkletProcessor{block=new Float32Array(1600);filled=0;process(o){for(let r of o[0]?.[0]??[])this.block[this.filled++]=r,this.filled===1600&&(this.port.postMessage(this.block),this.block=new Float32Array(1600),this.filled=0);return!0}};registerProcessor("tap",e);
