@@ -50,6 +50,14 @@ export function edit(message: Message, content: string): void {
   if (chat && !running.value[chat.id]) addUser(chat, message.parent, content, message.attachments ?? []);
 }
 
+/** Another version of an answer, with a text of the user's. */
+export function revise(message: Message, content: string): void {
+  const chat = current.value;
+  if (!chat || running.value[chat.id]) return;
+  const { figures: _, error: __, ...rest } = message;
+  update(put(chat, { ...rest, id: newId(), content, created: Date.now(), end: "complete" }));
+}
+
 /** Another answer to the same message. */
 export function regenerate(message: Message): void {
   const chat = current.value;
@@ -114,6 +122,9 @@ const SPOKEN: Record<End, string> = {
   failed: "The answer failed.",
 };
 
+/** Milliseconds between writes of a growing answer to the browser's store. */
+const KEEP_EVERY = 2000;
+
 /** Answers a message, or goes on with an answer to it. Writes the message on the screen once a frame. */
 async function answer(chatId: string, parent: string, earlier?: Message): Promise<void> {
   const chat = find(chatId);
@@ -133,12 +144,16 @@ async function answer(chatId: string, parent: string, earlier?: Message): Promis
   let first: number | undefined;
   let thought: number | undefined;
   let finish: string | undefined;
+  let saved = began;
   const draw = () => {
     frame = 0;
     const now = find(chatId);
+    // The part that came is kept now and then, should the page be closed.
+    const keep = performance.now() - saved > KEEP_EVERY;
+    if (keep) saved = performance.now();
     if (now?.messages[message.id]) {
       batch(() => {
-        update(put(now, message), false);
+        update(put(now, message), keep);
         setRunning(chatId, { parts, firstPart: first });
       });
     }

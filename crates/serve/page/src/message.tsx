@@ -1,7 +1,7 @@
 // A message with its actions and figures.
 import { Check, ChevronLeft, ChevronRight, Copy, CornerDownRight, FileText, GitBranch, Mic, Pencil, RefreshCw, Trash2, TriangleAlert } from "lucide";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { continueAnswer, edit, fork, regenerate, removeMessage, select } from "./chat";
+import { continueAnswer, edit, fork, regenerate, removeMessage, revise, select } from "./chat";
 import { copy } from "./enhance";
 import { Flame, Icon } from "./icons";
 import { count, IconButton } from "./parts";
@@ -50,7 +50,14 @@ function Files({ of }: { of: Attachment[] }) {
   );
 }
 
-function Editor({ message, onDone }: { message: Message; onDone: () => void }) {
+interface EditorProps {
+  message: Message;
+  verb: string;
+  onText: (text: string) => void;
+  onDone: () => void;
+}
+
+function Editor({ message, verb, onText, onDone }: EditorProps) {
   const ref = useRef<HTMLTextAreaElement>(null);
   useEffect(() => {
     ref.current?.focus();
@@ -58,7 +65,7 @@ function Editor({ message, onDone }: { message: Message; onDone: () => void }) {
   }, []);
   const finish = () => {
     const text = ref.current!.value.trim();
-    if (text) edit(message, text);
+    if (text) onText(text);
     onDone();
   };
   const press = (event: KeyboardEvent) => {
@@ -76,7 +83,7 @@ function Editor({ message, onDone }: { message: Message; onDone: () => void }) {
       <textarea ref={ref} aria-label="Edit message" rows={Math.min(12, message.content.split("\n").length + 1)} defaultValue={message.content} onKeyDown={press} />
       <div class="buttons">
         <button type="button" class="button" onClick={onDone}>Cancel</button>
-        <button type="button" class="button primary" onClick={finish}>Send</button>
+        <button type="button" class="button primary" onClick={finish}>{verb}</button>
       </div>
     </div>
   );
@@ -88,7 +95,7 @@ function UserMessage({ message }: { message: Message }) {
   return (
     <article class="message user" aria-label="You">
       {isEditing ? (
-        <Editor message={message} onDone={() => setEditing(false)} />
+        <Editor message={message} verb="Send" onText={(text) => edit(message, text)} onDone={() => setEditing(false)} />
       ) : (
         <>
           {message.attachments && <Files of={message.attachments} />}
@@ -152,17 +159,18 @@ function figuresText({ tokens, perSecond, firstToken, cached }: Figures): string
 function LiveFigures({ live }: { live: Running }) {
   if (live.firstPart === undefined) return <span class="figures">Waiting for the first token</span>;
   const seconds = (performance.now() - live.firstPart) / 1000;
-  return <span class="figures">{count(live.parts)} parts{seconds > 0.5 && ` · ${(live.parts / seconds).toFixed(1)} a second`}</span>;
+  return <span class="figures">about {count(live.parts)} tokens{seconds > 0.5 && ` · ${(live.parts / seconds).toFixed(1)} tokens/s`}</span>;
 }
 
 function ModelMessage({ message, live }: { message: Message; live?: Running }) {
+  const [isEditing, setEditing] = useState(false);
   const isBusy = !!running.value[current.value!.id];
   return (
     <article class="message assistant" aria-label={message.model ?? "Model"} aria-busy={!!live}>
       <div class="author"><Flame size={20} /><span>{message.model ?? "Model"}</span></div>
       <Thoughts message={message} live={live} />
       {live && !message.content && !message.reasoning && <div class="dots" aria-hidden="true"><i /><i /><i /></div>}
-      <Markdown text={message.content} />
+      {isEditing ? <Editor message={message} verb="Save" onText={(text) => revise(message, text)} onDone={() => setEditing(false)} /> : <Markdown text={message.content} />}
       <Ending message={message} />
       <footer>
         {live ? (
@@ -172,6 +180,7 @@ function ModelMessage({ message, live }: { message: Message; live?: Running }) {
             <Versions message={message} />
             <span class="actions">
               <CopyButton text={message.content} />
+              <IconButton icon={Pencil} size={16} label="Edit answer" disabled={isBusy} onClick={() => setEditing(true)} />
               <IconButton icon={RefreshCw} size={16} label="Answer again" disabled={isBusy} onClick={() => regenerate(message)} />
               <IconButton icon={GitBranch} size={16} label="Continue in a new chat" onClick={() => fork(message.id)} />
               <IconButton icon={Trash2} size={16} label="Delete message" onClick={() => removeMessage(message.id)} />

@@ -1,6 +1,6 @@
 // The list of chats: search, rename, delete, export.
 import { Download, Ellipsis, Keyboard, PanelLeftClose, Pencil, Search, SquarePen, Trash2 } from "lucide";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { download } from "./export";
 import { Flame, Icon } from "./icons";
 import { IconButton, useDismiss } from "./parts";
@@ -42,7 +42,10 @@ function found(): { chat: Chat; excerpt?: string }[] {
 function Rename({ chat, onDone }: { chat: Chat; onDone: () => void }) {
   const ref = useRef<HTMLInputElement>(null);
   const isOver = useRef(false);
-  useEffect(() => ref.current?.select(), []);
+  useLayoutEffect(() => {
+    ref.current?.focus();
+    ref.current?.select();
+  }, []);
   const finish = (keep: boolean) => {
     if (isOver.current) return;
     isOver.current = true;

@@ -23,7 +23,16 @@ export async function loadChats(): Promise<Chat[]> {
     await Promise.all(earlier.map(saveChat));
     localStorage.removeItem(EARLIER);
   }
-  return [...chats, ...earlier].sort((a, b) => b.updated - a.updated);
+  return [...chats.map(mark), ...earlier].sort((a, b) => b.updated - a.updated);
+}
+
+/** The chat, with answers that were under way when the page was closed marked as such. */
+function mark(chat: Chat): Chat {
+  const messages = Object.values(chat.messages).map((message): [string, Message] => {
+    const isCut = message.role === "assistant" && !message.end;
+    return [message.id, isCut ? { ...message, end: "lost" } : message];
+  });
+  return { ...chat, messages: Object.fromEntries(messages) };
 }
 
 export async function saveChat(chat: Chat): Promise<void> {
@@ -57,7 +66,7 @@ function convert(chat: EarlierChat): Chat {
   let parent: string | null = null;
   for (const [at, { role, content, reasoning }] of chat.messages.entries()) {
     const id = newId();
-    messages[id] = { id, parent, role, content, reasoning, created: at };
+    messages[id] = { id, parent, role, content, reasoning, created: at, end: "complete" };
     parent = id;
   }
   const now = Date.now();
