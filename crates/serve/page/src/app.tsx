@@ -56,6 +56,12 @@ function Conversation() {
   useLayoutEffect(() => {
     if (last && follows.current) toEnd();
   }, [last]);
+  // The end stays in sight while the field for messages grows.
+  useEffect(() => {
+    const watch = new ResizeObserver(() => follows.current && messages.value.length && toEnd());
+    watch.observe(ref.current!);
+    return () => watch.disconnect();
+  }, []);
   const scroll = () => {
     const { scrollHeight, scrollTop, clientHeight } = ref.current!;
     follows.current = scrollHeight - scrollTop - clientHeight < NEAR;
@@ -72,16 +78,18 @@ function Conversation() {
   );
 }
 
+const CONTROL = /Mac|iPad|iPhone/.test(navigator.platform) ? "⌘" : "Ctrl";
+
 const KEYS: [string, string][] = [
   ["Enter", "Send"],
   ["Shift + Enter", "Begin a line"],
   ["Esc", "Stop the answer"],
   ["↑ in an empty message", "Edit the last message"],
-  ["Ctrl + K", "Search chats"],
-  ["Ctrl + Shift + O", "New chat"],
-  ["Ctrl + B", "Show or hide the chats"],
-  ["Ctrl + ,", "Show or hide the settings"],
-  ["Ctrl + /", "Show these keys"],
+  [`${CONTROL} + K`, "Search chats"],
+  [`${CONTROL} + Shift + O`, "New chat"],
+  [`${CONTROL} + B`, "Show or hide the chats"],
+  [`${CONTROL} + ,`, "Show or hide the settings"],
+  [`${CONTROL} + /`, "Show these keys"],
 ];
 
 function Shortcuts() {

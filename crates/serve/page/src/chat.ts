@@ -1,6 +1,7 @@
 // Sending messages, and answers as they come.
 import { batch } from "@preact/signals";
-import { chat as ask, resume, Refused, type Delta } from "./api";
+import { chat as ask, resume } from "./api";
+import { endOf, Growing } from "./growing";
 import { announce, createChat, current, find, model, open, refreshModels, running, update, type Running } from "./state";
 import { branch, newestLeaf, newId, prune, put, titleOf } from "./tree";
 import type { Attachment, Chat, ChatOptions, End, Message } from "./types";
@@ -103,17 +104,6 @@ function setRunning(chatId: string, change: Partial<Running> | null): void {
   running.value = change ? { ...others, [chatId]: { ...now, ...change } as Running } : others;
 }
 
-const seconds = (from: number, to: number) => (to - from) / 1000;
-
-/** Why an answer ended, from the error that ended it. */
-function endOf(error: unknown): { end: End; error?: string } {
-  if (error instanceof DOMException && error.name === "AbortError") return { end: "stopped" };
-  if (error instanceof Refused) return { end: "failed", error: error.message };
-  // What fetch throws when the connection breaks.
-  if (error instanceof TypeError) return { end: "lost" };
-  return { end: "failed", error: error instanceof Error ? error.message : String(error) };
-}
-
 const SPOKEN: Record<End, string> = {
   complete: "The answer is complete.",
   length: "The answer was cut at the limit on tokens.",
@@ -125,72 +115,54 @@ const SPOKEN: Record<End, string> = {
 /** Milliseconds between writes of a growing answer to the browser's store. */
 const KEEP_EVERY = 2000;
 
-/** Answers a message, or goes on with an answer to it. Writes the message on the screen once a frame. */
+/** Answers a message, or goes on with an answer to it. */
 async function answer(chatId: string, parent: string, earlier?: Message): Promise<void> {
   const chat = find(chatId);
   if (!chat) return;
   const control = new AbortController();
-  let message: Message = earlier
-    ? { ...earlier, end: undefined, error: undefined }
-    : { id: newId(), parent, role: "assistant", content: "", created: Date.now(), model: model.value?.id };
-  const began = performance.now();
+  const fresh: Message = { id: newId(), parent, role: "assistant", content: "", created: Date.now(), model: model.value?.id };
+  const growing = new Growing(earlier ? { ...earlier, end: undefined, error: undefined } : fresh);
+  const { id } = growing.message;
   batch(() => {
-    update({ ...put(chat, message), leaf: message.id }, false);
-    setRunning(chatId, { control, messageId: message.id, began, parts: 0 });
+    update({ ...put(chat, growing.message), leaf: id }, false);
+    setRunning(chatId, { control, messageId: id, began: growing.began, parts: 0 });
   });
   announce("Waiting for the model.");
-  let frame = 0;
-  let parts = 0;
-  let first: number | undefined;
-  let thought: number | undefined;
-  let finish: string | undefined;
-  let saved = began;
-  const draw = () => {
-    frame = 0;
-    const now = find(chatId);
-    // The part that came is kept now and then, should the page be closed.
-    const keep = performance.now() - saved > KEEP_EVERY;
-    if (keep) saved = performance.now();
-    if (now?.messages[message.id]) {
-      batch(() => {
-        update(put(now, message), keep);
-        setRunning(chatId, { parts, firstPart: first });
-      });
-    }
-  };
-  const take = (delta: Delta) => {
-    if (delta.content || delta.reasoning) {
-      parts += 1;
-      if (first === undefined) {
-        first = performance.now();
-        announce("The model answers.");
-      }
-      if (delta.content && message.reasoning && thought === undefined) thought = performance.now();
-    }
-    finish = delta.finish ?? finish;
-    message = { ...message, content: message.content + delta.content };
-    if (delta.reasoning) message.reasoning = (message.reasoning ?? "") + delta.reasoning;
-    if (delta.figures) message.figures = { ...message.figures, ...delta.figures, tokens: delta.figures.tokens || (message.figures?.tokens ?? 0) };
-    frame ||= requestAnimationFrame(draw);
-  };
+  const { draw, cancel } = drawer(chatId, growing);
   let ended: { end: End; error?: string };
   try {
     const body = request(chat, branch(chat, parent));
-    const parts = earlier?.content ? resume(body, earlier.content, control.signal) : ask(body, control.signal);
-    for await (const delta of parts) take(delta);
-    // A stream without a reason for its end was cut somewhere on the way.
-    ended = { end: finish === undefined ? "lost" : finish === "length" ? "length" : "complete" };
+    const deltas = earlier?.content ? resume(body, earlier.content, control.signal) : ask(body, control.signal);
+    for await (const delta of deltas) {
+      growing.take(delta);
+      draw();
+    }
+    ended = growing.end();
   } catch (error) {
     ended = endOf(error);
   }
-  cancelAnimationFrame(frame);
-  message = { ...message, ...ended };
-  if (first !== undefined) {
-    const figures = { ...message.figures, tokens: message.figures?.tokens ?? parts, firstToken: seconds(began, first) };
-    if (message.reasoning) figures.thinking = seconds(first, thought ?? performance.now());
-    message.figures = figures;
-  }
-  finishAnswer(chatId, message);
+  cancel();
+  finishAnswer(chatId, growing.finished(ended));
+}
+
+/** Puts a growing answer on the screen, once a frame. */
+function drawer(chatId: string, growing: Growing): { draw(): void; cancel(): void } {
+  let frame = 0;
+  let saved = performance.now();
+  const paint = () => {
+    frame = 0;
+    const chat = find(chatId);
+    if (!chat?.messages[growing.message.id]) return;
+    // The part that came is kept now and then, should the page be closed.
+    const keep = performance.now() - saved > KEEP_EVERY;
+    if (keep) saved = performance.now();
+    if (growing.first !== undefined && running.value[chatId]?.firstPart === undefined) announce("The model answers.");
+    batch(() => {
+      update(put(chat, growing.message), keep);
+      setRunning(chatId, { parts: growing.parts, firstPart: growing.first });
+    });
+  };
+  return { draw: () => (frame ||= requestAnimationFrame(paint)), cancel: () => cancelAnimationFrame(frame) };
 }
 
 function finishAnswer(chatId: string, message: Message): void {
