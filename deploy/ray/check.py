@@ -76,6 +76,14 @@ def servers():
     return [pid for pid, name in names.items() if "flambeau" in name and is_mine(pid)]
 
 
+def is_running(pid):
+    """Whether a process exists and is no zombie, wherever it descends from."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
 def check_batch(report, flambeau, model, folder):
     prompts = [f"the cat {number} sat on the mat" for number in range(40)]
     # One prompt is longer than any context.
@@ -114,19 +122,21 @@ def check_scaling(report):
         is_done = False
 
         def load(number):
-            statuses = []
+            replies = []
             while not is_done:
-                statuses.append(ask([{"role": "user", "content": f"go {number}"}], max_tokens=40).status_code)
-            return statuses
+                replies.append(ask([{"role": "user", "content": f"go {number}"}], max_tokens=40))
+            return replies
 
         clients = [pool.submit(load, number) for number in range(16)]
         try:
             wait_for("the second replica", lambda: replicas() == 2)
         finally:
             is_done = True
-        statuses = [status for client in clients for status in client.result()]
-    report.check(set(statuses) == {200}, f"answers while the application grew: {collections.Counter(statuses)}")
-    print(f"serve: {len(statuses)} answers while a second replica started")
+        replies = [reply for client in clients for reply in client.result()]
+    statuses = collections.Counter(reply.status_code for reply in replies)
+    others = [reply.text[:500] for reply in replies if reply.status_code != 200]
+    report.check(set(statuses) == {200}, f"answers while the application grew: {statuses}, such as {others[:1]}")
+    print(f"serve: {len(replies)} answers while a second replica started")
 
 
 def check_routing(report):
@@ -173,8 +183,11 @@ def check_disconnect(report):
     request = {"messages": [{"role": "user", "content": "Count."}], "max_tokens": LONG // 2, "stream": True}
     request["response_format"] = {"type": "json_schema", "json_schema": {"name": "numbers", "schema": form}}
     with httpx.stream("POST", f"{ADDRESS}/v1/chat/completions", json=request, timeout=120) as reply:
-        next(reply.iter_raw())
+        # The stream closes when its iterator is dropped.
+        pieces = reply.iter_raw()
+        next(pieces)
         wait_for("the running request", lambda: metric("running") == 1)
+        pieces.close()
     wait_for("the end of the left request", lambda: metric("running") == 0)
     report.check(metric("cancelled_total") == 1, "the left request was not cancelled")
 
@@ -205,6 +218,10 @@ def check_restart(report):
         return len(now) == 2 and before[0] not in now and all(reply.status_code == 200 for reply in replies)
 
     wait_for("the second server", is_back)
+    actor = int(re.search(r"PPid:\t(\d+)", Path(f"/proc/{before[1]}/status").read_text())[1])
+    os.kill(actor, signal.SIGKILL)
+    wait_for("the end of the server whose actor ended", lambda: not is_running(before[1]))
+    wait_for("the replica in its place", lambda: len(servers()) == 2)
     report.check(set(statuses) <= {200, 503}, f"answers while a server restarted: {statuses}")
     print(f"serve: {statuses.count(200)} answers and {statuses.count(503)} refusals while a server restarted")
 
@@ -222,8 +239,9 @@ def check_serve(report, flambeau, model):
     check_scaling(report)
     check_routing(report)
     check_restart(report)
+    last = servers()
     serve.shutdown()
-    wait_for("the end of the servers", lambda: not servers())
+    wait_for("the end of the servers", lambda: not any(map(is_running, last)))
 
 
 def main():

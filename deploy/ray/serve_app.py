@@ -8,6 +8,7 @@ The number of replicas follows the requests that run and wait in the servers. An
 
 import asyncio
 import json
+import logging
 import math
 import re
 
@@ -19,6 +20,8 @@ from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 
 from flambeau_process import Process
+
+logger = logging.getLogger("ray.serve")
 
 # Ray's router that hashes a key onto the replicas.
 ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
@@ -112,15 +115,21 @@ class Replica:
 
     async def forward(self, method, target, headers, body):
         """Yields the status and headers of the answer, and then its body."""
+        has_begun = False
         try:
             async with self.client.stream(method, self.process.url + target, headers=headers, content=body) as reply:
                 kept = [(k, v) for k, v in reply.headers.items() if k.lower() not in HOP_HEADERS]
+                has_begun = True
                 yield reply.status_code, [*kept, ("x-flambeau-replica", self.name)]
                 async for piece in reply.aiter_raw():
                     yield piece
-        except httpx.ConnectError:
+        except httpx.TransportError as error:
+            logger.warning("the server did not answer: %r", error)
             if not self.process.is_alive():
                 self._restart()
+            # An answer that breaks off has to look like one.
+            if has_begun:
+                raise
             message = {"error": {"message": "the replica is restarting its server", "type": "server_error", "code": "restarting"}}
             yield 503, [("content-type", "application/json"), ("retry-after", "1")]
             yield json.dumps(message).encode()
