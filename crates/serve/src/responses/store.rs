@@ -19,6 +19,8 @@ pub(crate) struct ResponseStore {
 #[derive(Debug, Default)]
 struct State {
     entries: BTreeMap<String, Entry>,
+    /// Ids of items, with the latest response that has each.
+    items: BTreeMap<String, String>,
     /// Ids in the order of their last use.
     used: BTreeMap<u64, String>,
     clock: u64,
@@ -37,6 +39,10 @@ struct Entry {
 }
 
 impl Entry {
+    fn item_ids(&self) -> impl Iterator<Item = &str> {
+        self.items().filter_map(|item| item["id"].as_str())
+    }
+
     fn items(&self) -> impl Iterator<Item = &Json> {
         self.input.iter().chain(self.response["output"].as_array().into_iter().flatten())
     }
@@ -60,6 +66,11 @@ impl State {
         if let Some(entry) = self.entries.remove(id) {
             self.used.remove(&entry.used);
             self.bytes -= entry.bytes;
+            for item in entry.item_ids() {
+                if self.items.get(item).is_some_and(|holder| holder == id) {
+                    self.items.remove(item);
+                }
+            }
         }
     }
 
@@ -100,6 +111,7 @@ impl ResponseStore {
         state.clock += 1;
         let used = state.clock;
         let entry = Entry { owner, previous, input: Arc::new(input), response: Arc::new(response), bytes, used };
+        state.items.extend(entry.item_ids().map(|item| (item.to_owned(), id.clone())));
         state.bytes += bytes;
         state.used.insert(used, id.clone());
         state.entries.insert(id, entry);
@@ -150,11 +162,11 @@ impl ResponseStore {
         Some(items)
     }
 
-    /// The item of that id in any response.
+    /// The item of that id, from the latest response that has it.
     pub(super) fn item(&self, owner: Caller, id: &str) -> Option<Json> {
         let state = self.state();
-        let mut items = state.entries.values().filter(|entry| entry.owner == owner).flat_map(Entry::items);
-        items.find(|item| item["id"] == id).cloned()
+        let entry = state.entry(owner, state.items.get(id)?)?;
+        entry.items().find(|item| item["id"] == id).cloned()
     }
 }
 
@@ -200,6 +212,7 @@ mod tests {
         assert!(store.item(one, "msg_1").is_some() && store.item(other, "msg_1").is_none());
         assert!(store.get(other, "2").is_none() && store.conversation(other, "2").is_none() && !store.delete(other, "2"));
         assert!(store.delete(one, "1") && store.get(one, "1").is_none());
+        assert!(store.item(one, "msg_1").is_none() && store.item(one, "msg_2").is_some());
         assert!(store.conversation(one, "2").is_none(), "a conversation with a hole is none");
     }
 
