@@ -167,21 +167,32 @@ impl ResponseAnswer {
         let Some(item) = self.items.last() else { return };
         data["item_id"] = item.id.as_str().into();
         data["output_index"] = (self.items.len() - 1).into();
-        if !matches!(item.kind, Kind::Call { .. }) {
-            data["content_index"] = 0.into();
+        match item.kind {
+            Kind::Reasoning { summarizes: true } => data["summary_index"] = 0.into(),
+            Kind::Reasoning { .. } | Kind::Message => data["content_index"] = 0.into(),
+            Kind::Call { .. } => {}
         }
         self.tell(name, data, frames);
     }
 
+    /// Whether the request asks for a summary of the thoughts.
+    fn summarizes(&self) -> bool {
+        let wish = |name: &str| self.echo.fields.get("reasoning").and_then(|reasoning| reasoning.get(name)?.as_str());
+        ["summary", "generate_summary"].into_iter().filter_map(wish).any(|wish| wish != "none")
+    }
+
     fn open(&mut self, item: Item, frames: &mut Frames) {
         self.close("completed", frames);
-        let (told, has_part) = (item.to_json("in_progress"), item.kind == Kind::Message);
-        let part = item.part();
+        let (told, part, kind) = (item.to_json("in_progress"), item.part(), item.kind.clone());
         self.items.push(item);
         self.is_open = true;
         self.tell("response.output_item.added", json!({ "output_index": self.items.len() - 1, "item": told }), frames);
-        if has_part {
-            self.tell_of_item("response.content_part.added", json!({ "part": part }), frames);
+        match kind {
+            Kind::Message => self.tell_of_item("response.content_part.added", json!({ "part": part }), frames),
+            Kind::Reasoning { summarizes: true } => {
+                self.tell_of_item("response.reasoning_summary_part.added", json!({ "part": part }), frames);
+            }
+            Kind::Reasoning { .. } | Kind::Call { .. } => {}
         }
     }
 
@@ -189,7 +200,13 @@ impl ResponseAnswer {
         let Some(item) = self.items.last().filter(|_| self.is_open).cloned() else { return };
         self.is_open = false;
         match &item.kind {
-            Kind::Reasoning => self.tell_of_item("response.reasoning_text.done", json!({ "text": item.text }), frames),
+            Kind::Reasoning { summarizes: false } => {
+                self.tell_of_item("response.reasoning_text.done", json!({ "text": item.text }), frames);
+            }
+            Kind::Reasoning { summarizes: true } => {
+                self.tell_of_item("response.reasoning_summary_text.done", json!({ "text": item.text }), frames);
+                self.tell_of_item("response.reasoning_summary_part.done", json!({ "part": item.part() }), frames);
+            }
             Kind::Message => {
                 self.tell_of_item("response.output_text.done", json!({ "text": item.text, "logprobs": [] }), frames);
                 self.tell_of_item("response.content_part.done", json!({ "part": item.part() }), frames);
@@ -211,7 +228,7 @@ impl ResponseAnswer {
 
     fn add(&mut self, delta: Delta, frames: &mut Frames) {
         let (kind, text) = match delta {
-            Delta::Thinking(text) => (Kind::Reasoning, text),
+            Delta::Thinking(text) => (Kind::Reasoning { summarizes: self.summarizes() }, text),
             Delta::Content(text) => (Kind::Message, text),
             Delta::Call { id: call_id, name, .. } => {
                 let form = self.echo.forms.of(&name);
@@ -227,6 +244,9 @@ impl ResponseAnswer {
         }
         match kind {
             Kind::Message => self.tell_of_item("response.output_text.delta", json!({ "delta": text, "logprobs": [] }), frames),
+            Kind::Reasoning { summarizes: true } => {
+                self.tell_of_item("response.reasoning_summary_text.delta", json!({ "delta": text }), frames);
+            }
             _ => self.tell_of_item("response.reasoning_text.delta", json!({ "delta": text }), frames),
         }
     }

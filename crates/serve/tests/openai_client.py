@@ -103,6 +103,12 @@ def agent():
     output = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "done"}
     history = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "go"}, call.model_dump(), output]
     client.responses.create(model="patcher", input=history, tools=tools, **hints)
+    with client.responses.stream(model="thinker", input="go", reasoning={"summary": "auto"}) as events:
+        summary = "".join(event.delta for event in events if event.type == "response.reasoning_summary_text.delta")
+        final = events.get_final_response()
+    assert summary == final.output[0].summary[0].text == "so be it" and final.output_text == "yes", final
+    thoughts = client.responses.create(model="thinker", input="go")
+    assert not thoughts.output[0].summary and thoughts.output[0].content[0].text == "so be it", thoughts
     counted = client.responses.input_tokens.count(model="tiny", input=MESSAGES, instructions="the cat")
     assert counted.input_tokens == 13, counted
 

@@ -16,22 +16,35 @@ pub(super) struct Item {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    Reasoning,
+    /// Thoughts. Requests that ask for a summary get the thoughts themselves in its place, as some
+    /// clients show nothing else.
+    Reasoning {
+        summarizes: bool,
+    },
     Message,
-    Call { call_id: String, name: String, form: CallForm },
+    Call {
+        call_id: String,
+        name: String,
+        form: CallForm,
+    },
 }
 
 impl Item {
+    /// The only part of a message or of a summary.
     pub(super) fn part(&self) -> Json {
+        if matches!(self.kind, Kind::Reasoning { .. }) {
+            return json!({ "type": "summary_text", "text": self.text });
+        }
         json!({ "type": "output_text", "text": self.text, "annotations": [], "logprobs": [] })
     }
 
     pub(super) fn to_json(&self, status: &str) -> Json {
         let is_whole = status != "in_progress";
         match &self.kind {
-            Kind::Reasoning => {
+            Kind::Reasoning { summarizes } => {
                 let content = if is_whole { json!([{ "type": "reasoning_text", "text": self.text }]) } else { json!([]) };
-                json!({ "id": self.id, "type": "reasoning", "summary": [], "content": content, "status": status })
+                let summary = if is_whole && *summarizes { json!([self.part()]) } else { json!([]) };
+                json!({ "id": self.id, "type": "reasoning", "summary": summary, "content": content, "status": status })
             }
             Kind::Message => {
                 let content = if is_whole { json!([self.part()]) } else { json!([]) };
@@ -47,7 +60,7 @@ impl Item {
     /// How its id begins.
     pub(super) fn prefix(kind: &Kind) -> &'static str {
         match kind {
-            Kind::Reasoning => "rs_",
+            Kind::Reasoning { .. } => "rs_",
             Kind::Message => "msg_",
             Kind::Call { form: CallForm::Function | CallForm::Grouped(_), .. } => "fc_",
             Kind::Call { form: CallForm::Custom, .. } => "ctc_",

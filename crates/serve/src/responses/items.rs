@@ -49,7 +49,10 @@ impl Messages {
         match item["type"].as_str().unwrap_or("message") {
             "message" => self.message(item),
             "reasoning" => {
-                let parts = item["content"].as_array().into_iter().flatten();
+                // Clients may send the summary alone.
+                let lists = [&item["content"], &item["summary"]];
+                let list = lists.into_iter().filter_map(Json::as_array).find(|list| !list.is_empty());
+                let parts = list.into_iter().flatten();
                 parts.filter_map(|part| part["text"].as_str()).for_each(|text| self.thoughts.push_str(text));
             }
             "function_call" => self.call(item, &item["name"], item["arguments"].clone()),
