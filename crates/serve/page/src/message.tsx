@@ -1,6 +1,6 @@
 // A message with its actions and figures.
 import { Check, ChevronLeft, ChevronRight, Copy, CornerDownRight, FileText, GitBranch, Mic, Pencil, RefreshCw, Trash2, TriangleAlert } from "lucide";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { continueAnswer, edit, fork, regenerate, removeMessage, revise, select } from "./chat";
 import { copy } from "./enhance";
 import { Flame, Icon } from "./icons";
@@ -59,7 +59,7 @@ interface EditorProps {
 
 function Editor({ message, verb, onText, onDone }: EditorProps) {
   const ref = useRef<HTMLTextAreaElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     ref.current?.focus();
     ref.current?.setSelectionRange(-1, -1);
   }, []);

@@ -45,7 +45,9 @@ interface Heard {
 
 /** Records from the microphone. Throws if the browser or the user refuses it. */
 export async function record(model: string, heard: Heard): Promise<Recorder> {
-  const stream = await navigator.mediaDevices.getUserMedia({ audio: { channelCount: 1, echoCancellation: true, noiseSuppression: true } });
+  // Models of speech are trained on noisy sound, and filters take parts of words away.
+  const audio = { channelCount: 1, echoCancellation: false, noiseSuppression: false };
+  const stream = await navigator.mediaDevices.getUserMedia({ audio });
   const context = new AudioContext({ sampleRate: RATE });
   await context.audioWorklet.addModule("worklet.js");
   const source = context.createMediaStreamSource(stream);
