@@ -14,7 +14,7 @@ export const foreign = [], faults = [];
 
 /** A page in a context of its own. Lines of the console that match `expects` are no faults. */
 export async function open({ at = url, expects, ...options } = {}) {
-  const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
+  const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, reducedMotion: "reduce", ...options });
   await context.grantPermissions(["clipboard-read", "clipboard-write", "microphone"], { origin: new URL(at).origin });
   const page = await context.newPage();
   page.setDefaultTimeout(30_000);
