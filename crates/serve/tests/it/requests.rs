@@ -4,7 +4,7 @@ use flambeau_serve::Config;
 use serde_json::{Value as Json, json};
 
 use crate::{
-    client::{get, post, post_text},
+    client::{Client, get, post, post_text},
     server::{Running, config, tiny},
 };
 
@@ -170,6 +170,22 @@ pub(crate) fn the_page_talks_to_this_server_alone() {
         let policy = reply.header("content-security-policy").unwrap();
         assert!(policy.starts_with("default-src 'none'") && !policy.contains("http") && !policy.contains("unsafe"), "{policy}");
         assert!(policy.contains("require-trusted-types-for 'script'"), "{policy}");
+    }
+    let head = |path: &str, headers: &[(&str, &str)]| {
+        let mut client = Client::new(server.address);
+        client.send_request("GET", path, headers, "");
+        client.head().expect("a response")
+    };
+    for (accepted, encoding) in
+        [("gzip, deflate, br", Some("gzip")), ("br;q=1.0, gzip;q=0.5", Some("gzip")), ("gzip;q=0", None), ("br", None)]
+    {
+        let reply = head("/app.js", &[("accept-encoding", accepted)]);
+        assert_eq!((reply.status, reply.header("content-encoding")), (200, encoding), "{accepted}");
+    }
+    for path in ["/app.js", "/KaTeX_Main-Regular.woff2"] {
+        let tag = head(path, &[]).header("etag").unwrap().to_owned();
+        assert_eq!(head(path, &[("if-none-match", &format!("\"other\", W/{tag}"))]).status, 304, "{path}");
+        assert_eq!(head(path, &[("if-none-match", "\"other\"")]).status, 200, "{path}");
     }
     server.wait();
     let server = Running::new(vec![tiny()], Config { page: false, ..config() });
