@@ -1,7 +1,8 @@
 // Live transcription: the microphone's sound goes to the server's speech model in growing windows.
 import { segments as transcribe } from "./api";
 
-const RATE = 16_000;
+/** Samples a second that models of speech want. */
+const WANTED_RATE = 16_000;
 /** Seconds of new sound before the window is sent again. */
 const STEP = 1;
 /** Seconds of a window beyond which its finished segments become final. */
@@ -10,7 +11,7 @@ const WINDOW = 10;
 const UNSURE = 2;
 
 /** Samples in -1..1 as a WAV file of 16 bits. */
-export function wav(samples: Float32Array): Blob {
+export function wav(samples: Float32Array, rate: number): Blob {
   const bytes = new DataView(new ArrayBuffer(44 + samples.length * 2));
   const text = (at: number, word: string) => [...word].forEach((letter, i) => bytes.setUint8(at + i, letter.charCodeAt(0)));
   text(0, "RIFF");
@@ -19,8 +20,8 @@ export function wav(samples: Float32Array): Blob {
   bytes.setUint32(16, 16, true);
   bytes.setUint16(20, 1, true);
   bytes.setUint16(22, 1, true);
-  bytes.setUint32(24, RATE, true);
-  bytes.setUint32(28, RATE * 2, true);
+  bytes.setUint32(24, rate, true);
+  bytes.setUint32(28, rate * 2, true);
   bytes.setUint16(32, 2, true);
   bytes.setUint16(34, 16, true);
   text(36, "data");
@@ -48,12 +49,14 @@ export async function record(model: string, heard: Heard): Promise<Recorder> {
   // Models of speech are trained on noisy sound, and filters take parts of words away.
   const audio = { channelCount: 1, echoCancellation: false, noiseSuppression: false };
   const stream = await navigator.mediaDevices.getUserMedia({ audio });
-  const context = new AudioContext({ sampleRate: RATE });
-  await context.audioWorklet.addModule("worklet.js");
-  const source = context.createMediaStreamSource(stream);
+  const release = () => stream.getTracks().forEach((track) => track.stop());
+  const { context, source } = await listenTo(stream).catch((error) => {
+    release();
+    throw error;
+  });
   const tap = new AudioWorkletNode(context, "tap", { numberOfOutputs: 0 });
   source.connect(tap);
-  const transcript = new Transcript(model, heard);
+  const transcript = new Transcript(model, context.sampleRate, heard);
   tap.port.onmessage = ({ data }: MessageEvent<Float32Array>) => {
     transcript.add(data);
     heard.onLevel(Math.min(1, Math.sqrt(data.reduce((sum, x) => sum + x * x, 0) / data.length) * 8));
@@ -61,7 +64,7 @@ export async function record(model: string, heard: Heard): Promise<Recorder> {
   const close = () => {
     tap.port.onmessage = null;
     source.disconnect();
-    for (const track of stream.getTracks()) track.stop();
+    release();
     void context.close();
   };
   return {
@@ -74,6 +77,27 @@ export async function record(model: string, heard: Heard): Promise<Recorder> {
       transcript.cancel();
     },
   };
+}
+
+/** A context with the sound. Some browsers refuse a rate other than the microphone's, and the server takes any. */
+async function listenTo(stream: MediaStream): Promise<{ context: AudioContext; source: MediaStreamAudioSourceNode }> {
+  const connect = (options: AudioContextOptions) => {
+    const context = new AudioContext(options);
+    try {
+      return { context, source: context.createMediaStreamSource(stream) };
+    } catch (error) {
+      void context.close();
+      throw error;
+    }
+  };
+  let made: ReturnType<typeof connect>;
+  try {
+    made = connect({ sampleRate: WANTED_RATE });
+  } catch {
+    made = connect({});
+  }
+  await made.context.audioWorklet.addModule("worklet.js");
+  return made;
 }
 
 /** The text of a recording: a final part, and the text of the sound after it. */
@@ -89,13 +113,14 @@ class Transcript {
 
   constructor(
     private readonly model: string,
+    private readonly rate: number,
     private readonly heard: Heard,
   ) {}
 
   add(block: Float32Array): void {
     this.sound.push(block);
     this.samples += block.length;
-    if (!this.work && this.samples - this.sent >= STEP * RATE) this.listen();
+    if (!this.work && this.samples - this.sent >= STEP * this.rate) this.listen();
   }
 
   private listen(): void {
@@ -114,14 +139,14 @@ class Transcript {
       all.set(block, at);
       at += block.length;
     }
-    const length = all.length / RATE;
-    const found = await transcribe(this.model, wav(all), this.control.signal);
+    const length = all.length / this.rate;
+    const found = await transcribe(this.model, wav(all, this.rate), this.control.signal);
     const isFinal = (end: number) => length > WINDOW && end < length - UNSURE;
     const done = found.filter(({ end }) => isFinal(end));
     const cut = done.at(-1)?.end ?? 0;
     this.final += done.map(({ text }) => text).join("");
     this.tail = found.slice(done.length).map(({ text }) => text).join("");
-    if (cut > 0) this.drop(Math.round(cut * RATE), all);
+    if (cut > 0) this.drop(Math.round(cut * this.rate), all);
     if (!this.isOver) this.heard.onText(this.text());
   }
 

@@ -1,4 +1,4 @@
-// Runs beside the page's thread and hands it the microphone's samples in blocks of a tenth of a second.
+// Runs beside the page's thread and hands it the microphone's samples in blocks.
 declare class AudioWorkletProcessor {
   readonly port: MessagePort;
 }
