@@ -11,7 +11,7 @@ async function models() {
   await page.click("#model");
   const names = await page.locator("[role=option] .model-name").allTextContents();
   assert.deepEqual(names, ["tiny", "rich", "hostile", "thinker", "endless"], "models that chat");
-  assert.match(await page.locator("[role=option]").first().textContent(), /ready · 512 tokens/);
+  assert.match(await page.locator("[role=option]").first().textContent(), /ready( · [\d.]+ [MG]B)? · 512 tokens/);
   await page.keyboard.press("ArrowDown");
   await page.keyboard.press("Enter");
   assert.equal(await page.textContent(".picker-name"), "rich");
