@@ -255,6 +255,25 @@ def test_a_model_of_transformers_runs():
     close(run(file(manager), ids), model(ids))
 
 
+def test_delegates_of_other_backends_stay(backend):
+    partition = pytest.importorskip("executorch.backends.xnnpack.partition.xnnpack_partitioner", reason="ExecuTorch has no XNNPACK")
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.b(torch.sin(self.a(x)).cumsum(1)).tan()
+
+    torch.manual_seed(0)
+    model, x = Model().eval(), torch.randn(2, 8)
+    partitioners = [partition.XnnpackPartitioner(), FlambeauPartitioner()]
+    manager = to_edge_transform_and_lower(torch.export.export(model, (x,)), partitioner=partitioners)
+    assert not calls(manager) and set(backends(manager)) == {"XnnpackBackend", "MLXBackend"}
+    close(backend.load_program(file(manager)).load_method("forward").execute([x])[0], model(x))
+
+
 @pytest.fixture(scope="session")
 def backend(tmp_path_factory):
     """ExecuTorch's runtime with the backend, whose library is built."""

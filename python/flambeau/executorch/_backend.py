@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -122,7 +123,9 @@ def _library() -> ctypes.CDLL:
     if not path.is_file():
         raise _native.LoadError(f"the library {path} is not built: run `{COMMAND}`")
     # Both libraries that it needs are in the process then, and found by their names.
-    from executorch.extension.pybindings import portable_lib  # noqa: F401
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from executorch.extension.pybindings import portable_lib  # noqa: F401
 
     try:
         library = ctypes.CDLL(str(path))

@@ -118,12 +118,13 @@ def _cut(graph: torch.fx.Graph) -> list[torch.fx.Node]:
                 new = graph.placeholder(f"delegated_{user.name}")
                 new.meta = dict(user.meta)
                 user.replace_all_uses_with(new)
-                added.insert(0, new)
-        for user in users:
-            graph.erase_node(user)
+                name = user.name
+                graph.erase_node(user)
+                # The signature names outputs.
+                new.name = name
+                added.append(new)
         graph.erase_node(node)
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-    return [n for n in placeholders if n in added]
+    return [node for node in graph.nodes if node in set(added)]
 
 
 def is_delegate_call(node: torch.fx.Node) -> bool:
