@@ -6,7 +6,7 @@ use flambeau_runtime::{Error, InstructionError, Method, OperatorError, Place, Va
 use flambeau_tensor::{Bool, DType, Tensor};
 use flambeau_wire::{
     Blob, mlx,
-    pte::{Chain, Delegate, EValue, ExecutionPlan, Instruction},
+    pte::{BufferDevice, Chain, Delegate, Device, EValue, ExecutionPlan, Instruction},
 };
 
 use crate::support::{dynamic, floats, kernels, load, plan, planned, read};
@@ -309,4 +309,12 @@ fn views_that_the_exporter_left_out_have_the_elements_of_their_memory() {
         assert_eq!(read(&results[1]), x.map(|v| v + v));
         assert_eq!(read(&results[2]), x);
     }
+}
+
+#[test]
+fn methods_that_plan_memory_on_other_devices_are_refused() {
+    let devices = vec![BufferDevice { buffer: 1, device: Device { kind: 1, index: 2 } }];
+    let plan = ExecutionPlan { devices, ..plan(vec![planned(DType::F32, &[1])], &[0], &[0], vec![]) };
+    let error = load(plan, vec![], &[]).unwrap_err().to_string();
+    assert_eq!(error, "method `forward` plans memory on device cuda:2, which is not available here");
 }
