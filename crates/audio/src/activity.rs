@@ -22,12 +22,14 @@ const LEAST_NOISE: f32 = 2e-9;
 /// Frames on either side in the envelope of a frame (the loudest power): gaps between syllables are
 /// speech too.
 const AROUND: usize = 2;
-/// Minimum rise of speech over the noise in decibels, as a mean over all bands or over the
-/// `MOST_RISING` bands with the largest rise. In noise, a voice rises in few bands. Then the
-/// minimum number of such frames in a row: a click has 8.
-const LEAST_RISE: f32 = 5.0;
+/// Minimum rise of speech over the noise in decibels, as means over all bands and over the
+/// `MOST_RISING` bands with the largest rise. In noise, a voice rises in few bands.
+type Rise = [f32; 2];
 const MOST_RISING: usize = 8;
-const LEAST_RISE_OF_THOSE: f32 = 7.0;
+/// Rise of speech, and of its soft ends.
+const SPEECH: Rise = [5.0, 7.0];
+const SOFT_ENDS: Rise = [2.5, 4.0];
+/// Minimum frames in a row that rise: a click has 8.
 const LEAST_FRAMES: usize = 9;
 
 type Bands = [f32; BANDS];
@@ -53,6 +55,8 @@ pub struct VoiceActivity {
     /// Number of judged frames, and number of the last ones that rise above the noise.
     judged: usize,
     rising: usize,
+    /// Minimum rise with which found speech goes on.
+    goes_on: Rise,
 }
 
 impl Default for VoiceActivity {
@@ -70,11 +74,18 @@ impl Default for VoiceActivity {
             softest: VecDeque::new(),
             judged: 0,
             rising: 0,
+            goes_on: SPEECH,
         }
     }
 }
 
 impl VoiceActivity {
+    /// Detects speech with its soft ends: found speech goes on at a smaller rise than it begins
+    /// with. Ranges then reach into pauses, where noise varies.
+    pub fn with_soft_ends() -> VoiceActivity {
+        VoiceActivity { goes_on: SOFT_ENDS, ..VoiceActivity::default() }
+    }
+
     /// Takes the next samples at 16 kHz and appends the ranges of speech, as indices over all
     /// samples in ascending order. Neighbouring ranges may overlap. Returns the index of the first
     /// undecided sample, at most a second behind.
@@ -152,19 +163,20 @@ impl VoiceActivity {
         self.first += passed;
     }
 
-    /// Whether the envelope around a frame exceeds the noise enough for speech.
+    /// Whether the envelope around a frame exceeds the noise enough for speech to begin or go on.
     fn rises(&self, frame: usize, noise: &Bands) -> bool {
+        let [least, least_of_most] = if self.rising < LEAST_FRAMES { SPEECH } else { self.goes_on };
         let at = frame - self.first;
         let around = at.saturating_sub(AROUND)..(at + AROUND + 1).min(self.frames.len());
         let mut rise: Bands = std::array::from_fn(|band| {
             let loudest = self.frames.range(around.clone()).map(|powers| powers[band]).fold(0.0, f32::max);
             10.0 * (loudest / noise[band]).max(1.0).log10()
         });
-        if rise.iter().sum::<f32>() > LEAST_RISE * BANDS as f32 {
+        if rise.iter().sum::<f32>() > least * BANDS as f32 {
             return true;
         }
         rise.sort_unstable_by(|a, b| b.total_cmp(a));
-        rise[..MOST_RISING].iter().sum::<f32>() > LEAST_RISE_OF_THOSE * MOST_RISING as f32
+        rise[..MOST_RISING].iter().sum::<f32>() > least_of_most * MOST_RISING as f32
     }
 }
 
@@ -195,7 +207,11 @@ mod tests {
     }
 
     fn found(samples: &[f32], block: usize) -> Vec<Range<u64>> {
-        let (mut activity, mut speech) = (VoiceActivity::default(), Vec::new());
+        found_by(VoiceActivity::default(), samples, block)
+    }
+
+    fn found_by(mut activity: VoiceActivity, samples: &[f32], block: usize) -> Vec<Range<u64>> {
+        let mut speech = Vec::new();
         for block in samples.chunks(block) {
             let judged = activity.push(block, &mut speech);
             assert!(speech.last().is_none_or(|last| last.start <= judged), "{judged}: {speech:?}");
@@ -209,6 +225,7 @@ mod tests {
         let hum: Vec<f32> = (0..10 * RATE).map(|i| (0.3 * (i as f64 * 0.02).sin()) as f32).collect();
         for samples in [vec![], vec![0.0; 10 * RATE], vec![f32::NAN; RATE], noise(10 * RATE, 0.3), noise(10 * RATE, 1e-5), hum] {
             assert_eq!(found(&samples, 1000), []);
+            assert_eq!(found_by(VoiceActivity::with_soft_ends(), &samples, 1000), []);
         }
     }
 
@@ -262,6 +279,18 @@ mod tests {
         });
         let seconds: u64 = found(&samples, 4000).iter().map(|range| range.end - range.start).sum();
         assert!(seconds as f64 / RATE as f64 > 0.8, "{seconds}");
+    }
+
+    #[test]
+    fn the_soft_end_of_a_voice_is_found_in_noise() {
+        let mut samples = noise(12 * RATE, 0.02);
+        // From 5 to 6 seconds it is loud, and then it fades by 24 dB in 0.8 seconds.
+        let fading = |i: usize| 10f32.powf(-1.5 * i.saturating_sub(RATE) as f32 / RATE as f32);
+        let voice = (0..9 * RATE / 5).map(|i| fading(i) * 0.2 * ((i as f32 / RATE as f32 * 120.0).fract() - 0.5));
+        samples[5 * RATE..].iter_mut().zip(voice).for_each(|(sample, voice)| *sample += voice);
+        let end = |activity| found_by(activity, &samples, 4000).last().unwrap().end as f32 / RATE as f32;
+        let [plain, soft] = [VoiceActivity::default(), VoiceActivity::with_soft_ends()].map(end);
+        assert!(plain + 0.2 < soft && soft < 7.1, "{plain}, {soft}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ const PAUSE: u64 = SAMPLE_RATE as u64 * 2;
 const STRAY: u64 = SAMPLE_RATE as u64;
 
 /// Removes pauses from a recording. It buffers at most one pause and remembers every removed pause.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Gate {
     activity: VoiceActivity,
     speech: Vec<Range<u64>>,
@@ -37,6 +37,21 @@ struct Stretch {
     /// Index of its first sample, in the passed-on samples and in the recording.
     passed: u64,
     first: u64,
+}
+
+impl Default for Gate {
+    fn default() -> Gate {
+        Gate {
+            activity: VoiceActivity::with_soft_ends(),
+            speech: Vec::new(),
+            held: Vec::new(),
+            first: 0,
+            open_until: 0,
+            passed: 0,
+            paused: 0,
+            stretches: Vec::new(),
+        }
+    }
 }
 
 impl Gate {
