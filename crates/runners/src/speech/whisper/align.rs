@@ -1,13 +1,17 @@
 //! Word times, from the cheapest path through the attention of the tokens to the audio.
 
+use std::ops::Range;
+
 use flambeau_tensor::Tensor;
 use flambeau_text::Tokenizer;
 
-use super::{Whisper, unfit};
-use crate::{Result, speech::stream::powers};
+use super::{Whisper, coverage::Speech, unfit};
+use crate::Result;
 
 /// Width of the median filter, in positions.
 const MEDIAN: usize = 7;
+/// Minimum loudness of a word's loudest block as a share of the window's: 25 dB below it.
+const LEAST_LOUDNESS: f32 = 0.056;
 /// Punctuation that belongs to the following word, and to the preceding word.
 const BEFORE: &str = "\"'“¿([{-";
 const AFTER: &str = "\"'.。,，!！?？:：”)]}、";
@@ -19,7 +23,7 @@ const WITHOUT_SPACES: [&str; 6] = ["zh", "ja", "th", "lo", "my", "yue"];
 pub struct AlignedWord {
     pub text: String,
     /// Range of its tokens' indices.
-    pub tokens: std::ops::Range<usize>,
+    pub tokens: Range<usize>,
     /// Steps of 20 ms from the beginning of the window.
     pub start: usize,
     pub end: usize,
@@ -66,7 +70,7 @@ pub(super) fn token_starts(model: &mut Whisper, (head, tokens): (&[u32], &[u32])
 /// Alignment costs [rows, steps]: the negated attention of these rows to the first `steps`
 /// positions. Each head is normalized over the tokens and smoothed, and then the heads are
 /// averaged.
-fn costs(shares: &Tensor, rows: std::ops::Range<usize>, steps: usize) -> Result<Vec<f32>> {
+fn costs(shares: &Tensor, rows: Range<usize>, steps: usize) -> Result<Vec<f32>> {
     let no_shares = || unfit("its alignment gives no shares of attention");
     let shares = shares.aligned();
     let &[heads, tokens, positions] = shares.shape() else { return Err(no_shares()) };
@@ -143,20 +147,62 @@ fn starts(costs: &[f32], steps: usize) -> Vec<usize> {
     starts
 }
 
-/// Shortens overlong words, such as words before a pause, to their loudest part.
-pub(super) fn shorten(words: &mut [AlignedWord], samples: &[f32]) {
-    let loudness: Vec<f32> = powers(samples).into_iter().map(f32::sqrt).collect();
-    for word in words {
-        let (start, end, most) = (word.start, word.end.min(loudness.len()), most_steps(&word.text));
-        if end <= start + most {
-            word.end = word.end.min(start + most);
-            continue;
+/// Gives the words of a segment plausible times. Overlong words, such as words before a pause, are
+/// reduced to their loudest part. Words without time, or in a pause, share the time of a neighbour.
+pub(super) fn settle(words: &mut [AlignedWord], speech: &mut Speech<'_>) {
+    let loudness: Vec<f32> = speech.powers().into_iter().map(f32::sqrt).collect();
+    let loudest_block = loudness.iter().copied().fold(0.0, f32::max);
+    let mut is_said = |word: &AlignedWord| {
+        let part = word.start.min(loudness.len())..word.end.min(loudness.len());
+        word.start < word.end
+            && (speech.has_speech(part.clone()) || loudness[part].iter().any(|&block| block > LEAST_LOUDNESS * loudest_block))
+    };
+    let said: Vec<bool> = words.iter().map(&mut is_said).collect();
+    for group in groups(words, &said) {
+        let words = &mut words[group];
+        let (start, end) = (words[0].start, words[words.len() - 1].end);
+        let most = words.iter().map(|word| most_steps(&word.text)).sum();
+        let part = loudest(start..end, most, &loudness);
+        let mut before = 0;
+        for word in words {
+            word.start = part.start + before * part.len() / most;
+            before += most_steps(&word.text);
+            word.end = part.start + before * part.len() / most;
         }
-        let sum = |first: &usize| loudness[*first..first + most].iter().sum::<f32>();
-        // The first of equally loud parts.
-        let loudest = (start..=end - most).rev().max_by(|a, b| sum(a).total_cmp(&sum(b))).unwrap_or(start);
-        (word.start, word.end) = (loudest, loudest + most);
     }
+}
+
+/// Words that share their time: each group has one word that is said in its time. The others join
+/// the neighbour that is slower for its letters. Without any such word, each word is a group.
+fn groups(words: &[AlignedWord], said: &[bool]) -> Vec<Range<usize>> {
+    if !said.contains(&true) {
+        return (0..words.len()).map(|at| at..at + 1).collect();
+    }
+    let pace = |at: usize| words[at].end.saturating_sub(words[at].start) as f64 / most_steps(&words[at].text) as f64;
+    let (mut groups, mut at): (Vec<Range<usize>>, usize) = (Vec::new(), 0);
+    while at < words.len() {
+        let timed = (at..words.len()).find(|&at| said[at]);
+        let joins_last = timed != Some(at) && timed.is_none_or(|next| at > 0 && pace(at - 1) >= pace(next));
+        let end = timed.map_or(words.len(), |next| if joins_last { next } else { next + 1 });
+        match groups.last_mut().filter(|_| joins_last) {
+            Some(last) => last.end = end,
+            None => groups.push(at..end),
+        }
+        at = end;
+    }
+    groups
+}
+
+/// The loudest `most` steps of a range, or all of a shorter one.
+fn loudest(range: Range<usize>, most: usize, loudness: &[f32]) -> Range<usize> {
+    let (start, end) = (range.start, range.end.min(loudness.len()));
+    if end <= start + most {
+        return start..range.end.min(start + most);
+    }
+    let sum = |first: &usize| loudness[*first..first + most].iter().sum::<f32>();
+    // The first of equally loud parts.
+    let first = (start..=end - most).rev().max_by(|a, b| sum(a).total_cmp(&sum(b))).unwrap_or(start);
+    first..first + most
 }
 
 /// Maximum steps that it takes to say a word. A digit counts as a word.
@@ -167,9 +213,9 @@ fn most_steps(word: &str) -> usize {
 }
 
 /// Splits a text into words with their punctuation and tokens.
-pub(super) fn words(tokenizer: &Tokenizer, tokens: &[u32], language: &str) -> Result<Vec<(String, std::ops::Range<usize>)>> {
+pub(super) fn words(tokenizer: &Tokenizer, tokens: &[u32], language: &str) -> Result<Vec<(String, Range<usize>)>> {
     let without_spaces = WITHOUT_SPACES.contains(&language);
-    let mut words: Vec<(String, std::ops::Range<usize>)> = Vec::new();
+    let mut words: Vec<(String, Range<usize>)> = Vec::new();
     let mut first = 0;
     for end in 1..=tokens.len() {
         let text = tokenizer.decode(&tokens[first..end], true)?;
@@ -207,16 +253,39 @@ mod tests {
     #[test]
     fn a_word_is_no_longer_than_it_takes_to_say_it() {
         let word = |text: &str, start, end| AlignedWord { text: text.into(), tokens: 0..1, start, end };
-        // Sound from step 10 to 30 and from 600 to 640, silence elsewhere.
+        // Sound from step 10 to 30 and from 600 to 650, silence elsewhere.
         let mut samples = vec![0.0; 700 * BLOCK];
         samples[10 * BLOCK..30 * BLOCK].fill(0.5);
-        samples[600 * BLOCK..640 * BLOCK].fill(0.5);
+        samples[600 * BLOCK..650 * BLOCK].fill(0.5);
         let mut words = [word(" end.", 8, 560), word(" Now", 560, 640), word(" on", 640, 650), word(" 8500", 0, 110)];
-        shorten(&mut words, &samples);
+        settle(&mut words, &mut Speech::of(&samples));
         let times = words.map(|word| (word.start, word.end));
         assert_eq!(times[0], (8, 53));
         assert!((590..=600).contains(&times[1].0) && times[1].1 >= 640, "{times:?}");
         assert_eq!(times[2..], [(640, 650), (0, 110)]);
+    }
+
+    #[test]
+    fn words_without_time_share_that_of_a_neighbour() {
+        let word = |text: &str, start, end| AlignedWord { text: text.into(), tokens: 0..1, start, end };
+        let times = |mut words: Vec<AlignedWord>| {
+            // Sound from step 100 to 200, silence elsewhere.
+            let mut samples = vec![0.0; 400 * BLOCK];
+            samples[100 * BLOCK..200 * BLOCK].fill(0.5);
+            settle(&mut words, &mut Speech::of(&samples));
+            assert!(words.windows(2).all(|pair| pair[0].end <= pair[1].start), "{words:?}");
+            words.into_iter().map(|word| (word.start, word.end)).collect::<Vec<_>>()
+        };
+        // The slower neighbour of the two.
+        let found = times(vec![word(" the", 100, 110), word(" cat", 110, 110), word(" sat", 110, 180)]);
+        assert_eq!(found, [(100, 110), (110, 145), (145, 180)]);
+        // At the end of a recording, and behind a long pause: the loudest 120 steps.
+        let found = times(vec![word(" He", 0, 390), word(" had", 390, 390), word(" a", 390, 390)]);
+        assert!(found[0].0 >= 80 && found[2].1 <= 220 && found.iter().all(|(start, end)| start < end), "{found:?}");
+        // Behind the sound: both words share it.
+        let found = times(vec![word(" Front,", 90, 300), word(" center.", 300, 400)]);
+        assert!(found[0].0 >= 85 && found[1].1 <= 215 && found[1].0 < 200, "{found:?}");
+        assert_eq!(times(vec![word(" all", 100, 100), word(" gone", 100, 100)]), [(100, 100), (100, 100)]);
     }
 
     #[test]

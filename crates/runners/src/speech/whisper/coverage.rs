@@ -43,6 +43,11 @@ const LONG_OVER_BRIDGE: f64 = 3.0;
 /// of the loudest power.
 const SHORT: f64 = 0.25;
 const LOUD: f32 = 0.003;
+/// Seconds of sound that are short, maximum letters a second of it, and seconds that its soft ends
+/// add. Fast speech has 20 letters a second.
+const BRIEF: f64 = 1.0;
+const MOST_LETTERS: f64 = 20.0;
+const ENDS: f64 = 0.25;
 /// Tokens a second of speech, and tokens of a window, with which a text contradicts that the model
 /// holds the window for silence.
 const TOKENS_A_SECOND: f64 = 1.0;
@@ -92,6 +97,16 @@ impl<'a> Speech<'a> {
         (tokens as f64) < TOKENS_A_SECOND * seconds(self.steps())
     }
 
+    /// Mean power of each whole step.
+    pub(super) fn powers(&self) -> Vec<f32> {
+        powers(self.samples)
+    }
+
+    /// Whether a range of steps has speech.
+    pub(super) fn has_speech(&mut self, part: Range<usize>) -> bool {
+        self.seconds_in(part) > 0.0
+    }
+
     fn ranges(&mut self) -> &[Range<usize>] {
         self.found.get_or_insert_with(|| {
             let (mut activity, mut ranges) = (VoiceActivity::default(), Vec::new());
@@ -121,12 +136,16 @@ impl<'a> Speech<'a> {
         self.seconds_in(said..usize::MAX) > BEHIND
     }
 
-    /// Whether the window holds too little sound for a word.
-    pub(super) fn is_short(&mut self) -> bool {
-        let powers = powers(self.samples);
+    /// Whether the window holds too little sound for a word, or for a text of so many letters.
+    pub(super) fn is_short(&mut self, letters: usize) -> bool {
+        let powers = self.powers();
         let loudest = powers.iter().copied().fold(0.0, f32::max);
         let loud = powers.iter().filter(|&&power| power > LOUD * loudest).count();
-        seconds(loud) < SHORT && self.seconds_in(0..usize::MAX) < SHORT
+        if seconds(loud) >= BRIEF {
+            return false;
+        }
+        let sound = seconds(loud).max(self.seconds_in(0..usize::MAX));
+        sound < SHORT || sound < BRIEF && letters as f64 > MOST_LETTERS * (sound + ENDS)
     }
 
     /// The part of the window that holds all of its speech, if the rest is at least as long.
@@ -325,15 +344,18 @@ mod tests {
     }
 
     #[test]
-    fn a_click_is_too_short_for_a_word() {
+    fn a_click_is_too_short_for_a_word_and_a_syllable_for_a_sentence() {
         let burst = |milliseconds: usize, length: usize| {
             let voice = recording(1, std::slice::from_ref(&(0..1)));
             let mut samples = vec![0.0; length * SECOND];
             samples[SECOND / 2..][..16 * milliseconds].copy_from_slice(&voice[1600..][..16 * milliseconds]);
-            Speech::of(&samples).is_short()
+            move |letters| Speech::of(&samples).is_short(letters)
         };
-        assert!(burst(50, 1) && burst(100, 1) && burst(100, 30));
-        assert!(!burst(400, 1) && !burst(400, 30));
+        assert!(burst(50, 1)(1) && burst(100, 1)(1) && burst(100, 30)(1));
+        assert!(!burst(400, 1)(8) && !burst(400, 30)(8));
+        // A sentence takes longer.
+        assert!(burst(300, 1)(36) && burst(400, 30)(36));
+        assert!(!Speech::of(&recording(2, std::slice::from_ref(&(0..2)))).is_short(80));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use flambeau_text::Tokenizer;
 
 use super::{
     Decoding, Language, Request, Span, Vocabulary, Whisper, align,
-    align::shorten,
+    align::settle,
     coverage::{Coverage, Speech, coverage},
     decode, detect_language, spans, text,
 };
@@ -124,7 +124,8 @@ impl<'a> WhisperListener<'a> {
     pub(super) fn judged(&self, decoding: Decoding, temperature: f32, heard: &mut Speech<'_>) -> Result<Attempt> {
         let text = text(self.tokenizer, self.model.vocabulary(), &decoding.tokens)?;
         let compression_ratio = compression_ratio(text.trim());
-        let mut attempt = Attempt { compression_ratio, decoding, temperature, is_trusted: false };
+        let letters = text.chars().filter(|c| c.is_alphanumeric()).count();
+        let mut attempt = Attempt { letters, compression_ratio, decoding, temperature, is_trusted: false };
         attempt.is_trusted = self.is_trusted(&attempt, heard);
         Ok(attempt)
     }
@@ -168,10 +169,11 @@ impl<'a> WhisperListener<'a> {
     }
 
     /// Whether what was decoded of the window in the end is no text: a word or two that the model
-    /// doubts at every temperature are no speech either, nor is a sound too short for a word.
-    pub(super) fn says_nothing(&self, decoding: &Decoding, heard: &mut Speech<'_>) -> bool {
+    /// doubts at every temperature are no speech either, nor is a sound too short for its text.
+    pub(super) fn says_nothing(&self, attempt: &Attempt, heard: &mut Speech<'_>) -> bool {
+        let decoding = &attempt.decoding;
         let is_guessed = self.is_doubtful(decoding) && heard.is_little(self.said(decoding));
-        is_guessed || self.is_silent(decoding, heard) || heard.is_short()
+        is_guessed || self.is_silent(decoding, heard) || heard.is_short(attempt.letters)
     }
 
     /// Hears the next `heard` samples; their segments, and how many of the samples need not be
@@ -215,7 +217,7 @@ impl<'a> WhisperListener<'a> {
         let decoding = &attempt.decoding;
         // Parts of what the model holds for silence would be heard as words without speech.
         let may_cut = may_cut && !self.settings.most_no_speech.is_some_and(|most| decoding.no_speech_probability > most);
-        if self.says_nothing(decoding, speech) {
+        if self.says_nothing(attempt, speech) {
             // A few words in a long silence are doubtful; by themselves they may not be.
             let spoken = if may_cut && !decoding.tokens.is_empty() { speech.spoken() } else { None };
             let (next, cut) = spoken.map_or((speech.steps(), None), |part| (part.start, Some(part.end)));
@@ -251,16 +253,19 @@ impl<'a> WhisperListener<'a> {
         let language = self.language().unwrap_or("en").to_owned();
         let mut aligned = align(self.model, self.tokenizer, (&head, &tokens), &language, steps)?;
         let heard = (steps * self.model.step_samples()).min(stream.samples.len());
-        shorten(&mut aligned, &stream.samples[..heard]);
-        let mut aligned = aligned.into_iter().peekable();
-        let mut last = 0;
+        let mut speech = Speech::of(&stream.samples[..heard]);
+        let (mut first, mut last) = (0, 0);
         for (segment, count) in segments.iter_mut().zip(counts) {
             last += count;
-            while let Some(word) = aligned.next_if(|word| word.tokens.start < last) {
+            let end = aligned.partition_point(|word| word.tokens.start < last);
+            let words = &mut aligned[first..end];
+            settle(words, &mut speech);
+            for word in words {
                 let (start, end) = (self.at(stream, word.start), self.at(stream, word.end));
-                segment.words.push(Word { text: word.text, start, end });
+                segment.words.push(Word { text: std::mem::take(&mut word.text), start, end });
             }
             segment.hold_words();
+            first = end;
         }
         // A stretch ends where the next one begins, and no word of it is later.
         for at in 1..segments.len() {
@@ -339,6 +344,8 @@ impl Listener for WhisperListener<'_> {
 pub(super) struct Attempt {
     pub(super) decoding: Decoding,
     temperature: f32,
+    /// Letters and digits of the text.
+    letters: usize,
     compression_ratio: f32,
     /// Whether the text is held for what was said, or for silence.
     pub(super) is_trusted: bool,

@@ -6,6 +6,7 @@ use super::{
     Request, Whisper, WhisperListener, align,
     coverage::Speech,
     decode::{Decoding, detect_language},
+    listener::Attempt,
 };
 use crate::{
     Error, Result,
@@ -62,7 +63,7 @@ impl<'a> LiveWhisper<'a> {
         let request = Request { begun: begun.clone(), timestamps: false, ..self.listener.request() };
         let attempt =
             if ends { self.listener.attempts(request, &mut speech)? } else { self.listener.attempt(&request, &mut speech)? };
-        let says_nothing = self.says_nothing(&attempt.decoding, &mut speech);
+        let says_nothing = self.says_nothing(&attempt, &mut speech);
         let is_heard = !says_nothing && (ends || attempt.is_trusted);
         let words = if is_heard { self.words(&attempt.decoding, begun.len())? } else { Vec::new() };
         let count = if ends { words.len() } else { self.text.agreed(&words) };
@@ -84,10 +85,10 @@ impl<'a> LiveWhisper<'a> {
 
     /// Whether a window holds no speech. Short windows have few tokens even with speech, so the
     /// no-speech probability alone suffices while the window has no final words.
-    fn says_nothing(&self, decoding: &Decoding, heard: &mut Speech<'_>) -> bool {
+    fn says_nothing(&self, attempt: &Attempt, heard: &mut Speech<'_>) -> bool {
         let listener = &self.listener;
-        let is_silent = listener.settings.most_no_speech.is_some_and(|most| decoding.no_speech_probability > most);
-        self.begun.is_empty() && is_silent || listener.says_nothing(decoding, heard)
+        let is_silent = listener.settings.most_no_speech.is_some_and(|most| attempt.decoding.no_speech_probability > most);
+        self.begun.is_empty() && is_silent || listener.says_nothing(attempt, heard)
     }
 
     /// The words of a text after its first `begun` tokens, without times.
