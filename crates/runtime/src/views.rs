@@ -1,7 +1,7 @@
 //! Views without an instruction. ExecuTorch's exporter leaves out views of fixed shape: such a value
 //! has the memory of another value, and no instruction writes it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use flambeau_wire::pte::{EValue, ExecutionPlan, Instruction, TensorValue};
 
@@ -20,7 +20,7 @@ pub(crate) struct Views {
     /// Views of inputs and buffers, before the first instruction.
     start: Vec<View>,
     /// Views that an instruction reads.
-    before: HashMap<Place, Vec<View>>,
+    before: BTreeMap<Place, Vec<View>>,
     /// Outputs that are views.
     end: Vec<View>,
 }
