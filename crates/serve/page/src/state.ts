@@ -143,8 +143,13 @@ function loadDefaults(): void {
   defaultsOf(wanted.id).then(take, () => undefined);
 }
 
+/** Milliseconds until a server that cannot be reached is asked again. */
+const RETRY = 4000;
+let retry = 0;
+
 /** Asks the server for its models. */
 export async function refreshModels(): Promise<void> {
+  clearTimeout(retry);
   try {
     models.value = await listModels();
     trouble.value = chatModels.value.length ? "" : "This server has no model that chats.";
@@ -153,6 +158,7 @@ export async function refreshModels(): Promise<void> {
   } catch (error) {
     needsKey.value = error instanceof Refused && error.status === 401;
     if (needsKey.value) panelOpen.value = true;
+    if (!needsKey.value) retry = setTimeout(() => void refreshModels(), RETRY);
     trouble.value = needsKey.value ? "The server asks for an API key." : error instanceof Refused ? error.message : "The server cannot be reached.";
   }
 }

@@ -92,10 +92,12 @@ export async function cuttable() {
       from.on("close", () => to.destroy());
     }
   });
-  await new Promise((done) => relay.listen(0, "127.0.0.1", done));
+  const open = (at) => new Promise((done) => relay.listen(at, "127.0.0.1", done));
+  await open(0);
+  const { port: own } = relay.address();
   const cut = () => {
     for (const socket of sockets) socket.resetAndDestroy();
     sockets.clear();
   };
-  return { at: `http://127.0.0.1:${relay.address().port}/`, cut, close: () => (relay.close(), cut()) };
+  return { at: `http://127.0.0.1:${own}/`, cut, open: () => open(own), close: () => (relay.close(), cut()) };
 }

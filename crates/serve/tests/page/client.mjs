@@ -137,6 +137,14 @@ async function lost() {
   await write(far, "again");
   await far.waitForFunction(() => document.querySelectorAll("#log .ending.broken").length === 2);
   assert.match(await far.textContent(".trouble"), /cannot be reached/);
+  // The page notices when the server is back.
+  await way.open();
+  await far.waitForSelector(".trouble", { state: "detached" });
+  await far.getByRole("button", { name: "Try again" }).last().click();
+  await far.waitForFunction(() => document.querySelector("#log .assistant:last-child")?.textContent.includes("on and"));
+  await far.click("#stop");
+  assert.equal(await ended(far), "Stopped.");
+  way.close();
   await far.context().close();
 }
 
