@@ -271,7 +271,8 @@ def test_delegates_of_other_backends_stay(backend):
     partitioners = [partition.XnnpackPartitioner(), FlambeauPartitioner()]
     manager = to_edge_transform_and_lower(torch.export.export(model, (x,)), partitioner=partitioners)
     assert not calls(manager) and set(backends(manager)) == {"XnnpackBackend", "MLXBackend"}
-    close(backend.load_program(file(manager)).load_method("forward").execute([x])[0], model(x))
+    data = file(manager)
+    close(backend.load_program(data).load_method("forward").execute([x])[0], model(x))
 
 
 @pytest.fixture(scope="session")
@@ -304,7 +305,9 @@ def test_executorchs_runtime_runs_programs(backend):
 def test_a_partitioned_program_runs_there(backend):
     torch.manual_seed(0)
     model, x = Mlp(), torch.randn(3, 8)
-    close(backend.load_program(file(lowered(model, (x,)))).load_method("forward").execute([x])[0], model(x))
+    # ExecuTorch does not keep the bytes of a program alive.
+    data = file(lowered(model, (x,)))
+    close(backend.load_program(data).load_method("forward").execute([x])[0], model(x))
 
 
 def test_channels_last_tensors_are_taken(backend):
