@@ -107,7 +107,7 @@ pub enum Error {
 }
 
 /// Position of an instruction in a method.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
     pub chain: usize,
     pub instruction: usize,
