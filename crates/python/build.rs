@@ -1,4 +1,4 @@
-//! Sets linker arguments: macOS must leave Python's symbols undefined, and ExecuTorch's backend asks
+//! Sets linker arguments. macOS must leave Python's symbols undefined. ExecuTorch's backend asks
 //! for the module by its name.
 
 use std::env;

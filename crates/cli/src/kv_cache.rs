@@ -50,8 +50,8 @@ fn dtype<'de, D: Deserializer<'de>>(json: D) -> Result<DType, D::Error> {
     DType::from_name(&name).ok_or_else(|| D::Error::custom(format!("unknown dtype `{name}`")))
 }
 
-/// Reads a specification: the short form, or a [`HostCache`] as JSON. The dtype of the short form is
-/// ExecuTorch's number, and 32-bit floats if it is left out.
+/// Reads a specification: the short form, or a [`HostCache`] as JSON. The dtype of the short form
+/// is ExecuTorch's number, and 32-bit floats if it is left out.
 pub(crate) fn parse(text: &str) -> Result<KvCacheConfig> {
     if text.trim_start().starts_with('{') {
         return serde_json::from_str::<HostCache>(text).with_context(|| format!("cache `{text}`"))?.config();

@@ -94,9 +94,9 @@ fn state_is_shared_with_everything_loaded_with_it_and_in_one_shape() {
 
 #[test]
 fn a_method_is_one_delegate_for_another_writer() {
-    let (layers, item) = (exported("layers"), exported("item"));
+    let (layers, kernels) = (exported("layers"), exported("nonzero"));
     let options = Options { key_prefix: "part".into(), keep_inputs: true, ..Options::default() };
-    let output = compile(&[("first", &layers), ("second", &layers), ("third", &item)], &options, &*engine()).unwrap();
+    let output = compile(&[("first", &layers), ("second", &layers), ("third", &kernels)], &options, &*engine()).unwrap();
     let bytes = written(&output);
     let program = Program::from_bytes(bytes).unwrap();
     let delegate = output.delegate("first").unwrap();
