@@ -1,5 +1,5 @@
-//! Views without an instruction. ExecuTorch's exporter leaves out views of fixed shape. Such a
-//! value has the memory of another value, and no instruction writes it.
+//! Views without an instruction. ExecuTorch's exporter leaves out views of fixed shape. The value
+//! of a view has the memory of another value, and no instruction writes it.
 
 use std::collections::{BTreeMap, HashSet};
 
