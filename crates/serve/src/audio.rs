@@ -13,10 +13,10 @@ use flambeau::{engine::Engine, runners::speech::Task, runtime::Program, text::To
 pub(crate) use self::worker::Heard;
 use self::{request::TranscriptionRequest, upload::Upload, worker::SpeechWorker};
 use crate::{
+    app::App,
     error::{ApiError, Result},
     metrics::Metrics,
     reply::{self, Progress},
-    routes::App,
 };
 
 /// A model of speech to serve.

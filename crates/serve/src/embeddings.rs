@@ -14,13 +14,13 @@ use tokio::sync::Semaphore;
 pub use self::answer::EmbeddingList;
 use self::{answer::Form, request::EmbeddingRequest, worker::EncoderWorker};
 use crate::{
+    app::App,
     error::{ApiError, Result},
     http::body,
     json::Fields,
     keys::Caller,
     metrics::{Metrics, add},
     reply,
-    routes::App,
 };
 
 /// A text encoder to serve.

@@ -11,11 +11,11 @@ use axum::{
 use serde_json::{Value as Json, json};
 
 use crate::{
+    app::App,
     error::{ApiError, Result},
     json::wrong,
     openai::{FINGERPRINT, HARMLESS, chat::Conversation},
     reply,
-    routes::App,
 };
 
 type Shared = State<Arc<App>>;

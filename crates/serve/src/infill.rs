@@ -1,139 +1,23 @@
-//! Texts with a gap: `/infill` of llama.cpp's server, and prompts with a suffix.
+//! `/infill` of llama.cpp's server: the text between two texts.
 
 mod answer;
 
 use std::sync::Arc;
 
 use axum::{Extension, body::Body, extract::State, http::Request, response::Response};
-use flambeau::text::{self, Tokenizer};
 use serde_json::{Value as Json, json};
 
 use self::answer::InfillAnswer;
 use crate::{
+    app::{App, Prepared},
     error::{ApiError, Result},
+    gaps::Gap,
     json::{Fields, wrong},
     keys::Caller,
     model::Handle,
     openai::{HARMLESS, params::Params},
     openapi::Contents,
-    routes::{App, Prepared},
 };
-
-/// Control tokens of a family of models: before the text, before its end, and before the middle.
-struct Family {
-    prefix: &'static str,
-    suffix: &'static str,
-    /// Codestral has none: the text itself comes last.
-    middle: Option<&'static str>,
-}
-
-const FAMILIES: [Family; 6] = [
-    // Qwen2.5-Coder, CodeGemma, Granite 4.
-    Family { prefix: "<|fim_prefix|>", suffix: "<|fim_suffix|>", middle: Some("<|fim_middle|>") },
-    // StarCoder, Granite 3.
-    Family { prefix: "<fim_prefix>", suffix: "<fim_suffix>", middle: Some("<fim_middle>") },
-    // SantaCoder.
-    Family { prefix: "<fim-prefix>", suffix: "<fim-suffix>", middle: Some("<fim-middle>") },
-    // DeepSeek-Coder.
-    Family { prefix: "<｜fim▁begin｜>", suffix: "<｜fim▁hole｜>", middle: Some("<｜fim▁end｜>") },
-    // GLM 4.
-    Family { prefix: "<|code_prefix|>", suffix: "<|code_suffix|>", middle: Some("<|code_middle|>") },
-    // Codestral.
-    Family { prefix: "[PREFIX]", suffix: "[SUFFIX]", middle: None },
-];
-
-/// Tokens before the name of a repository.
-const REPOSITORIES: [&str; 3] = ["<|repo_name|>", "<reponame>", "<repo_name>"];
-/// Tokens before the name of a file.
-const FILES: [&str; 4] = ["<|file_sep|>", "<file_sep>", "<|file_separator|>", "<filename>"];
-/// Further tokens that end the middle.
-const PADDING: [&str; 3] = ["<|fim_pad|>", "<fim_pad>", "<fim-pad>"];
-
-/// The control tokens of gaps in a model's texts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Infill {
-    prefix: u32,
-    suffix: u32,
-    middle: Option<u32>,
-    repository: Option<u32>,
-    file: Option<u32>,
-    /// Tokens that end the middle, besides those that end every text.
-    pub(crate) ends: Vec<u32>,
-}
-
-/// A text with a gap.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Gap {
-    pub(crate) before: String,
-    pub(crate) after: String,
-    /// Names and texts of other files.
-    files: Vec<(String, String)>,
-    /// The middle as far as it is written.
-    begun: String,
-}
-
-impl Gap {
-    /// A gap between two texts.
-    pub(crate) fn new(before: String, after: String) -> Gap {
-        Gap { before, after, ..Gap::default() }
-    }
-
-    fn bytes(&self) -> usize {
-        let files = self.files.iter().map(|(name, text)| name.len() + text.len()).sum::<usize>();
-        self.before.len() + self.after.len() + self.begun.len() + files
-    }
-}
-
-impl Infill {
-    /// The tokens of a tokenizer; `None` if its model fills no gaps.
-    pub(crate) fn of(tokenizer: &Tokenizer) -> Option<Infill> {
-        let id = |text: &str| tokenizer.token_to_id(text);
-        let first = |texts: &[&str]| texts.iter().find_map(|text| id(text));
-        let tokens = |family: &Family| {
-            let middle = family.middle.map(id);
-            Some((id(family.prefix)?, id(family.suffix)?, middle.map_or(Some(None), |middle| middle.map(Some))?))
-        };
-        let (prefix, suffix, middle) = FAMILIES.iter().find_map(tokens)?;
-        let (repository, file) = (first(&REPOSITORIES), first(&FILES));
-        let ends = [repository, file, first(&PADDING)].into_iter().flatten().collect();
-        Some(Infill { prefix, suffix, middle, repository, file, ends })
-    }
-
-    /// The tokens of a prompt whose continuation fills the gap.
-    ///
-    /// # Errors
-    /// The tokenizer cannot represent the text.
-    pub(crate) fn prompt(&self, tokenizer: &Tokenizer, gap: &Gap) -> Result<Vec<u32>, text::Error> {
-        let mut ids = tokenizer.encode_prompt("")?;
-        let add = |ids: &mut Vec<u32>, text: &str| tokenizer.encode_plain(text).map(|more| ids.extend(more));
-        if let (Some(repository), Some(_), false) = (self.repository, self.file, gap.files.is_empty()) {
-            ids.push(repository);
-            add(&mut ids, "project\n")?;
-        }
-        for (name, text) in &gap.files {
-            match self.file {
-                Some(file) => {
-                    ids.push(file);
-                    add(&mut ids, &format!("{name}\n{text}\n"))?;
-                }
-                None => add(&mut ids, &format!("{text}\n\n"))?,
-            }
-        }
-        if let (Some(file), false) = (self.file, gap.files.is_empty()) {
-            ids.push(file);
-            add(&mut ids, "filename\n")?;
-        }
-        let parts = [(self.prefix, &gap.before), (self.suffix, &gap.after)];
-        let parts = if self.middle.is_some() { parts } else { [parts[1], parts[0]] };
-        for (token, text) in parts {
-            ids.push(token);
-            add(&mut ids, text)?;
-        }
-        ids.extend(self.middle);
-        add(&mut ids, &gap.begun)?;
-        Ok(ids)
-    }
-}
 
 /// Fields of editors' plugins that change no result, or that bound the time.
 const EDITORS: [&str; 5] = ["n_indent", "response_fields", "samplers", "t_max_predict_ms", "t_max_prompt_ms"];
@@ -176,8 +60,8 @@ fn file((i, file): (usize, &Json)) -> Result<(String, String)> {
 }
 
 impl crate::model::Served {
-    /// The tokens of a prompt whose continuation fills a gap, which the field `param` asks for. Sets
-    /// the tokens that end it.
+    /// The tokens of a prompt whose continuation fills a gap, which the field `param` asks for.
+    /// Sets the tokens that end it.
     ///
     /// # Errors
     /// The model fills no gaps, or the prompt cannot fit the context or be written as tokens.
@@ -190,53 +74,5 @@ impl crate::model::Served {
         self.check_bytes(gap.bytes())?;
         params.end_ids.clone_from(&infill.ends);
         infill.prompt(&self.tokenizer, gap).map_err(|error| ApiError::value(param, error.to_string()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A tokenizer of words and these control tokens.
-    fn tokenizer(control: &[&str]) -> Tokenizer {
-        let words = [&["<unk>"], control, &["a", "b", "m", "x", "filename", "project"]].concat();
-        let vocabulary: serde_json::Map<String, Json> =
-            words.iter().zip(0u32..).map(|(word, id)| ((*word).to_owned(), id.into())).collect();
-        let token = |(word, id): (&&str, u32)| json!({ "id": id, "content": word, "special": true, "normalized": false, "lstrip": false, "rstrip": false, "single_word": false });
-        let added: Vec<Json> = control.iter().zip(1u32..).map(token).collect();
-        let json = json!({
-            "version": "1.0", "added_tokens": added, "pre_tokenizer": { "type": "Whitespace" },
-            "model": { "type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>" },
-        });
-        Tokenizer::from_json(json.to_string().as_bytes()).unwrap()
-    }
-
-    fn written(control: &[&str], gap: &Gap) -> String {
-        let tokenizer = tokenizer(control);
-        let infill = Infill::of(&tokenizer).unwrap();
-        let ids = infill.prompt(&tokenizer, gap).unwrap();
-        ids.iter().map(|&id| tokenizer.id_to_token(id).unwrap()).collect::<Vec<_>>().join(" ")
-    }
-
-    #[test]
-    fn gaps_are_written_as_each_family_wants() {
-        let gap = Gap { begun: "m".into(), ..Gap::new("a".into(), "b".into()) };
-        let qwen = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"];
-        assert_eq!(written(&qwen, &gap), "<|fim_prefix|> a <|fim_suffix|> b <|fim_middle|> m");
-        assert_eq!(written(&["[PREFIX]", "[SUFFIX]"], &gap), "[SUFFIX] b [PREFIX] a m");
-        assert_eq!(Infill::of(&tokenizer(&["<|fim_prefix|>", "<|fim_suffix|>"])), None);
-        let smuggled = Gap::new("<|fim_middle|>".into(), String::new());
-        assert_eq!(written(&qwen, &smuggled).matches("<|fim_middle|>").count(), 1, "text stays text");
-    }
-
-    #[test]
-    fn other_files_come_first() {
-        let gap = Gap { files: vec![("a".into(), "x".into())], ..Gap::new("a".into(), "b".into()) };
-        let all = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>", "<|fim_pad|>"];
-        let expected =
-            "<|repo_name|> project <|file_sep|> a x <|file_sep|> filename <|fim_prefix|> a <|fim_suffix|> b <|fim_middle|>";
-        assert_eq!(written(&all, &gap), expected);
-        assert_eq!(Infill::of(&tokenizer(&all)).unwrap().ends, [4, 5, 6]);
-        assert_eq!(written(&all[..3], &gap), "x <|fim_prefix|> a <|fim_suffix|> b <|fim_middle|>");
     }
 }

@@ -10,11 +10,13 @@
 
 mod answer;
 mod anthropic;
+mod app;
 mod audio;
 mod config;
 mod embeddings;
 mod error;
 mod extras;
+mod gaps;
 mod hosted;
 mod http;
 mod infill;

@@ -13,7 +13,7 @@ use serde_json::{Value as Json, json};
 
 use crate::{
     error::{ApiError, Result},
-    infill::Infill,
+    gaps::Infill,
     metrics::Metrics,
     tools::{ControlTokens, ToolFormat},
     worker::Worker,

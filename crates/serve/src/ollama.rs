@@ -19,17 +19,17 @@ use serde_json::{Value as Json, json};
 
 use self::answer::{Form, OllamaAnswer};
 use crate::{
+    app::{App, Prepared, prepare},
     error::{ApiError, Result},
+    gaps::Gap,
     hosted::HostedTools,
     http::body,
-    infill::Gap,
     json::Fields,
     keys::Caller,
     model::Handle,
     openai::{HARMLESS, params::Params},
     openapi::{Contents, Routes},
     reply,
-    routes::{App, Prepared, prepare},
 };
 
 /// Below this path, errors have Ollama's form.

@@ -10,7 +10,7 @@ use axum::{
 };
 use serde_json::{Map, Value as Json, json};
 
-use crate::{json::Fields, model::Handle, openai::FINGERPRINT, routes::App};
+use crate::{app::App, json::Fields, model::Handle, openai::FINGERPRINT};
 
 /// Reads the fields of a request as its path does.
 type Reader = fn(Fields, &Handle);

@@ -11,62 +11,29 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use flambeau::runners::llm::Job;
 use serde_json::json;
-use tokio::{
-    sync::{Semaphore, mpsc, watch},
-    task::spawn_blocking,
-    time::Instant,
-};
+use tokio::time::Instant;
 
 use crate::{
     answer::id,
     anthropic::{self, MessageAnswer},
-    audio,
-    config::Config,
-    embeddings,
+    app::{App, Prepared, prepare},
+    audio, embeddings,
     error::{ApiError, Result},
     extras,
     hosted::HostedTools,
-    http::{
-        body,
-        guard::{Entry, Guard},
-        trace::trace_id,
-    },
+    http::{guard::Entry, trace::trace_id},
     infill,
     json::Fields,
     keys::Caller,
     metrics::exposition,
     model::Handle,
-    models::Models,
     ollama,
     openai::{chat::ChatRequest, completions::CompletionRequest},
     openapi::{Contents, Routes},
-    page,
-    rates::Rates,
-    reply::{self, Events, Progress},
+    page, reply,
     responses::{self, Past, ResponseAnswer, ResponseStore},
-    worker::{Customer, JobUpdate},
 };
-
-/// State shared by all requests.
-#[derive(Debug)]
-pub(crate) struct App {
-    pub(crate) config: Config,
-    pub(crate) guard: Guard,
-    pub(crate) models: Models,
-    pub(crate) responses: Arc<ResponseStore>,
-    pub(crate) rates: Rates,
-    pub(crate) stop: watch::Receiver<bool>,
-    /// Places for work [beside the connections](App::aside).
-    pub(crate) aside: Arc<Semaphore>,
-    /// Places for recordings, from before their first byte until they are done.
-    pub(crate) recordings: Arc<Semaphore>,
-}
-
-/// Most bodies and prompts that are read at the same time: each may take much memory while it is,
-/// and all take time from the models.
-pub(crate) const MAX_ASIDE: usize = 4;
 
 type Shared = State<Arc<App>>;
 
@@ -74,9 +41,6 @@ type Shared = State<Arc<App>>;
 const MESSAGES: &str = "/v1/messages";
 const COUNT_TOKENS: &str = "/v1/messages/count_tokens";
 const REQUEST_ID: &str = "x-request-id";
-/// Names the hosted tools that were left out of a request.
-const DROPPED_TOOLS: &str = "x-flambeau-dropped-tools";
-
 pub(crate) fn router(app: Arc<App>) -> Router {
     let mut routes = ollama::add(generating(describing(Routes::new())));
     if app.config.metrics {
@@ -178,7 +142,7 @@ async fn enter(State(app): Shared, mut request: Request<Body>, next: Next) -> Re
     let mut response = match app.guard.check(&request) {
         Ok(Entry::Granted(caller)) => {
             request.extensions_mut().insert(caller);
-            app.run_within_rates(caller, request, next).await
+            run_within_rates(&app, caller, request, next).await
         }
         Ok(Entry::Preflight) => StatusCode::NO_CONTENT.into_response(),
         Err(error) => refuse(&path, error),
@@ -195,6 +159,26 @@ async fn enter(State(app): Shared, mut request: Request<Body>, next: Next) -> Re
         }
         headers.insert(REQUEST_ID, value);
     }
+    response
+}
+
+/// Runs a request within its key's allowances, and tells their state. Only requests that make
+/// something count.
+async fn run_within_rates(app: &App, caller: Caller, request: Request<Body>, next: Next) -> Response {
+    if request.method() != Method::POST {
+        return next.run(request).await;
+    }
+    let path = request.uri().path().to_owned();
+    let mut response = match app.rates.enter(caller) {
+        Ok(()) => next.run(request).await,
+        Err((error, wait)) => {
+            let mut response = refuse(&path, error);
+            let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.max(1).into());
+            response
+        }
+    };
+    app.rates.describe(caller, path.starts_with(MESSAGES), response.headers_mut());
     response
 }
 
@@ -235,121 +219,6 @@ async fn model(State(app): Shared, headers: HeaderMap, name: Result<Path<String>
 
 async fn metrics(State(app): Shared) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], exposition(&app.models.metrics())).into_response()
-}
-
-impl App {
-    /// The fields of a request and the model that it is for.
-    ///
-    /// # Errors
-    /// The body is none, or names a model that is not here.
-    pub(crate) async fn open(&self, request: Request<Body>) -> Result<(Fields, Handle)> {
-        let body = body::read(request, &self.config).await?;
-        let mut fields = self.aside(move || Fields::parse(&body)).await?;
-        let name = fields.text("model")?;
-        Ok((fields, self.models.find(name.as_deref()).await?))
-    }
-
-    /// Runs a request within its key's allowances, and tells their state. Only requests that make
-    /// something count.
-    async fn run_within_rates(&self, caller: Caller, request: Request<Body>, next: Next) -> Response {
-        if request.method() != Method::POST {
-            return next.run(request).await;
-        }
-        let path = request.uri().path().to_owned();
-        let mut response = match self.rates.enter(caller) {
-            Ok(()) => next.run(request).await,
-            Err((error, wait)) => {
-                let mut response = refuse(&path, error);
-                let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-                response.headers_mut().insert(header::RETRY_AFTER, seconds.max(1).into());
-                response
-            }
-        };
-        self.rates.describe(caller, path.starts_with(MESSAGES), response.headers_mut());
-        response
-    }
-
-    /// Runs work that takes a while, such as a long prompt's tokens, beside the connections.
-    ///
-    /// # Errors
-    /// As `work`, or it panics.
-    pub(crate) async fn aside<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-        let failed = || ApiError::internal("an internal error ended the request");
-        let place = Arc::clone(&self.aside).acquire_owned().await.map_err(|_| failed())?;
-        let work = move || {
-            let _place = place;
-            work()
-        };
-        spawn_blocking(work).await.unwrap_or_else(|_| Err(failed()))
-    }
-
-    /// The answer to a request: a stream of events, or a whole one.
-    ///
-    /// # Errors
-    /// The jobs are refused; a whole answer fails.
-    pub(crate) async fn reply<A>(&self, model: &Handle, caller: Caller, prepared: Prepared<A>) -> Result<Response>
-    where
-        A: Events<Update = JobUpdate>,
-    {
-        let Prepared { streams, jobs, answer, dropped } = prepared;
-        let mut response = reply::respond(self.submit(model, caller, jobs).await?, answer, streams).await?;
-        if let Some(value) = Some(dropped.join(", ")).filter(|list| !list.is_empty()).and_then(|list| list.try_into().ok()) {
-            response.headers_mut().insert(DROPPED_TOOLS, value);
-        }
-        Ok(response)
-    }
-
-    /// Submits jobs.
-    ///
-    /// # Errors
-    /// They are refused.
-    async fn submit(&self, model: &Handle, caller: Caller, jobs: Vec<Job>) -> Result<Progress<JobUpdate>> {
-        let (running, waiting) = (model.limits.running, model.limits.waiting);
-        // Where there are several keys, none takes all places of the queue.
-        let waiting = if self.config.keys.are_several() { waiting.div_ceil(2) } else { waiting };
-        let most = running.saturating_add(waiting);
-        if jobs.len() > most {
-            // Coming back would not help.
-            return Err(ApiError::value("n", format!("the request asks for {} answers, and the server takes {most}", jobs.len())));
-        }
-        let customer = Customer { caller, most_jobs: most, meter: self.rates.meter(caller) };
-        Ok(self.progress(model.worker.submit(customer, jobs).await?))
-    }
-
-    /// Result of a request within its timeout.
-    pub(crate) fn progress<U>(&self, updates: mpsc::Receiver<U>) -> Progress<U> {
-        Progress { updates, deadline: Instant::now() + self.config.longest_request(), stop: self.stop.clone() }
-    }
-}
-
-/// A request's jobs, and how the answer to them is written.
-pub(crate) struct Prepared<A> {
-    pub(crate) streams: bool,
-    pub(crate) jobs: Vec<Job>,
-    pub(crate) answer: A,
-    /// Hosted tools that were left out.
-    pub(crate) dropped: Vec<String>,
-}
-
-/// Reads a request for an answer to a conversation, and writes its prompt. Hosted tools were
-/// taken out of it.
-///
-/// # Errors
-/// The request is wrong; the error names the field.
-pub(crate) fn prepare<A>(
-    fields: Fields,
-    model: Handle,
-    most_choices: usize,
-    hosted: HostedTools,
-    answer: impl FnOnce(&ChatRequest, Handle, &str, usize) -> A,
-) -> Result<Prepared<A>> {
-    let mut request = ChatRequest::read(fields, &model, most_choices)?;
-    let prompt = request.conversation.prompt(&model)?;
-    request.constrain(&model, &prompt)?;
-    let ids = model.encode(&prompt, false, "messages")?;
-    let jobs = request.params.jobs(&ids, &model);
-    let answer = answer(&request, model, &prompt, ids.len());
-    Ok(Prepared { streams: request.stream, jobs, answer, dropped: hosted.dropped() })
 }
 
 async fn chat(State(app): Shared, Extension(caller): Extension<Caller>, request: Request<Body>) -> Result<Response> {

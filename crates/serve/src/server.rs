@@ -15,13 +15,14 @@ use tokio::{
 };
 
 use crate::{
+    app::{App, MAX_ASIDE},
     config::Config,
     http::{guard::Guard, listener},
     keys::Keys,
     models::{ModelSource, Models},
     rates::Rates,
     responses::ResponseStore,
-    routes::{App, MAX_ASIDE, router},
+    routes::router,
 };
 
 /// A server that is bound to an address.

@@ -168,8 +168,8 @@ fn output(fields: &mut Fields, variables: &mut Map<String, Json>, map: &mut Map<
     config.finish(&["task_budget"]).map_err(|error| error.inside("output_config"))
 }
 
-/// Checks the requested edits of earlier turns, and returns whether there are any. The server applies
-/// none.
+/// Checks the requested edits of earlier turns, and returns whether there are any. The server
+/// applies none.
 fn edits(management: Option<Map<String, Json>>) -> Result<bool> {
     let Some(management) = management.map(Json::Object) else { return Ok(false) };
     for (i, edit) in management["edits"].as_array().into_iter().flatten().enumerate() {

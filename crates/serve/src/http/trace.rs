@@ -2,8 +2,8 @@
 
 use axum::http::HeaderMap;
 
-/// The trace's identifier in the header `traceparent`: `VERSION-TRACE-PARENT-FLAGS`, in small hexadecimal
-/// digits. A malformed header has none.
+/// The trace's identifier in the header `traceparent`: `VERSION-TRACE-PARENT-FLAGS`, in small
+/// hexadecimal digits. A malformed header has none.
 pub(crate) fn trace_id(headers: &HeaderMap) -> Option<String> {
     let mut parts = headers.get("traceparent")?.to_str().ok()?.split('-');
     let (version, trace, parent, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);

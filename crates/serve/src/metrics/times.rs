@@ -150,8 +150,8 @@ impl Default for Times {
 }
 
 impl Times {
-    /// Counts the times and tokens of a finished generation. `cached` tokens of its prompt came from
-    /// a cache.
+    /// Counts the times and tokens of a finished generation. `cached` tokens of its prompt came
+    /// from a cache.
     pub(crate) fn observe_end(&self, stats: &Stats, cached: usize) {
         let prefill = stats.first_token.unwrap_or(stats.prefill);
         self.prefill.observe(prefill);

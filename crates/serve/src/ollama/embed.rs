@@ -7,12 +7,12 @@ use serde_json::{Map, Value as Json, json};
 
 use super::{named, read, refuse, untagged};
 use crate::{
+    app::App,
     embeddings::{Vectors, compute},
     error::{ApiError, Result},
     json::Fields,
     keys::Caller,
     reply,
-    routes::App,
 };
 
 /// `POST /api/embed`: a vector for each text.

@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use sha2::{Digest, Sha256};
 
 use super::{named, read, refuse, untagged};
-use crate::{error::Result, reply, routes::App, time::rfc3339};
+use crate::{app::App, error::Result, reply, time::rfc3339};
 
 /// `GET /api/tags`: all models.
 pub(super) async fn tags(State(app): State<Arc<App>>) -> Response {

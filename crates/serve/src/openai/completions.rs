@@ -8,7 +8,7 @@ use super::{HARMLESS, answers::Answers, chat::stream_usage, logprobs, params::MA
 use crate::{
     answer::{Choice, Delta, Finish, Reader},
     error::{ApiError, Result},
-    infill::Gap,
+    gaps::Gap,
     json::{Fields, wrong},
     model::{Handle, Served},
     reply::{self, Events, Frames, Whole},

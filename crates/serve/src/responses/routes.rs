@@ -11,10 +11,10 @@ use axum::{
 use serde_json::json;
 
 use crate::{
+    app::App,
     error::{ApiError, Result},
     keys::Caller,
     reply,
-    routes::App,
 };
 
 type Id = Result<Path<String>, PathRejection>;

@@ -1,0 +1,144 @@
+//! The state of the server, and how a request becomes jobs and an answer.
+
+use std::sync::Arc;
+
+use axum::{body::Body, http::Request, response::Response};
+use flambeau::runners::llm::Job;
+use tokio::{
+    sync::{Semaphore, mpsc, watch},
+    task::spawn_blocking,
+    time::Instant,
+};
+
+use crate::{
+    config::Config,
+    error::{ApiError, Result},
+    hosted::HostedTools,
+    http::{body, guard::Guard},
+    json::Fields,
+    keys::Caller,
+    model::Handle,
+    models::Models,
+    openai::chat::ChatRequest,
+    rates::Rates,
+    reply::{self, Events, Progress},
+    responses::ResponseStore,
+    worker::{Customer, JobUpdate},
+};
+
+/// Most bodies and prompts that are read at the same time: each may take much memory while it is,
+/// and all take time from the models.
+pub(crate) const MAX_ASIDE: usize = 4;
+
+/// Names the hosted tools that were left out of a request.
+const DROPPED_TOOLS: &str = "x-flambeau-dropped-tools";
+
+/// State shared by all requests.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) config: Config,
+    pub(crate) guard: Guard,
+    pub(crate) models: Models,
+    pub(crate) responses: Arc<ResponseStore>,
+    pub(crate) rates: Rates,
+    pub(crate) stop: watch::Receiver<bool>,
+    /// Places for work [beside the connections](App::aside).
+    pub(crate) aside: Arc<Semaphore>,
+    /// Places for recordings, from before their first byte until they are done.
+    pub(crate) recordings: Arc<Semaphore>,
+}
+
+impl App {
+    /// The fields of a request and the model that it is for.
+    ///
+    /// # Errors
+    /// The body is none, or names a model that is not here.
+    pub(crate) async fn open(&self, request: Request<Body>) -> Result<(Fields, Handle)> {
+        let body = body::read(request, &self.config).await?;
+        let mut fields = self.aside(move || Fields::parse(&body)).await?;
+        let name = fields.text("model")?;
+        Ok((fields, self.models.find(name.as_deref()).await?))
+    }
+
+    /// Runs work that takes a while, such as a long prompt's tokens, beside the connections.
+    ///
+    /// # Errors
+    /// As `work`, or it panics.
+    pub(crate) async fn aside<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+        let failed = || ApiError::internal("an internal error ended the request");
+        let place = Arc::clone(&self.aside).acquire_owned().await.map_err(|_| failed())?;
+        let work = move || {
+            let _place = place;
+            work()
+        };
+        spawn_blocking(work).await.unwrap_or_else(|_| Err(failed()))
+    }
+
+    /// The answer to a request: a stream of events, or a whole one.
+    ///
+    /// # Errors
+    /// The jobs are refused; a whole answer fails.
+    pub(crate) async fn reply<A>(&self, model: &Handle, caller: Caller, prepared: Prepared<A>) -> Result<Response>
+    where
+        A: Events<Update = JobUpdate>,
+    {
+        let Prepared { streams, jobs, answer, dropped } = prepared;
+        let mut response = reply::respond(self.submit(model, caller, jobs).await?, answer, streams).await?;
+        if let Some(value) = Some(dropped.join(", ")).filter(|list| !list.is_empty()).and_then(|list| list.try_into().ok()) {
+            response.headers_mut().insert(DROPPED_TOOLS, value);
+        }
+        Ok(response)
+    }
+
+    /// Submits jobs.
+    ///
+    /// # Errors
+    /// They are refused.
+    async fn submit(&self, model: &Handle, caller: Caller, jobs: Vec<Job>) -> Result<Progress<JobUpdate>> {
+        let (running, waiting) = (model.limits.running, model.limits.waiting);
+        // Where there are several keys, none takes all places of the queue.
+        let waiting = if self.config.keys.are_several() { waiting.div_ceil(2) } else { waiting };
+        let most = running.saturating_add(waiting);
+        if jobs.len() > most {
+            // Coming back would not help.
+            return Err(ApiError::value("n", format!("the request asks for {} answers, and the server takes {most}", jobs.len())));
+        }
+        let customer = Customer { caller, most_jobs: most, meter: self.rates.meter(caller) };
+        Ok(self.progress(model.worker.submit(customer, jobs).await?))
+    }
+
+    /// Result of a request within its timeout.
+    pub(crate) fn progress<U>(&self, updates: mpsc::Receiver<U>) -> Progress<U> {
+        Progress { updates, deadline: Instant::now() + self.config.longest_request(), stop: self.stop.clone() }
+    }
+}
+
+/// A request's jobs, and how the answer to them is written.
+pub(crate) struct Prepared<A> {
+    pub(crate) streams: bool,
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) answer: A,
+    /// Hosted tools that were left out.
+    pub(crate) dropped: Vec<String>,
+}
+
+/// Reads a request for an answer to a conversation, and writes its prompt. Hosted tools were
+/// taken out of it.
+///
+/// # Errors
+/// The request is wrong; the error names the field.
+pub(crate) fn prepare<A>(
+    fields: Fields,
+    model: Handle,
+    most_choices: usize,
+    hosted: HostedTools,
+    answer: impl FnOnce(&ChatRequest, Handle, &str, usize) -> A,
+) -> Result<Prepared<A>> {
+    let mut request = ChatRequest::read(fields, &model, most_choices)?;
+    let prompt = request.conversation.prompt(&model)?;
+    request.constrain(&model, &prompt)?;
+    let ids = model.encode(&prompt, false, "messages")?;
+    let jobs = request.params.jobs(&ids, &model);
+    let answer = answer(&request, model, &prompt, ids.len());
+    Ok(Prepared { streams: request.stream, jobs, answer, dropped: hosted.dropped() })
+}
