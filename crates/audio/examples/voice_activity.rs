@@ -1,4 +1,5 @@
-//! Prints where recordings have speech, with its soft ends: a line for each file, with seconds as `[[start, end], ...]`.
+//! Prints where recordings have speech, with its soft ends: a line for each file, with seconds as
+//! `[[start, end], ...]`.
 //!
 //! ```text
 //! cargo run --release -p flambeau-audio --example voice_activity -- talk.flac

@@ -1,4 +1,5 @@
-//! Compiles a program of `torch.export` for ExecuTorch's MLX delegate, with linear layers in 4 bits.
+//! Compiles a program of `torch.export` for ExecuTorch's MLX delegate, with linear layers in 4
+//! bits.
 //!
 //! `cargo run --release -p flambeau --example compile -- model.pt2 model.pte`
 

@@ -1,6 +1,6 @@
 //! Turns a Hugging Face folder into a program that carries its tokenizer.
 //!
-//! `cargo run --release -p flambeau --example export -- crates/flambeau/examples/data/tiny-llama tiny.pte`
+//! `cargo run --release -p flambeau --example export -- FOLDER tiny.pte`
 
 use std::{
     env,

@@ -1,6 +1,6 @@
 //! Runs the method `forward` of a program on one row of numbers.
 //!
-//! `cargo run --release -p flambeau --example run -- crates/flambeau/examples/data/mlp.pte 0.5 -1 0 2`
+//! `cargo run --release -p flambeau --example run -- FILE.pte 0.5 -1 0 2`
 
 use std::{env, error::Error};
 

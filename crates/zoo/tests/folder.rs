@@ -183,7 +183,7 @@ fn complaints_name_the_key() {
     );
     check(
         with("llama", json!({"quantization_config": {"quant_method": "hqq"}})),
-        "key `quantization_config.quant_method`: expected fp8, gptq, awq",
+        "key `quantization_config.quant_method`: expected fp8, fbgemm_fp8, gptq",
     );
     check(with("llama", json!({"tie_word_embeddings": false})), "tensor `lm_head.weight` is missing");
     check(with("llama", json!({"vocab_size": 33})), "tensor `model.embed_tokens.weight`: expected shape [33, 64], found [32, 64]");

@@ -79,8 +79,8 @@ fn digest(parts: &[&[u8]]) -> String {
     text[..DIGITS].to_owned()
 }
 
-/// Whether a checkpoint may be a speech model with a decoder of transformer layers: a .nemo file is a
-/// Parakeet, which has none and takes long to open.
+/// Whether a checkpoint may be a speech model with a decoder of transformer layers: a .nemo file is
+/// a Parakeet, which has none and takes long to open.
 pub(super) fn may_decode_speech(checkpoint: &Path) -> bool {
     FileKind::of_file(checkpoint) != Some(FileKind::Nemo)
 }

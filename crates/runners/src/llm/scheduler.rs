@@ -103,9 +103,10 @@ struct Running {
 /// [steps](Self::step).
 ///
 /// Jobs of a client start in the order of submission, except that a job may wait until another one
-/// has read their common prefix. Among clients, the one with the least work done is next. In a step, every generation past its prompt gets a token. One of the
-/// others, in turn, feeds a chunk of its prompt, so a long prompt delays tokens by at most a chunk.
-/// The division of prompts into chunks does not depend on other jobs.
+/// has read their common prefix. Among clients, the one with the least work done is next. In a
+/// step, every generation past its prompt gets a token. One of the others, in turn, feeds a chunk
+/// of its prompt, so a long prompt delays tokens by at most a chunk. The division of prompts into
+/// chunks does not depend on other jobs.
 pub struct Scheduler {
     model: Model,
     tokenizer: Tokenizer,

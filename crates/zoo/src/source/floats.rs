@@ -5,8 +5,8 @@ use flambeau_tensor::{Bytes, DType, Tensor, cast};
 use super::{CheckpointTensor, Codes, Data, Form, Mode};
 
 impl CheckpointTensor {
-    /// Whether [`read_float_row`](Self::read_float_row) reads this matrix: floats of at least 16 bits,
-    /// computed floats, and affine codes.
+    /// Whether [`read_float_row`](Self::read_float_row) reads this matrix: floats of at least 16
+    /// bits, computed floats, and affine codes.
     pub(crate) fn has_float_rows(&self) -> bool {
         let are_floats = match &self.data {
             Data::Plain { dtype, .. } => dtype.is_float() && dtype.size() > 1,
@@ -23,8 +23,8 @@ impl CheckpointTensor {
         self.rows.source(row)
     }
 
-    /// Writes row `row` of the program. Writes nothing if [`has_float_rows`](Self::has_float_rows) is
-    /// false.
+    /// Writes row `row` of the program. Writes nothing if [`has_float_rows`](Self::has_float_rows)
+    /// is false.
     pub(crate) fn read_float_row(&self, row: usize, out: &mut [f32]) {
         let row = self.file_row(row);
         match &self.data {
