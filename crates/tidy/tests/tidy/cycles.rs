@@ -17,7 +17,7 @@ const BOUNDS: [(&str, [usize; 2]); 12] = [
     ("kernels", [2, 3]),
     ("lower", [2, 3]),
     ("python", [3, 3]),
-    ("serve", [5, 5]),
+    ("serve", [4, 5]),
     ("text", [2, 2]),
     ("zoo", [13, 16]),
 ];
