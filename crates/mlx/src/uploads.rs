@@ -10,8 +10,11 @@ use flambeau_tensor::{DType, Shape, Tensor};
 
 use crate::{
     ffi::{Api, Array},
-    values::{MAX_HOST_BYTES, Slot},
+    values::{MAX_HOST_BYTES, Slot, integers},
 };
+
+/// Largest number of bytes of indices in order that the host reads, such as the rows of a ring.
+const MAX_COUNT_BYTES: usize = 1 << 17;
 
 /// Constants on the device by their bytes' place in memory, as long as a session uses them.
 pub(crate) type Uploads = Arc<Mutex<HashMap<Key, Weak<Upload>>>>;
@@ -37,6 +40,13 @@ fn key_of(tensor: &Tensor) -> Key {
     (tensor.bytes().as_ptr() as usize, tensor.dtype(), Shape::from_slice(tensor.shape()))
 }
 
+/// Whether the host may read a constant: a small one, or indices in order.
+fn is_readable(tensor: &Tensor) -> bool {
+    let size = tensor.bytes().len();
+    let counts = || integers(tensor).is_ok_and(|all| all.into_iter().eq(0..tensor.shape()[0] as i64));
+    size <= MAX_HOST_BYTES || size <= MAX_COUNT_BYTES && tensor.dtype() == DType::I64 && tensor.shape().len() == 1 && counts()
+}
+
 /// The constants on the device, in order: reuses the uploads of other sessions and uploads the
 /// rest.
 pub(crate) fn upload(api: Api, known: &Uploads, tensors: Vec<Tensor>) -> Result<Vec<(Slot, Arc<Upload>)>, EngineError> {
@@ -47,10 +57,11 @@ pub(crate) fn upload(api: Api, known: &Uploads, tensors: Vec<Tensor>) -> Result<
         if let Some(upload) = known.get(&key).and_then(Weak::upgrade) {
             let array = upload.array.lock().unwrap_or_else(|e| e.into_inner()).share()?;
             let mut slot = Slot::new(array, tensor.dtype(), key.2);
-            slot.host = (tensor.bytes().len() <= MAX_HOST_BYTES).then_some(tensor);
+            slot.host = is_readable(&tensor).then_some(tensor);
             return Ok((slot, upload));
         }
-        let slot = Slot::from_tensor(api, &tensor)?;
+        let mut slot = Slot::from_tensor(api, &tensor)?;
+        slot.host = is_readable(&tensor).then(|| tensor.clone());
         let upload = Arc::new(Upload { array: Mutex::new(slot.array.share()?), _tensor: tensor });
         known.insert(key, Arc::downgrade(&upload));
         Ok((slot, upload))

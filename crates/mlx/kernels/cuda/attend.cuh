@@ -35,6 +35,9 @@ struct Attend {
   int share;
   // Whether values are normalised, by the same constant and no weights.
   bool norm_values;
+  // Whether the caches are rings: position p is in row p % capacity. The window is at most the
+  // capacity.
+  bool ring;
 };
 
 // Sine and cosine of pair `i` of TURNED / 2 at the position.
@@ -282,6 +285,11 @@ struct Attention {
     T* keys = s.keys + static_cast<size_t>(key_head) * s.capacity * D;
     T* values = s.values + static_cast<size_t>(key_head) * s.capacity * D;
     bool newest = s.k != nullptr && to == s.position + 1 && from < to;
+    int round = s.ring ? first / s.capacity * s.capacity : 0;
+    auto row_of = [&](int position) {
+      int row = position - round;
+      return s.ring && row >= s.capacity ? row - s.capacity : row;
+    };
 
     uint4 k[kAhead][kPieces];
     uint4 v[kAhead][kPieces];
@@ -291,7 +299,7 @@ struct Attention {
       for (int u = 0; u < kAhead; ++u) {
         int row = t + u * kGroups + lane / kLanes;
         inside[u] = row < to;
-        size_t at = static_cast<size_t>(inside[u] ? row : 0) * D + part;
+        size_t at = static_cast<size_t>(inside[u] ? row_of(row) : 0) * D + part;
 #pragma unroll
         for (int i = 0; i < kPieces; ++i) {
           k[u][i] = *reinterpret_cast<const uint4*>(keys + at + i * kLanes * 8);
@@ -318,7 +326,7 @@ struct Attention {
             k[u][i] = narrow_eight(key + piece);
             v[u][i] = s.norm_values ? narrow_eight(value + piece) : fresh[i];
             if (head % s.share == 0) {
-              size_t at = static_cast<size_t>(row) * D + piece;
+              size_t at = static_cast<size_t>(row_of(row)) * D + piece;
               *reinterpret_cast<uint4*>(keys + at) = k[u][i];
               *reinterpret_cast<uint4*>(values + at) = v[u][i];
             }

@@ -393,6 +393,7 @@ struct Decoder {
     a.gate = nullptr;
     a.share = 1;
     a.norm_values = false;
+    a.ring = false;
     Attention<T, D, HEADS, kWarps>(a, reinterpret_cast<float*>(shared)).run([&] { barrier.wait(); });
   }
 };

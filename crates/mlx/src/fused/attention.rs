@@ -7,6 +7,7 @@
 
 mod reader;
 mod rows;
+mod window;
 
 use flambeau_ir::{Node, Tid, Vid, VidOrTid};
 use flambeau_tensor::{DType, Tensor};
@@ -85,9 +86,9 @@ pub(crate) struct Attention {
     pub(super) caches: [Tid; 2],
     pub(super) capacity: usize,
     pub(super) scale: f32,
-    /// The step's position, and how many positions attention sees.
+    /// The step's position, and the rows of the caches that attention reads.
     start: Vid,
-    visible: Vid,
+    extent: Extent,
     /// Whether the values behind each query head gate its result through a sigmoid.
     gated: bool,
     /// Nodes among the others that compute integers.
@@ -105,7 +106,22 @@ struct Window {
     /// width.
     bounds: [Tid; 2],
     positions: Tid,
-    visible: Vid,
+}
+
+/// The rows of the caches that attention reads, before a window restricts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    /// As many rows as the integer says, in order of their positions.
+    First(Vid),
+    /// All rows: position `p` is in row `p` modulo their number.
+    Ring(Ring),
+}
+
+/// Constants of a ring's mask: the number of its rows, and their indices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ring {
+    length: Tid,
+    rows: Tid,
 }
 
 /// Names of an attention's position-independent operands, and its numbers.
@@ -167,9 +183,17 @@ impl Attention {
 
     /// The computation in words.
     pub(super) fn form(&self) -> String {
-        let parts =
-            [(self.window.is_some(), "in a window"), (self.fresh.is_none(), "over an earlier cache"), (self.gated, "with gates")];
+        let parts = [
+            (self.window.is_some(), "in a window"),
+            (self.is_ring(), "over a ring"),
+            (self.fresh.is_none(), "over an earlier cache"),
+            (self.gated, "with gates"),
+        ];
         std::iter::once("attention").chain(parts.into_iter().filter(|part| part.0).map(|part| part.1)).collect::<Vec<_>>().join(" ")
+    }
+
+    fn is_ring(&self) -> bool {
+        matches!(self.extent, Extent::Ring(_))
     }
 
     /// Whether the kernels for uniform layers support it. They need rotation over the whole head of
@@ -261,12 +285,12 @@ impl Attention {
         let (dim, group, share) = (self.q.dim, self.heads_of_block(), self.share());
         let (step, turned) = (self.q.step, self.q.rope.map_or(dim, |r| r.dims));
         let norm_values = self.fresh.as_ref().is_some_and(|fresh| fresh.v.norm.is_some());
-        let window = self.width(m).unwrap_or(0);
+        let (window, ring) = (self.width(m).unwrap_or(0), self.is_ring());
         let gate = if self.gated { format!("{q}+{dim}") } else { "nullptr".to_owned() };
         format!(
             "Attend<{ty},{norm_type}> s{{{q},{k},{v},{norms},{periods},const_cast<{ty}*>({keys}),const_cast<{ty}*>({values}),\
              {parts},{out},{tickets},{},{},{window},min({splits},1+{position}/{rows}),{position},{:e}f,\
-             {log2_base:e}f,{eps:e}f,{step},{gate},{share},{norm_values}}};\
+             {log2_base:e}f,{eps:e}f,{step},{gate},{share},{norm_values},{ring}}};\
              Attention<{ty},{dim},{group},kW,{turned},{norm_type}>(s,shared).run({wait});",
             self.key_heads, self.capacity, self.scale
         )
@@ -309,6 +333,13 @@ impl Attention {
     fn width(&self, m: &Machine) -> Option<i64> {
         let window = self.window?;
         let bound = |t: Tid| m.env.tensors.get(t.0 as usize)?.as_ref().and_then(only);
+        if let Extent::Ring(ring) = self.extent {
+            let rows = integers(m.env.tensors.get(ring.rows.0 as usize)?.as_ref()?.host.as_ref()?).ok()?;
+            let capacity = self.capacity as i64;
+            let is_ring =
+                bound(ring.length)? == capacity && rows.iter().copied().eq(0..capacity) && bound(window.bounds[1])? <= capacity;
+            is_ring.then_some(())?;
+        }
         (bound(window.bounds[0])? == 0).then_some(bound(window.bounds[1])?).filter(|&width| width > 0)
     }
 
@@ -373,17 +404,24 @@ impl Attention {
             let known = if slot.origin.is_some() { slot.origin == open } else { last(slot) == Some(i64::from(start)) };
             known.then_some(())?;
         }
-        let visible = origin(self.visible);
-        let same_origin = turned_from == open && visible == open.map(|o| Origin { offset: o.offset + 1, ..o });
-        let fits = same_origin && turned_by == start && value(self.visible)? == start.checked_add(1)?;
-        (fits && (0..self.capacity as i32).contains(&start)).then_some(Position { value: start, open })
+        if let Extent::First(visible) = self.extent {
+            let same_origin = origin(visible) == open.map(|o| Origin { offset: o.offset + 1, ..o });
+            (same_origin && value(visible)? == start.checked_add(1)?).then_some(())?;
+        }
+        let fits = turned_from == open && turned_by == start;
+        (fits && (0..self.positions()).contains(&start)).then_some(Position { value: start, open })
+    }
+
+    /// Exclusive upper bound on positions.
+    fn positions(&self) -> i32 {
+        if self.is_ring() { i32::MAX } else { self.capacity as i32 }
     }
 
     /// The position on the device, i32 `[1]`.
     pub(super) fn position_array(&self, m: &mut Machine, shared: &mut Shared, position: Position) -> Result<Array> {
         if let Some(origin) = position.open {
             let mut cx = Cx { m };
-            cx.open()?.guard(origin, 0, self.capacity as i64 - 1);
+            cx.open()?.guard(origin, 0, i64::from(self.positions()) - 1);
             return Ok(cx.open_array(origin)?.reshape(&[1])?);
         }
         if let Some((at, array)) = &shared.position

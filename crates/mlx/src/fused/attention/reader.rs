@@ -2,11 +2,12 @@
 
 use std::{cell::Cell, collections::BTreeMap};
 
-use flambeau_ir::{Index, Int, Node, Reshape, Role, Sdpa, Slice, SliceUpdate, Slot as GraphSlot, Tid, Vid, VidOrTid};
+use flambeau_ir::{IndexCopy, Int, Node, Reshape, Role, Sdpa, Slice, SliceUpdate, Slot as GraphSlot, Tid, Vid, VidOrTid};
 
 use super::{
     super::{Kind, Step, find::Scope, linear::fits_norm, refusal::Form, uses},
-    Attention, Fresh, Heads, MAX_HEADS, Rotation, Window,
+    Attention, Extent, Fresh, Heads, MAX_HEADS, Rotation, Window,
+    window::{in_order, in_ring, ring_row},
 };
 
 /// Most nodes from the query's reshape to the result.
@@ -30,12 +31,23 @@ struct Reader<'s, 'a> {
     written: Vec<(Tid, Heads)>,
     start: Option<Vid>,
     visible: Option<Vid>,
-    attended: Option<(Heads, [Tid; 2], f32, Option<Window>)>,
+    /// The positions whose rows of a ring were written, and the ring's length.
+    ring: Option<(Tid, Tid)>,
+    attended: Option<Attended>,
     gate: Option<Heads>,
     kept: Vec<Node>,
     /// Slots written by nodes of the run, and slots written by kept nodes.
     made: Vec<Tid>,
     foreign: Vec<Tid>,
+}
+
+/// Query, caches and numbers of a node of attention.
+struct Attended {
+    q: Heads,
+    caches: [Tid; 2],
+    scale: f32,
+    window: Option<Window>,
+    extent: Extent,
 }
 
 /// Finds an attention that begins at a node.
@@ -51,6 +63,7 @@ fn find_from(scope: &Scope<'_>, at: usize, place: &Cell<usize>) -> Option<Step> 
         written: Vec::new(),
         start: None,
         visible: None,
+        ring: None,
         attended: None,
         gate: None,
         kept: Vec::new(),
@@ -66,6 +79,9 @@ fn find_from(scope: &Scope<'_>, at: usize, place: &Cell<usize>) -> Option<Step> 
                 let attend = attentions_of(scope, tid, i + 1).filter(|_| is_cache);
                 scope.require(attend.is_some(), "a later node reads a result inside")?;
                 readers.extend(attend?);
+            }
+            for tid in reader.ring_caches() {
+                readers.extend(attentions_of(scope, tid, i + 1)?);
             }
             readers.sort_unstable();
             readers.dedup();
@@ -86,7 +102,7 @@ fn literal(int: Int) -> Option<usize> {
     }
 }
 
-fn variable(int: Int) -> Option<Vid> {
+pub(super) fn variable(int: Int) -> Option<Vid> {
     match int {
         Int::Vid(v) => Some(v),
         Int::Lit(_) => None,
@@ -160,7 +176,8 @@ impl Reader<'_, '_> {
             Node::SymSize(_) | Node::AddInt(_) | Node::SubtractInt(_) | Node::ItemInt(_) => self.keep(node)?,
             Node::Take(_) | Node::ExpandDims(_) => self.keep(node)?,
             Node::ARange(_) | Node::Subtract(_) | Node::GreaterEqual(_) | Node::Less(_) | Node::LogicalAnd(_) => self.keep(node)?,
-            Node::Remainder(_) | Node::IndexCopy(_) => self.scope.require(false, "its cache is a ring")?,
+            Node::Remainder(_) | Node::LessEqual(_) => self.keep(node)?,
+            Node::IndexCopy(n) => self.read_ring_update(n, at)?,
             _ => return None,
         }
         Some(None)
@@ -199,6 +216,23 @@ impl Reader<'_, '_> {
         Some(())
     }
 
+    /// The new row of a cache that is a ring.
+    fn read_ring_update(&mut self, n: &IndexCopy, at: usize) -> Option<()> {
+        let heads = self.heads(n.update.0)?;
+        let row = ring_row(self.scope, n.indices.0, at)?;
+        let same = self.ring.is_none_or(|known| known == row) && n.dst.0 == n.out.0 && self.scope.is_buffer(n.dst.0);
+        (same && n.axis == 2 && self.written.len() < 2).then_some(())?;
+        self.ring = Some(row);
+        self.written.push((n.dst.0, heads));
+        Some(())
+    }
+
+    /// The caches of an attention over rings that this step writes.
+    fn ring_caches(&self) -> Vec<Tid> {
+        let is_ring = self.attended.as_ref().is_some_and(|attended| matches!(attended.extent, Extent::Ring(_)));
+        if is_ring { self.written.iter().map(|(tid, _)| *tid).collect() } else { Vec::new() }
+    }
+
     /// The slice of a cache that attention sees.
     fn read_slice(&mut self, n: &Slice) -> Option<()> {
         let stop = variable(n.stop)?;
@@ -209,23 +243,32 @@ impl Reader<'_, '_> {
         Some(())
     }
 
-    /// Attention over this step's slices of the caches, or over an earlier step's slices.
+    /// Attention over this step's slices of the caches, over an earlier step's slices, or over rings.
     fn read_attention(&mut self, n: &Sdpa, at: usize) -> Option<()> {
+        let mut rows = self.visible;
         let caches = match [n.k, n.v].map(|slot| self.terms.get(&slot.0)) {
             [Some(Term::Cache(k)), Some(Term::Cache(v))] => [*k, *v],
+            [None, None] if [n.k, n.v].iter().all(|slot| self.scope.is_buffer(slot.0)) => [n.k.0, n.v.0],
             [None, None] => {
                 let [(k, visible), (v, same)] = [shared_cache(self.scope, n.k.0, at)?, shared_cache(self.scope, n.v.0, at)?];
-                (visible == same && self.visible.is_none()).then_some(())?;
-                self.visible = Some(visible);
+                (visible == same && rows.is_none()).then_some(())?;
+                rows = Some(visible);
                 [k, v]
             }
             _ => return None,
         };
-        let window = match n.mask {
-            Some(mask) => Some(window(self.scope, mask.0, at).filter(|w| Some(w.visible) == self.visible)?),
-            None => None,
+        let (window, extent) = match (n.mask, rows) {
+            (Some(mask), Some(visible)) => {
+                let (window, seen) = in_order(self.scope, mask.0, at)?;
+                (seen == visible).then_some((Some(window), Extent::First(visible)))?
+            }
+            (Some(mask), None) => {
+                let (window, ring) = in_ring(self.scope, mask.0, at)?;
+                (Some(window), Extent::Ring(ring))
+            }
+            (None, rows) => (None, Extent::First(rows?)),
         };
-        self.attended = Some((self.heads(n.q.0)?, caches, n.scale, window));
+        self.attended = Some(Attended { q: self.heads(n.q.0)?, caches, scale: n.scale, window, extent });
         self.make(n.out.0, Term::Attended);
         Some(())
     }
@@ -251,21 +294,31 @@ impl Reader<'_, '_> {
 
     /// The attention, without its readers, if the kernel computes such heads.
     fn finish(self, out: Tid) -> Option<Attention> {
-        let (q, caches, scale, window) = self.attended?;
+        let Attended { q, caches, scale, window, extent } = self.attended?;
         let of = |tid: Tid| self.written.iter().find(|(t, _)| *t == tid).map(|(_, h)| h.clone());
         let [k_cache, v_cache] = caches;
         let shape = self.scope.graph.meta.get(k_cache.0 as usize)?.static_shape()?;
         let other = self.scope.graph.meta.get(v_cache.0 as usize)?.static_shape()?;
         let (&[1, key_heads, capacity, dim], true) = (&shape[..], shape == other) else { return None };
-        let (fresh, start) = match (of(k_cache), of(v_cache)) {
+        let fresh = match (of(k_cache), of(v_cache)) {
             (Some(k), Some(v)) => {
                 let fresh = Fresh { k, v };
                 let suits = fresh.suits(self.scope, &q, [key_heads, dim]);
                 self.scope.require(suits, "key and value have another norm, rotation or size than the query")?;
-                (Some(fresh), self.start?)
+                Some(fresh)
             }
-            (None, None) if self.written.is_empty() => (None, before_end(self.scope, &q, self.visible?)?),
+            (None, None) if self.written.is_empty() => None,
             _ => return None,
+        };
+        let start = match (extent, &fresh) {
+            (Extent::First(_), Some(_)) => self.start.filter(|_| self.ring.is_none())?,
+            (Extent::First(visible), None) => before_end(self.scope, &q, visible)?,
+            (Extent::Ring(ring), fresh) => {
+                let written = fresh.as_ref().map(|_| (window.map(|window| window.positions), ring.length));
+                let same = written == self.ring.map(|(positions, length)| (Some(positions), length)) && self.start.is_none();
+                self.scope.require(same, "mask and new row belong to different rings")?;
+                turned_by(&q)?
+            }
         };
         let between = Heads { offset: q.dim, norm: None, narrows: None, rope: None, ..q.clone() };
         let gated = self.gate.is_some();
@@ -273,7 +326,7 @@ impl Reader<'_, '_> {
         let sizes = matches!(q.dim, 64 | 128 | 256 | 512) && q.dim == dim && q.count.is_multiple_of(key_heads);
         let few = q.count <= MAX_HEADS && q.count / key_heads <= 8;
         let turns = q.rope.is_some_and(|r| r.periods.is_none_or(|t| self.scope.is_constant(t)));
-        let own = caches.iter().all(|&t| self.scope.nodes.iter().filter(|n| uses(n, t) != (false, false)).count() == 2);
+        let own = caches.iter().all(|&t| is_own(self.scope, t, extent));
         let scope = self.scope;
         scope.require(sizes, "heads have another size than 64, 128, 256 or 512")?;
         scope.require(few, "there are too many heads, in all or for each key head")?;
@@ -290,7 +343,7 @@ impl Reader<'_, '_> {
             capacity,
             scale,
             start,
-            visible: self.visible?,
+            extent,
             gated,
             kept: self.kept,
             readers: Vec::new(),
@@ -342,8 +395,22 @@ impl Fresh {
     }
 }
 
+/// Whether only attention uses a cache: one node writes the new row, and one node slices it, or
+/// nodes of attention read the whole ring.
+fn is_own(scope: &Scope<'_>, cache: Tid, extent: Extent) -> bool {
+    let mut users = scope.nodes.iter().filter(|node| uses(node, cache) != (false, false));
+    match extent {
+        Extent::First(_) => users.count() == 2,
+        Extent::Ring(_) => {
+            let writers = scope.nodes.iter().filter(|node| uses(node, cache).1).count();
+            let reads = |n: &Sdpa| n.q.0 != cache && n.mask.is_none_or(|mask| mask.0 != cache);
+            writers == 1 && users.all(|node| uses(node, cache).1 || matches!(node, Node::Sdpa(n) if reads(n)))
+        }
+    }
+}
+
 /// The last node before `at` that writes a slot, with its index.
-fn writer<'a>(scope: &Scope<'a>, tid: Tid, at: usize) -> Option<(usize, &'a Node)> {
+pub(super) fn writer<'a>(scope: &Scope<'a>, tid: Tid, at: usize) -> Option<(usize, &'a Node)> {
     scope.nodes[..at].iter().rposition(|node| uses(node, tid).1).map(|i| (i, &scope.nodes[i]))
 }
 
@@ -364,9 +431,17 @@ fn shared_cache(scope: &Scope<'_>, tid: Tid, at: usize) -> Option<(Tid, Vid)> {
     (plain && as_cut).then_some((n.x.0, visible))
 }
 
+/// The position of the query heads' rotation.
+fn turned_by(q: &Heads) -> Option<Vid> {
+    match q.rope?.offset {
+        VidOrTid::Vid(start) => Some(start),
+        VidOrTid::Tid(_) => None,
+    }
+}
+
 /// The position of the query heads' rotation, if it is the last visible position.
 fn before_end(scope: &Scope<'_>, q: &Heads, visible: Vid) -> Option<Vid> {
-    let VidOrTid::Vid(start) = q.rope?.offset else { return None };
+    let start = turned_by(q)?;
     let at = scope.nodes.iter().rposition(|node| writes_integer(node, start))?;
     let Node::SubtractInt(minus) = &scope.nodes[at] else { return None };
     let only = scope.nodes.iter().filter(|node| writes_integer(node, visible) || writes_integer(node, start)).count() == 2;
@@ -387,32 +462,6 @@ fn attentions_of(scope: &Scope<'_>, tid: Tid, from: usize) -> Option<Vec<usize>>
         }
     }
     scope.nodes.iter().all(|node| node.chains().is_empty()).then_some(found)
-}
-
-/// The bounds of a mask computed before node `at`: a visible `j` satisfies `0 <= position - j <
-/// width`.
-fn window(scope: &Scope<'_>, mask: Tid, at: usize) -> Option<Window> {
-    let (i, Node::LogicalAnd(both)) = writer(scope, mask, at)? else { return None };
-    let (low_at, Node::GreaterEqual(low)) = writer(scope, both.a.0, i)? else { return None };
-    let (high_at, Node::Less(high)) = writer(scope, both.b.0, i)? else { return None };
-    let (apart, Node::Subtract(minus)) = writer(scope, low.a.0, low_at)? else { return None };
-    let (same, _) = writer(scope, high.a.0, high_at)?;
-    let (expanded, Node::ExpandDims(column)) = writer(scope, minus.a.0, apart)? else { return None };
-    let (_, Node::ARange(range)) = writer(scope, minus.b.0, apart)? else { return None };
-    let plain = column.axis == 1 && range.start == Int::Lit(0) && range.step == Int::Lit(1) && same == apart;
-    let bounds = [low.b.0, high.b.0];
-    let positions = positions(scope, column.x.0, expanded)?;
-    (plain && bounds.iter().all(|&t| scope.is_constant(t))).then_some(Window { bounds, positions, visible: variable(range.stop)? })
-}
-
-/// The input that a slot holds at a node, or holds the last element of.
-fn positions(scope: &Scope<'_>, tid: Tid, at: usize) -> Option<Tid> {
-    let Some((expanded, Node::ExpandDims(column))) = writer(scope, tid, at) else {
-        return writer(scope, tid, at).is_none().then_some(tid);
-    };
-    let (taken, Node::Take(last)) = writer(scope, column.x.0, expanded)? else { return None };
-    let is_last = column.axis == 0 && last.axis == 0 && last.index == Index::Lit(-1);
-    (is_last && writer(scope, last.x.0, taken).is_none()).then_some(last.x.0)
 }
 
 /// Whether query and key turn alike; periods are compared when the kernel runs.
