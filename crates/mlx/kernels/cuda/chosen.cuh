@@ -1,14 +1,15 @@
 // One row times the matrices of the chosen experts and of an optional shared expert: first their
-// inner rows, then the weighted sum of their outputs. Matrices hold affine 4-bit codes. A warp
+// inner rows, then the weighted sum of their outputs. Matrices hold affine codes. A warp
 // computes whole rows and issues all loads of a row at once. With RESIDENT both parts are one
 // launch: a block loads its weights of the second part before their operand is computed.
 //
-// `S` names the sizes: kExperts, kChosen, kHidden, kWidth (inner rows of an expert), kGroup, and
-// kShared (1 with a shared expert).
+// `S` names the sizes: kExperts, kChosen, kHidden, kWidth (inner rows of an expert), kBits, kGroup,
+// kShared (1 with a shared expert), and kJoined (1 if an expert's gate and up projection are one
+// matrix, the gate first; then `gate` and `up` are the same).
 
 template <typename T, typename S, int WARPS, bool RESIDENT>
 struct Chosen {
-  using G = Gemv<T, 4, S::kGroup, 1, WARPS>;
+  using G = Gemv<T, S::kBits, S::kGroup, 1, WARPS>;
   static constexpr int kCodes = G::kCodes;
   static constexpr int kThreads = WARPS * 32;
   static constexpr int kAll = S::kChosen + S::kShared;
@@ -167,8 +168,11 @@ struct Chosen {
     Pieces<S::kHidden, 2> next;
     auto fetch = [&](Pieces<S::kHidden, 2>& pieces, int at) {
       if (at < kTotal) {
-        size_t row = static_cast<size_t>(numbers[at / S::kWidth]) * S::kWidth + at % S::kWidth;
-        pieces.load([&](int r, int c) { return piece<S::kHidden>(r == 0 ? gate : up, row, c); });
+        constexpr int kRows = S::kJoined ? 2 * S::kWidth : S::kWidth;
+        size_t row = static_cast<size_t>(numbers[at / S::kWidth]) * kRows + at % S::kWidth;
+        pieces.load([&](int r, int c) {
+          return piece<S::kHidden>(r == 0 ? gate : up, row + (S::kJoined && r == 1 ? S::kWidth : 0), c);
+        });
       }
     };
     int at = threadIdx.x / 32 * gridDim.x + blockIdx.x;

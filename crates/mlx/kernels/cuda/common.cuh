@@ -110,7 +110,8 @@ __device__ inline float block_sum(float v) {
   return sum;
 }
 
-// A matrix of `rows` rows, its scales and biases if it holds codes, and where its products go.
+// A matrix of `rows` rows, its scales and biases if it holds codes, the place of its products, and
+// the row that is added to them, if there is one.
 template <typename T>
 struct Matrix {
   const void* w;
@@ -118,4 +119,5 @@ struct Matrix {
   const T* biases;
   T* y;
   int rows;
+  const T* bias;
 };

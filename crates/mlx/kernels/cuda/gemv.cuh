@@ -306,6 +306,9 @@ __device__ inline float linear(
     for (int r = 0; r < kTile; ++r) {
       if (lane == r) {
         float value = y[r] * factor;
+        if (at.bias != nullptr) {
+          value = (BITS == 16 ? value : rounded<T>(value)) + static_cast<float>(at.bias[line + r]);
+        }
         if constexpr (GATED) {
           value = activate<GATE>(value) * (y[kTile + r] * factor);
         }

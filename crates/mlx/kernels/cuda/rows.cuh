@@ -259,6 +259,9 @@ struct RowProducts {
       if constexpr (kGated) {
         value = activate<GATE>(value) * total(at + kUnits * 16);
       }
+      if (matrix.bias != nullptr) {
+        value = (kCoded ? rounded<T>(value) : value) + static_cast<float>(matrix.bias[row + line % 16]);
+      }
       size_t to = static_cast<size_t>(column) * matrix.rows + row + line % 16;
       if (residual != nullptr) {
         value = rounded<T>(value) + static_cast<float>(residual[to]);

@@ -13,22 +13,41 @@ use super::{
 };
 use crate::{cuda, cx::Machine, error::Result};
 
-/// Bits of a code.
-const BITS: usize = 4;
-/// Columns of the products whose codes a warp holds in registers.
-const MAX_HIDDEN: usize = 4096;
-const MAX_COLUMNS: usize = 8192;
+/// Bytes of a row's codes that a warp holds in registers: of a gate and an up projection, and of all
+/// chosen experts' down projections.
+const MAX_HIDDEN_BYTES: usize = 2048;
+const MAX_COLUMN_BYTES: usize = 6144;
 
 /// Matrices of all experts, or of one: codes, scales, biases.
 type Matrices = [Tid; 3];
 
-/// Gate, up and down.
+/// Gate, up and down. They have one format.
 #[derive(Clone, Copy, Debug)]
 struct Expert {
     gate: Matrices,
     up: Matrices,
     down: Matrices,
+    coding: Coding,
+    /// Rows of a gate if each expert's gate and up projection are one matrix, the gate first.
+    joined: Option<usize>,
+}
+
+/// Bits of a code, and codes of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Coding {
+    bits: usize,
     group: usize,
+}
+
+impl Coding {
+    fn format(self) -> Format {
+        Format::Coded { bits: self.bits, group: self.group }
+    }
+
+    /// Bytes of the codes of so many columns.
+    fn bytes(self, columns: usize) -> usize {
+        columns * self.bits / 8
+    }
 }
 
 /// The layer around the routed experts: the row's norm, the router, the shared expert and the
@@ -65,30 +84,48 @@ struct Sizes {
     norm: DType,
 }
 
-/// The slots of constant matrices of codes, and their group.
-fn coded(r: &Reader<'_, '_>, slots: Matrices, mode: QuantMode, bits: i32, group: i32) -> Option<(Matrices, usize)> {
-    let fits = mode == QuantMode::Affine && bits as usize == BITS && slots.iter().all(|&t| r.scope.is_constant(t));
-    r.scope.require(fits, "experts are not stored in affine codes of 4 bits")?;
-    Some((slots, usize::try_from(group).ok()?))
+/// The slots of constant matrices of codes, and their format.
+fn coded(r: &Reader<'_, '_>, slots: Matrices, mode: QuantMode, bits: i32, group: i32) -> Option<(Matrices, Coding)> {
+    let constant = slots.iter().all(|&t| r.scope.is_constant(t));
+    let fits = mode == QuantMode::Affine && matches!(bits, 4 | 8) && matches!(group, 32 | 64 | 128) && constant;
+    r.scope.require(fits, "experts are not stored in affine codes of 4 or 8 bits in groups of 32, 64 or 128")?;
+    Some((slots, Coding { bits: usize::try_from(bits).ok()?, group: usize::try_from(group).ok()? }))
 }
 
 /// A product of rows with the matrices of the experts in `numbers`, or of one expert. Returns the
-/// matrices, their group size and the result.
-fn product(r: &mut Reader<'_, '_>, x: Content, numbers: Option<Content>) -> Option<(Matrices, usize, Content)> {
-    let (matrices, group, out) = match r.next()? {
+/// matrices, their format and the result.
+fn product(r: &mut Reader<'_, '_>, x: Content, numbers: Option<Content>) -> Option<(Matrices, Coding, Content)> {
+    let (matrices, coding, out) = match r.next()? {
         Node::GatherQmm(n) if numbers.is_some() => {
             names(r, n, x, numbers)?;
-            let (matrices, group) = coded(r, [n.w.0, n.scales.0, n.biases?.0], n.mode, n.bits, n.group_size)?;
-            (n.transpose.then_some(matrices)?, group, n.out.0)
+            let (matrices, coding) = coded(r, [n.w.0, n.scales.0, n.biases?.0], n.mode, n.bits, n.group_size)?;
+            (n.transpose.then_some(matrices)?, coding, n.out.0)
         }
         Node::QuantizedMatmul(n) if numbers.is_none() => {
             r.reads(n.x, x)?;
-            let (matrices, group) = coded(r, [n.w.0, n.scales.0, n.biases?.0], n.mode, n.bits, n.group_size)?;
-            (n.transpose.then_some(matrices)?, group, n.out.0)
+            let (matrices, coding) = coded(r, [n.w.0, n.scales.0, n.biases?.0], n.mode, n.bits, n.group_size)?;
+            (n.transpose.then_some(matrices)?, coding, n.out.0)
         }
         _ => return None,
     };
-    Some((matrices, group, r.wrote(out)))
+    Some((matrices, coding, r.wrote(out)))
+}
+
+/// The two halves of the rows of a product with joined matrices: their number of columns and the
+/// halves.
+fn halves(r: &mut Reader<'_, '_>, both: Content) -> Option<(usize, [Content; 2])> {
+    let mut half = |from: Option<usize>| {
+        let part = node!(r, Slice);
+        r.reads(part.x, both)?;
+        let (Int::Lit(start), Int::Lit(stop)) = (part.start, part.stop) else { return None };
+        let (start, stop) = (usize::try_from(start).ok()?, usize::try_from(stop).ok()?);
+        let (begins, ends) = from.map_or((0, stop), |width| (width, 2 * width));
+        let fits = matches!(part.axis, Int::Lit(3 | -1)) && part.step == 1 && (start, stop) == (begins, ends) && start < stop;
+        fits.then_some((stop, r.wrote(part.out.0)))
+    };
+    let (width, low) = half(None)?;
+    let (_, high) = half(Some(width))?;
+    Some((width, [low, high]))
 }
 
 fn names(r: &Reader<'_, '_>, n: &GatherQmm, x: Content, numbers: Option<Content>) -> Option<()> {
@@ -98,18 +135,22 @@ fn names(r: &Reader<'_, '_>, n: &GatherQmm, x: Content, numbers: Option<Content>
 
 /// The gated layers of one expert or of all chosen experts: their matrices and their result.
 fn expert(r: &mut Reader<'_, '_>, x: Content, numbers: Option<Content>) -> Option<(Expert, Content)> {
-    let (gate, group, low) = product(r, x, numbers)?;
-    let is_joined = matches!(r.scope.nodes.get(r.at), Some(Node::Slice(_)));
-    r.scope.require(!is_joined, "gates and ups of all experts are one matrix")?;
-    let (up, group_of_up, high) = product(r, x, numbers)?;
+    let (gate, coding, low) = product(r, x, numbers)?;
+    let is_joined = numbers.is_some() && matches!(r.scope.nodes.get(r.at), Some(Node::Slice(_)));
+    let (up, coding_of_up, joined, [low, high]) = if is_joined {
+        let (width, halves) = halves(r, low)?;
+        (gate, coding, Some(width), halves)
+    } else {
+        let (up, coding_of_up, high) = product(r, x, numbers)?;
+        (up, coding_of_up, None, [low, high])
+    };
     let low = applied!(r, Silu, low);
     let mul = node!(r, Multiply);
     r.reads_both(mul.a, mul.b, low, high)?;
     let inner = r.wrote(mul.out.0);
-    let (down, group_of_down, each) = product(r, inner, numbers)?;
-    let same = group == group_of_up && group == group_of_down && matches!(group, 32 | 64 | 128);
-    r.scope.require(same, "experts have groups of different sizes, or of another size than 32, 64 or 128")?;
-    Some((Expert { gate, up, down, group }, each))
+    let (down, coding_of_down, each) = product(r, inner, numbers)?;
+    r.scope.require(coding == coding_of_up && coding == coding_of_down, "an expert's matrices have different formats")?;
+    Some((Expert { gate, up, down, coding, joined }, each))
 }
 
 /// Routing: softmax, then the last `k` of an ascending sort, with weights divided by their sum.
@@ -206,8 +247,7 @@ fn find_all(mut r: Reader<'_, '_>) -> Option<(Chosen, usize)> {
     let own = match r.scope.nodes.get(r.at)? {
         Node::QuantizedMatmul(_) => {
             let (own, gate) = own_expert(&mut r, row, &mut sum)?;
-            let matrix =
-                |slots: Matrices| Weights { format: Format::Coded { bits: BITS, group: own.group }, slots: slots.to_vec() };
+            let matrix = |slots: Matrices| Weights { format: own.coding.format(), slots: slots.to_vec(), bias: None };
             weights.extend([gate, matrix(own.gate), matrix(own.up)]);
             Some(own)
         }
@@ -217,7 +257,7 @@ fn find_all(mut r: Reader<'_, '_>) -> Option<(Chosen, usize)> {
     let residual = r.beside(add.a, add.b, sum)?;
     let out = add.out.0;
     r.leaves_only(&[out])?;
-    let same = own.is_none_or(|own| own.group == experts.group);
+    let same = own.is_none_or(|own| own.coding == experts.coding);
     let given = residual == (x, None) && r.kept.is_empty();
     let weight = norm.weight.filter(|w| r.scope.is_constant(w.0))?.0;
     let norm = Some((weight, norm.eps));
@@ -247,7 +287,7 @@ fn router(r: &mut Reader<'_, '_>, x: Content) -> Option<(Content, Weights)> {
 
 /// A constant matrix of floats.
 fn floats(r: &Reader<'_, '_>, slot: In) -> Option<Weights> {
-    r.scope.is_constant(slot.0).then(|| Weights { format: Format::Float, slots: vec![slot.0] })
+    r.scope.is_constant(slot.0).then(|| Weights { format: Format::Float, slots: vec![slot.0], bias: None })
 }
 
 /// The product of a row and a matrix stored as columns.
@@ -262,7 +302,7 @@ fn weights(r: &Reader<'_, '_>, slots: Matrices, mode: QuantMode, bits: i32, grou
     let (bits, group) = (usize::try_from(bits).ok()?, usize::try_from(group).ok()?);
     let constant = slots.iter().all(|&t| r.scope.is_constant(t));
     let fits = mode == QuantMode::Affine && matches!(bits, 4 | 8) && group >= 32 && constant;
-    fits.then_some(Weights { format: Format::Coded { bits, group }, slots: slots.to_vec() })
+    fits.then_some(Weights { format: Format::Coded { bits, group }, slots: slots.to_vec(), bias: None })
 }
 
 /// The shared expert and the weights of its own gate. Updates `sum` to the sum over all experts.
@@ -339,7 +379,7 @@ impl Chosen {
             router.outs = known.rows.iter().map(|&rows| b.inner(sizes.dtype, rows)).collect();
             text.finish(&router.outs, &call);
             around.router.end(b, &known, text.0);
-            router.stages_row = b.is_resident() && around.router.formats().last() == Some(&self.format());
+            router.stages_row = b.is_resident() && around.router.formats().last() == Some(&self.experts.coding.format());
         }
         let left = self.build_inner(m, b, &sizes, &router)?;
         self.build_out(m, b, &sizes, &left, &router)?;
@@ -350,19 +390,15 @@ impl Chosen {
     fn kernel(&self, b: &Builder, sizes: &Sizes) -> String {
         let Sizes { dtype, experts, hidden, width, .. } = sizes;
         let ty = cuda::type_name(*dtype).unwrap_or_default();
-        let own = u8::from(self.own().is_some());
+        let Coding { bits, group } = self.experts.coding;
+        let (own, joined) = (u8::from(self.own().is_some()), u8::from(self.experts.joined.is_some()));
         format!(
-            "struct S{{enum{{kExperts={experts},kChosen={},kHidden={hidden},kWidth={width},kGroup={},kShared={own}}};}};\
+            "struct S{{enum{{kExperts={experts},kChosen={},kHidden={hidden},kWidth={width},kBits={bits},kGroup={group},\
+             kShared={own},kJoined={joined}}};}};\
              using C=Chosen<{ty},S,kW,{}>;C::",
             self.chosen,
-            self.experts.group,
             b.is_resident()
         )
-    }
-
-    /// How the experts' matrices are stored.
-    fn format(&self) -> Format {
-        Format::Coded { bits: BITS, group: self.experts.group }
     }
 
     fn own(&self) -> Option<&Expert> {
@@ -389,7 +425,7 @@ impl Chosen {
             self.kernel(b, sizes),
             router.stages_row
         );
-        b.part(text, staged_bytes(BITS, sizes.hidden), all.div_ceil(b.warps()));
+        b.part(text, staged_bytes(self.experts.coding.bits, sizes.hidden), all.div_ceil(b.warps()));
         Ok(left)
     }
 
@@ -409,7 +445,7 @@ impl Chosen {
             self.kernel(b, sizes)
         );
         let columns = (self.chosen + usize::from(own.is_some())) * sizes.width;
-        b.part(text, staged_bytes(BITS, columns), sizes.hidden.div_ceil(b.warps()));
+        b.part(text, staged_bytes(self.experts.coding.bits, columns), sizes.hidden.div_ceil(b.warps()));
         Ok(())
     }
 
@@ -420,7 +456,8 @@ impl Chosen {
         let (dtype, hidden) = (x.dtype, *x.shape.last()?);
         cuda::type_name(dtype)?;
         content(m, self.x, dtype, hidden)?;
-        let &[experts, width, _] = &slot(self.experts.gate[0])?.shape[..] else { return None };
+        let &[experts, rows, _] = &slot(self.experts.gate[0])?.shape[..] else { return None };
+        let width = self.experts.joined.unwrap_or(rows);
         let mut norm = dtype;
         match self.around.as_ref().map(|around| &around.router) {
             Some(router) => {
@@ -429,24 +466,25 @@ impl Chosen {
             }
             None => content(m, self.logits, dtype, experts).map(drop)?,
         }
-        let group = self.experts.group;
+        let coding = self.experts.coding;
         let holds = |[w, scales, biases]: Matrices, lead: &[usize], rows: usize, columns: usize| {
             let is = |t: Tid, dtype: DType, last: usize| {
                 let shape = lead.iter().copied().chain([rows, last]);
                 slot(t).is_some_and(|s| s.dtype == dtype && s.shape.iter().copied().eq(shape))
             };
-            let whole = columns.is_multiple_of(group.max(32));
-            let groups = columns / group;
-            whole && is(w, DType::U32, columns * BITS / 32) && is(scales, dtype, groups) && is(biases, dtype, groups)
+            let whole = columns.is_multiple_of(coding.group);
+            let groups = columns / coding.group;
+            whole && is(w, DType::U32, coding.bytes(columns) / 4) && is(scales, dtype, groups) && is(biases, dtype, groups)
         };
         let all = |e: &Expert, lead: &[usize]| {
-            holds(e.gate, lead, width, hidden) && holds(e.up, lead, width, hidden) && holds(e.down, lead, hidden, width)
+            let rows = if e.joined.is_some() { 2 * width } else { width };
+            holds(e.gate, lead, rows, hidden) && holds(e.up, lead, rows, hidden) && holds(e.down, lead, hidden, width)
         };
         let matrices = all(&self.experts, &[experts]) && self.own().is_none_or(|own| all(own, &[]));
         let counts = experts.is_multiple_of(4) && experts <= 1024 && self.chosen <= 32.min(experts);
         let columns = (self.chosen + usize::from(self.own().is_some())) * width;
-        let staged = staged_bytes(BITS, hidden).max(staged_bytes(BITS, columns));
-        let registers = hidden <= MAX_HIDDEN && columns <= MAX_COLUMNS;
+        let staged = staged_bytes(coding.bits, hidden).max(staged_bytes(coding.bits, columns));
+        let registers = coding.bytes(hidden) <= MAX_HIDDEN_BYTES && coding.bytes(columns) <= MAX_COLUMN_BYTES;
         (matrices && counts && registers && staged <= b.max_shared()).then_some(Sizes { dtype, experts, hidden, width, norm })
     }
 }

@@ -78,7 +78,9 @@ impl<'a> Layer<'a> {
         let sources = [a.q.source, fresh.k.source, fresh.v.source];
         let attends = qkv.norm.is_some() && qkv.residual.is_none() && !qkv.gated && qkv.outs[..] == sources;
         let returns = o.norm.is_none() && o.weights.len() == 1 && o.x == a.out && o.residual == Some(qkv.x);
-        let plain = [qkv, o, gate_up, down].iter().all(|l| l.joined.is_none() && l.activation == Activation::Silu);
+        let has_bias = |l: &Linear| l.weights.iter().any(|w| w.bias.is_some());
+        let is_usual = |l: &Linear| l.joined.is_none() && l.activation == Activation::Silu && !has_bias(l);
+        let plain = [qkv, o, gate_up, down].iter().all(|l| is_usual(l));
         let widens = plain && gate_up.norm.is_some() && gate_up.gated && gate_up.x == o.outs[0];
         let narrows =
             down.norm.is_none() && down.weights.len() == 1 && down.x == gate_up.outs[0] && down.residual == Some(o.outs[0]);

@@ -36,17 +36,21 @@ impl Format {
     }
 }
 
-/// A matrix: its values or codes, then scales and biases of codes.
+/// A matrix: its values or codes, then scales and biases of codes. `bias` is a row that the product
+/// is added to, if there is one.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Weights {
     pub(super) format: Format,
     pub(super) slots: Vec<Tid>,
+    pub(super) bias: Option<Tid>,
 }
 
 /// A product of `x` with a constant matrix.
 struct Product {
     x: Tid,
     weights: Weights,
+    /// The slot of the product without its bias.
+    raw: Tid,
     out: Tid,
 }
 
@@ -63,6 +67,8 @@ pub(super) enum Activation {
 pub(super) struct Joined {
     row: Tid,
     norm: (Tid, f32),
+    /// The type that the normalised product is converted to, if a node does so.
+    narrows: Option<DType>,
     scale: Option<Tid>,
     pub(super) out: Tid,
 }
@@ -103,19 +109,36 @@ fn product(scope: &Scope<'_>, at: usize) -> Option<(Product, usize)> {
             let (bits, group) = (usize::try_from(q.bits).ok()?, usize::try_from(q.group_size).ok()?);
             let fits = matches!(bits, 4 | 8) && group >= 32 && slots.iter().all(|&t| scope.is_constant(t));
             scope.require(fits, "the matrix is not stored in affine codes of 4 or 8 bits in groups of 32 or more")?;
-            let weights = Weights { format: Format::Coded { bits, group }, slots };
-            Some((Product { x: q.x.0, weights, out: q.out.0 }, at + 1))
+            let weights = Weights { format: Format::Coded { bits, group }, slots, bias: None };
+            Some(biased(scope, at + 1, Product { x: q.x.0, weights, raw: q.out.0, out: q.out.0 }))
         }
         Node::Transpose(t) if t.perm[..] == [1, 0] && scope.is_constant(t.x.0) => {
             let Node::Addmm(mm) = scope.nodes.get(at + 1)? else { return None };
-            let plain = mm.mat2.0 == t.out.0 && mm.mat1.0 != t.out.0 && mm.bias.is_none() && mm.alpha == 1.0;
+            let bias = mm.bias.map(|bias| bias.0);
+            let plain_bias = bias.is_none_or(|bias| scope.is_constant(bias) && mm.beta == 1.0);
+            let plain = mm.mat2.0 == t.out.0 && mm.mat1.0 != t.out.0 && plain_bias && mm.alpha == 1.0;
             let unread = t.out.0 == mm.out.0 || scope.is_dead(t.out.0, at + 2);
-            let weights = Weights { format: Format::Float, slots: vec![t.x.0] };
-            scope.require(plain && unread, "the product has a bias, or its matrix has other readers")?;
-            Some((Product { x: mm.mat1.0, weights, out: mm.out.0 }, at + 2))
+            let weights = Weights { format: Format::Float, slots: vec![t.x.0], bias };
+            scope.require(plain && unread, "the product has factors or a computed bias, or its matrix has other readers")?;
+            Some((Product { x: mm.mat1.0, weights, raw: mm.out.0, out: mm.out.0 }, at + 2))
         }
         _ => None,
     }
+}
+
+/// A product with the constant row that the node at `at` adds to it, if it is such a node. Returns
+/// it with the index of the next node.
+fn biased(scope: &Scope<'_>, at: usize, product: Product) -> (Product, usize) {
+    let Some(Node::Add(add)) = scope.nodes.get(at) else { return (product, at) };
+    let bias = match (add.a.0 == product.out, add.b.0 == product.out) {
+        (true, false) => add.b.0,
+        (false, true) => add.a.0,
+        _ => return (product, at),
+    };
+    if !scope.is_constant(bias) {
+        return (product, at);
+    }
+    (Product { weights: Weights { bias: Some(bias), ..product.weights }, out: add.out.0, ..product }, at + 1)
 }
 
 /// Finds a linear step that begins at a node.
@@ -128,19 +151,22 @@ fn find_from(scope: &Scope<'_>, at: usize) -> Option<Step> {
     let (linear, end, spent) = match scope.nodes.get(at)? {
         Node::RMSNorm(_) if joined(scope, at).is_some() => {
             let (x, joined, next) = joined(scope, at)?;
-            let (norm, row, next) = match scope.nodes.get(next)? {
-                Node::RMSNorm(norm) if norm.x.0 == joined.out && norm.out.0 != joined.out => {
+            let mut normed = Vec::new();
+            let (norm, narrows, row, next) = match scope.nodes.get(next)? {
+                Node::RMSNorm(norm) if norm.x.0 == joined.out => {
                     let weight = norm.weight.filter(|w| scope.is_constant(w.0))?.0;
-                    (Some((weight, norm.eps)), norm.out.0, next + 1)
+                    let (row, narrows, next) = narrowed(scope, next + 1, norm.out.0);
+                    normed.extend([norm.out.0, row]);
+                    (Some((weight, norm.eps)), narrows, row, next)
                 }
-                _ => (None, joined.out, next),
+                _ => (None, None, joined.out, next),
             };
             let (mut linear, end, mut spent) = products(scope, next, row)?;
+            spent.extend(normed);
             if linear.outs.contains(&joined.out) || spent.contains(&joined.out) {
                 return None;
             }
-            spent.extend(norm.map(|_| row));
-            (linear.x, linear.norm, linear.joined) = (x, norm, Some(joined));
+            (linear.x, linear.norm, linear.narrows, linear.joined) = (x, norm, narrows, Some(joined));
             (linear, end, spent)
         }
         Node::RMSNorm(norm) => {
@@ -169,21 +195,23 @@ fn find_from(scope: &Scope<'_>, at: usize) -> Option<Step> {
 fn joined(scope: &Scope<'_>, at: usize) -> Option<(Tid, Joined, usize)> {
     let Node::RMSNorm(norm) = scope.nodes.get(at)? else { return None };
     let weight = norm.weight.filter(|w| scope.is_constant(w.0))?.0;
-    let Node::Add(add) = scope.nodes.get(at + 1)? else { return None };
-    let row = match (add.a.0 == norm.out.0, add.b.0 == norm.out.0) {
+    let (normed, narrows, sum) = narrowed(scope, at + 1, norm.out.0);
+    let Node::Add(add) = scope.nodes.get(sum)? else { return None };
+    let row = match (add.a.0 == normed, add.b.0 == normed) {
         (true, false) => add.b.0,
         (false, true) => add.a.0,
         _ => return None,
     };
-    let (mut out, mut next, mut scale) = (add.out.0, at + 2, None);
+    let (mut out, mut next, mut scale) = (add.out.0, sum + 1, None);
     if let Some(Node::Multiply(mul)) = scope.nodes.get(next)
         && mul.a.0 == out
         && scope.is_constant(mul.b.0)
     {
         (out, next, scale) = (mul.out.0, next + 1, Some(mul.b.0));
     }
-    let dead = [norm.out.0, add.out.0].iter().all(|&t| t == out || t == norm.x.0 || scope.is_dead(t, next));
-    (dead && row != norm.out.0).then_some((norm.x.0, Joined { row, norm: (weight, norm.eps), scale, out }, next))
+    let dead = [norm.out.0, normed, add.out.0].iter().all(|&t| t == out || t == norm.x.0 || scope.is_dead(t, next));
+    let joined = Joined { row, norm: (weight, norm.eps), narrows, scale, out };
+    (dead && row != norm.out.0).then_some((norm.x.0, joined, next))
 }
 
 /// The slot of a normalised row after an optional conversion, the converted type, and the index of
@@ -205,7 +233,7 @@ fn products(scope: &Scope<'_>, at: usize, x: Tid) -> Option<(Linear, usize, Vec<
         end += 1;
     }
     while list.len() < MOST
-        && list.last().is_some_and(|p| p.out != x)
+        && list.last().is_some_and(|p| p.raw != x && p.out != x)
         && gate.as_ref().is_none_or(|_| list.len() < 2)
         && let Some((next, after)) = product(scope, end).filter(|(p, _)| p.x == x)
     {
@@ -220,9 +248,12 @@ fn products(scope: &Scope<'_>, at: usize, x: Tid) -> Option<(Linear, usize, Vec<
         }
     }
     let outs: Vec<Tid> = list.iter().map(|p| p.out).collect();
+    let raw = list.iter().map(|p| p.raw).collect();
+    let has_bias = list.iter().any(|p| p.weights.bias.is_some());
     let weights = list.into_iter().map(|p| p.weights).collect();
     let linear = Linear::plain(x, weights, outs);
-    let Some((gate, activation)) = gate else { return Some((linear, end, Vec::new())) };
+    let Some((gate, activation)) = gate else { return Some((linear, end, raw)) };
+    scope.require(!has_bias, "a gated product has a bias")?;
     if let ([product], Some((slice, out))) = (&linear.outs[..], beside(scope, end, gate)) {
         let spent = vec![*product, gate, slice.out.0];
         return Some((Linear { activation, beside: Some(slice), outs: vec![out], ..linear }, end + 2, spent));
@@ -269,9 +300,9 @@ fn with_residual(scope: &Scope<'_>, p: Product, end: usize) -> (Linear, usize, V
     match scope.nodes.get(end) {
         Some(Node::Add(add)) if (add.a.0 == p.out) != (add.b.0 == p.out) => {
             let other = if add.a.0 == p.out { add.b.0 } else { add.a.0 };
-            (Linear { residual: Some(other), outs: vec![add.out.0], ..linear }, end + 1, vec![p.out])
+            (Linear { residual: Some(other), outs: vec![add.out.0], ..linear }, end + 1, vec![p.raw, p.out])
         }
-        _ => (linear, end, Vec::new()),
+        _ => (linear, end, vec![p.raw]),
     }
 }
 
@@ -350,7 +381,8 @@ impl Linear {
             for (i, (weights, rows)) in self.weights.iter().zip(&sizes.rows).enumerate().filter(|(_, (w, _))| w.format == *format) {
                 let names = weights.slots.iter().map(|&t| b.slot(m, t)).collect::<Result<Vec<_>>>()?;
                 let scales = if let [_, s, b] = &names[..] { format!("{s},{b}") } else { "nullptr,nullptr".to_owned() };
-                let _ = write!(text, "{{{},{scales},@{i},{rows}}},", names[0]);
+                let bias = weights.bias.map_or(Ok("nullptr".to_owned()), |bias| b.slot(m, bias))?;
+                let _ = write!(text, "{{{},{scales},@{i},{rows},{bias}}},", names[0]);
             }
             text.push_str("};");
         }
@@ -388,9 +420,10 @@ impl Linear {
         let (dtype, k) = (x.dtype, *x.shape.last()?);
         cuda::type_name(dtype)?;
         content(m, self.x, dtype, k)?;
-        let norm = match self.norm {
-            Some((norm, _)) => norm_type(m, norm, dtype, self.narrows, k)?,
-            None => dtype,
+        let norm = match (self.norm, &self.joined) {
+            (Some((norm, _)), _) => norm_type(m, norm, dtype, self.narrows, k)?,
+            (None, Some(joined)) => norm_type(m, joined.norm.0, dtype, joined.narrows, k)?,
+            (None, None) => dtype,
         };
         let rows = self.weights.iter().map(|w| rows_of(m, w, dtype, k)).collect::<Option<Vec<_>>>()?;
         let sizes = Sizes { dtype, k, rows, norm };
@@ -402,7 +435,7 @@ impl Linear {
         }
         if let Some(joined) = &self.joined {
             content(m, joined.row, dtype, k)?;
-            content(m, joined.norm.0, norm, k)?;
+            (norm_type(m, joined.norm.0, dtype, joined.narrows, k)? == norm).then_some(())?;
             joined.scale.map_or(Some(()), |scale| content(m, scale, dtype, 1).map(drop))?;
             (k <= MAX_JOINED).then_some(())?;
         }
@@ -491,8 +524,13 @@ pub(super) fn staged_bytes(bits: usize, k: usize) -> usize {
 }
 
 /// Number of rows of a matrix with `k` columns; a single row may be stored as a column. `None` if
-/// the slots hold another shape.
+/// the slots or a bias hold another shape.
 pub(super) fn rows_of(m: &Machine, weights: &Weights, dtype: DType, k: usize) -> Option<usize> {
+    let rows = matrix_rows(m, weights, dtype, k)?;
+    weights.bias.is_none_or(|bias| content(m, bias, dtype, rows).is_some()).then_some(rows)
+}
+
+fn matrix_rows(m: &Machine, weights: &Weights, dtype: DType, k: usize) -> Option<usize> {
     let slot = |i: usize| m.env.tensors.get(weights.slots.get(i)?.0 as usize)?.as_ref();
     let w = slot(0)?;
     let &[rows, columns] = &w.shape[..] else { return None };

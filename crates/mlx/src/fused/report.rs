@@ -137,6 +137,8 @@ impl Step {
                 let joined = linear.joined.as_ref().map(|_| "norm, sum".to_owned());
                 let count = linear.weights.len();
                 let products = if count == 1 { "product".to_owned() } else { format!("{count} products") };
+                let has_bias = linear.weights.iter().any(|weights| weights.bias.is_some());
+                let products = if has_bias { format!("{products} with bias") } else { products };
                 let gate = (linear.gated || linear.beside.is_some()).then(|| match linear.activation {
                     Activation::Silu => "silu gate".to_owned(),
                     Activation::Gelu => "gelu gate".to_owned(),

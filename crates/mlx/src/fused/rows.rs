@@ -214,11 +214,13 @@ impl Linear {
         let b = &mut run.builder;
         let arranged = b.earlier(&arranged);
         let residual = self.residual.map_or(Ok("nullptr".to_owned()), |tid| b.slot(m, tid))?;
-        let mut names = Vec::with_capacity(self.weights.len());
+        let none = || "nullptr".to_owned();
+        let (mut names, mut biases) = (Vec::with_capacity(self.weights.len()), Vec::new());
         for weights in &self.weights {
             let mut slots = weights.slots.iter().map(|&tid| b.slot(m, tid)).collect::<Result<Vec<_>>>()?;
-            slots.resize(3, "nullptr".to_owned());
+            slots.resize(3, none());
             names.push(slots.join(","));
+            biases.push(weights.bias.map_or(Ok(none()), |bias| b.slot(m, bias))?);
         }
         let lead: Shape = m.slot(self.x)?.shape.split_last().map(|(_, lead)| lead.into()).unwrap_or_default();
         let shape_of = |rows: usize| -> Shape { lead.iter().copied().chain([rows]).collect() };
@@ -233,7 +235,10 @@ impl Linear {
         let (mut text, mut memory, mut blocks) = (String::new(), 0, 0);
         for format in self.formats() {
             let own = |i: &usize| self.weights[*i].format == format;
-            let matrix = |i: usize| format!("{{{},{},{}}}", names[i], outs.get(i).map_or("nullptr", String::as_str), rows[i]);
+            let matrix = |i: usize| {
+                let out = outs.get(i).map_or("nullptr", String::as_str);
+                format!("{{{},{out},{},{}}}", names[i], rows[i], biases[i])
+            };
             let all: Vec<String> = (0..rows.len()).filter(own).map(matrix).collect();
             let tiles = (0..results.len()).filter(own).map(|i| rows[i]).sum::<usize>() / TILE;
             let (group, most) = match format {

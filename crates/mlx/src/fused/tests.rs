@@ -141,9 +141,9 @@ fn layers_stay_apart_where_they_differ_or_are_read_between() {
 fn a_gate_and_its_operand_of_two_formats_are_no_step() {
     let codes = |slot: u32| {
         let slots = (slot..slot + 3).map(Tid).collect();
-        linear::Weights { format: linear::Format::Coded { bits: 4, group: 64 }, slots }
+        linear::Weights { format: linear::Format::Coded { bits: 4, group: 64 }, slots, bias: None }
     };
-    let floats = linear::Weights { format: linear::Format::Float, slots: vec![Tid(3)] };
+    let floats = linear::Weights { format: linear::Format::Float, slots: vec![Tid(3)], bias: None };
     let linear = |gated, weights| Linear { gated, ..Linear::plain(Tid(9), weights, vec![Tid(10)]) };
     assert!(linear(false, vec![codes(0), floats.clone()]).has_known_formats());
     assert!(!linear(true, vec![codes(0), floats]).has_known_formats());
