@@ -16,30 +16,42 @@ use flambeau::{
     mlx::{Device, MlxEngine, Options},
     runners::llm::{Feed, Model, ModelOptions, Sequence},
     runtime::Program,
-    zoo,
 };
 use flambeau_testcases::{Outcome, test};
 
-use fresh::{CHUNK, VOCABULARY, export_with, families, model, model_with_separate_gates};
+use fresh::{CHUNK, CHUNK_WITH_RINGS, VOCABULARY, export_with, families, model, model_with_separate_gates};
 use installed::alone;
 
 /// Token counts of calls. Each row of calls begins a sequence: prompts below one chunk or of
 /// several chunks, then single tokens.
-const CALLS: [&[usize]; 3] = [&[100, 1, 1, 1, 3, 1, 1], &[1, 1, 1], &[37, 1, 64, 1]];
+const CALLS: [&[usize]; 3] = [&[64, 36, 1, 1, 1, 3, 1, 1], &[1, 1, 1], &[37, 1, 64, 1]];
 
 /// Tokens of the prompts behind which sequences step together.
 const PROMPTS: [usize; 6] = [3, 40, 17, 64, 1, 33];
 
-/// The program of a family with linear layers in 4 bits.
-fn program(built: &zoo::Model, rules: Vec<WeightRule>) -> Program {
-    let mut bytes = Vec::new();
-    export_with(built, "4w", rules).write(&mut bytes).expect("memory takes it");
-    Program::from_bytes(bytes).expect("the program is sound")
+/// A model of a family, and how it is exported.
+#[derive(Clone, Copy)]
+struct Exported {
+    family: &'static str,
+    scheme: &'static str,
+    chunk: usize,
+    has_separate_gates: bool,
+    rules: fn() -> Vec<WeightRule>,
 }
 
-fn built(name: &str) -> zoo::Model {
-    let config = families().into_iter().find(|(known, _)| *known == name).expect("a family of this name").1;
-    if config["num_experts"].is_null() { model(&config, CHUNK) } else { model_with_separate_gates(&config) }
+/// A family with linear layers in 4 bits, and caches without rings.
+const fn of(family: &'static str) -> Exported {
+    Exported { family, scheme: "4w", chunk: CHUNK, has_separate_gates: false, rules: Vec::new }
+}
+
+impl Exported {
+    fn program(self) -> Program {
+        let config = families().into_iter().find(|(known, _)| *known == self.family).expect("a family of this name").1;
+        let built = if self.has_separate_gates { model_with_separate_gates(&config) } else { model(&config, self.chunk) };
+        let mut bytes = Vec::new();
+        export_with(&built, self.scheme, (self.rules)()).write(&mut bytes).expect("memory takes it");
+        Program::from_bytes(bytes).expect("the program is sound")
+    }
 }
 
 /// Rules that quantize routers and gates, too.
@@ -143,19 +155,27 @@ fn check_device(device: Device, program: &Program) -> Outcome {
 }
 
 fn main() -> ExitCode {
-    let case = |what: &str, device: Device, family: &'static str, rules: fn() -> Vec<WeightRule>| {
+    let case = |what: &str, device: Device, exported: Exported| {
         test(&format!("{what}_is_that_of_the_cpu_engine::{device}"), installed::requirement, move || {
             let _alone = alone();
-            check_device(device, &program(&built(family), rules()))
+            check_device(device, &exported.program())
         })
     };
+    let apart = |family| Exported { has_separate_gates: true, ..of(family) };
+    let rings = |family| Exported { chunk: CHUNK_WITH_RINGS, ..of(family) };
     let cases = [
-        ("a_mixture_behind_delta_nets", "qwen3_5_moe", gates as fn() -> Vec<WeightRule>),
-        ("a_mixture_with_a_router_of_floats", "qwen3_5_moe", Vec::new),
-        ("attention_in_windows", "gemma4, keys as values", Vec::new),
-        ("attention_over_shared_caches", "gemma4, shared caches", Vec::new),
+        ("a_mixture_behind_delta_nets", Exported { rules: gates, ..apart("qwen3_5_moe") }),
+        ("a_mixture_with_a_router_of_floats", apart("qwen3_5_moe")),
+        ("a_mixture_with_joined_matrices", of("qwen3_moe")),
+        ("a_mixture_in_8_bits", Exported { scheme: "8w", ..of("qwen3_5_moe") }),
+        ("projections_with_biases", of("qwen2")),
+        ("norms_in_f32_behind_products", of("gemma3")),
+        ("attention_in_windows", of("gemma4, keys as values")),
+        ("attention_over_shared_caches", of("gemma4, shared caches")),
+        ("attention_over_rings", rings("mistral")),
+        ("attention_over_shared_rings", rings("gemma4, shared caches")),
     ];
     let devices = [Device::Cpu, Device::Gpu(0)];
-    let all = cases.into_iter().flat_map(|(what, family, rules)| devices.map(|device| case(what, device, family, rules)));
+    let all = cases.into_iter().flat_map(|(what, exported)| devices.map(|device| case(what, device, exported)));
     flambeau_testcases::run(all.collect())
 }

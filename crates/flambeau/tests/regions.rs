@@ -178,3 +178,32 @@ fn experts_that_are_not_the_best_are_no_region() {
         assert!(found.single.iter().any(|node| node.why.starts_with("experts: ")), "{to}");
     }
 }
+
+#[test]
+fn a_mask_of_another_ring_is_no_region() {
+    let config = families().into_iter().find(|(known, _)| *known == "mistral").unwrap().1;
+    let model = model(&config, CHUNK_WITH_RINGS);
+    let output = export(&model, "4w");
+    let mut graph: Graph = (**output.graphs().next().unwrap()).clone();
+    let over_rings = |plan: StepPlan| plan.regions.iter().filter(|region| region.form.contains("over a ring")).count();
+    assert_eq!(over_rings(plan(&graph)), 2);
+    // The new rows now go to the places of a ring of the window's length.
+    let width = graph.chains[graph.main as usize].iter().find_map(|node| match node {
+        Node::Less(less) => Some(less.b),
+        _ => None,
+    });
+    let main = graph.main as usize;
+    for node in &mut graph.chains[main] {
+        if let Node::Remainder(row) = node {
+            row.b = width.unwrap();
+            break;
+        }
+    }
+    let found = plan(&graph);
+    assert!(
+        found.single.iter().any(|node| node.why == "attention: mask and new row belong to different rings"),
+        "{:?}",
+        found.single
+    );
+    assert_eq!(over_rings(found), 0);
+}
