@@ -10,14 +10,13 @@ use flambeau_kernels::Pool;
 
 use crate::{
     array::Array,
-    kv,
+    batch, kv,
     liveness::Liveness,
     machine::{Counts, Machine},
     ops::copy::zeros_of_meta,
     plan, prepare,
     session::{CpuSession, PlanCache, Spare, run_chain},
     shared::{InMemory, Shared},
-    together,
 };
 
 /// All mutable buffers of a session together.
@@ -60,7 +59,7 @@ impl Engine for CpuEngine {
     }
 
     fn run_last_of_each(&self, runs: &mut [Run<'_>]) -> Vec<Outcome> {
-        together::run_last_of_each(&self.pool, runs)
+        batch::run_last_of_each(&self.pool, runs)
     }
 }
 

@@ -18,6 +18,7 @@
 
 mod arena;
 mod array;
+mod batch;
 mod engine;
 mod error;
 mod kv;
@@ -29,6 +30,5 @@ mod prepare;
 mod session;
 mod shared;
 mod state;
-mod together;
 
 pub use engine::CpuEngine;

@@ -7,6 +7,7 @@
 //! [binding inputs](bind_inputs), [errors of nodes](OpError), [shared buffers](SharedBuffers) and
 //! [profiles](Profile).
 
+mod batch;
 mod binding;
 mod buffers;
 mod decoding;
@@ -15,13 +16,13 @@ mod profile;
 mod shared;
 mod state;
 mod steps;
-mod together;
 
 use std::{any::Any, sync::Arc};
 
 use flambeau_tensor::{Bytes, Tensor};
 
 pub use self::{
+    batch::{Outcome, Run},
     binding::{BoundInput, bind_inputs, check_supported, constants_of},
     buffers::{Keeper, SharedBuffers},
     decoding::{DecodeStep, PipelinedDecoding, Sampling},
@@ -30,7 +31,6 @@ pub use self::{
     shared::{SharedState, StateMap, StateMapGuard, StateMismatch, shared_name},
     state::StatePart,
     steps::{FusedRegion, NodeByNode, Steps},
-    together::{Outcome, Run},
 };
 
 pub use crate::kv::{KvCacheConfig, KvLayer};

@@ -17,7 +17,7 @@ const ATTEND: &str = include_str!("../kernels/cuda/attend.cuh");
 const LAYERS: &str = include_str!("../kernels/cuda/layers.cuh");
 const DELTA: &str = include_str!("../kernels/cuda/delta.cuh");
 const BARRIER: &str = include_str!("../kernels/cuda/barrier.cuh");
-const CHOSEN: &str = include_str!("../kernels/cuda/chosen.cuh");
+const MIXTURE: &str = include_str!("../kernels/cuda/mixture.cuh");
 const DELTA_TOKEN: &str = include_str!("../kernels/cuda/delta_token.cuh");
 const TILES: &str = include_str!("../kernels/cuda/tiles.cuh");
 const EXPERTS: &str = include_str!("../kernels/cuda/experts.cuh");
@@ -43,7 +43,7 @@ fn packed<const N: usize>(parts: [&str; N]) -> String {
 /// Source text of the kernels for a step of one row.
 pub(crate) fn steps() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
-    TEXT.get_or_init(|| packed([COMMON, GEMV, ATTEND, CHOSEN, DELTA_TOKEN, BARRIER]))
+    TEXT.get_or_init(|| packed([COMMON, GEMV, ATTEND, MIXTURE, DELTA_TOKEN, BARRIER]))
 }
 
 /// The same, for blocks that have a multiprocessor to themselves.

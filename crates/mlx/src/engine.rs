@@ -18,6 +18,7 @@ use flambeau_ir::{
 
 use crate::{
     Device, Error,
+    batch::Batches,
     cx::Support,
     eval,
     ffi::{Api, Memory},
@@ -26,7 +27,6 @@ use crate::{
     probe,
     session::{self, MlxSession},
     state::State,
-    together::Together,
     uploads::{Uploads, new_bytes, upload},
 };
 
@@ -71,7 +71,7 @@ pub struct MlxEngine {
     support: Support,
     compiles: bool,
     compiled_runs: Arc<AtomicU64>,
-    together: Arc<Together>,
+    batches: Arc<Batches>,
     owner: Arc<Owner>,
     uploaded: Uploads,
     profile: Option<Clock>,
@@ -118,9 +118,9 @@ impl MlxEngine {
         if device == Device::Cpu && compiles {
             api.fuse_nothing().map_err(|e| fail(e.to_string()))?;
         }
-        let (compiled_runs, together) = (Arc::new(AtomicU64::new(0)), Arc::new(Together::default()));
+        let (compiled_runs, batches) = (Arc::new(AtomicU64::new(0)), Arc::new(Batches::default()));
         let (owner, uploaded) = (Arc::new(owner), Uploads::default());
-        Ok(MlxEngine { api, device, support, compiles, compiled_runs, together, owner, uploaded, profile: None })
+        Ok(MlxEngine { api, device, support, compiles, compiled_runs, batches, owner, uploaded, profile: None })
     }
 
     /// With a clock, sessions loaded from here on measure the time of each step: a node, or a
@@ -183,7 +183,7 @@ impl MlxEngine {
 
     /// Runs that were one for several of the engine's sessions.
     pub fn joined_runs(&self) -> u64 {
-        self.together.joined_runs.load(Ordering::Relaxed)
+        self.batches.joined_runs.load(Ordering::Relaxed)
     }
 
     /// Gives memory that MLX keeps for reuse back to the system.
@@ -218,11 +218,11 @@ impl Engine for MlxEngine {
         };
         let lost = |_| Err(EngineError::Arguments("loading panicked".into()));
         let state = self.owner.queue.call(load).unwrap_or_else(lost)?;
-        Ok(Box::new(MlxSession::new(Arc::clone(&self.owner), Arc::clone(&self.together), state)))
+        Ok(Box::new(MlxSession::new(Arc::clone(&self.owner), Arc::clone(&self.batches), state)))
     }
 
     fn run_last_of_each(&self, runs: &mut [Run<'_>]) -> Vec<Outcome> {
-        session::run_last_of_each(&self.owner, &self.together, runs)
+        session::run_last_of_each(&self.owner, &self.batches, runs)
     }
 }
 

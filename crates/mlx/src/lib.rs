@@ -22,6 +22,7 @@
 
 #![deny(unsafe_code)]
 
+mod batch;
 mod counts;
 mod cuda;
 mod cx;
@@ -46,7 +47,6 @@ mod session;
 mod shared;
 mod shim;
 mod state;
-mod together;
 mod tokens;
 mod trace;
 mod uploads;

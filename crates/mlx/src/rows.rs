@@ -27,7 +27,7 @@ pub(crate) enum How {
     /// Nothing: the results are the operand's elements, in their order.
     View,
     /// A rotation of each row by its sequence's position, read from a value slot.
-    Turned,
+    Rotated,
 }
 
 impl Rows {
@@ -51,8 +51,8 @@ impl Rows {
     }
 
     /// A rotation by positions in value slots.
-    pub(crate) fn turned(x: In) -> Option<Rows> {
-        Some(Rows::new([x], How::Turned))
+    pub(crate) fn rotated(x: In) -> Option<Rows> {
+        Some(Rows::new([x], How::Rotated))
     }
 }
 

@@ -8,24 +8,24 @@ use std::{
 use flambeau_ir::engine::{DecodeStep, EngineError, Outcome, PipelinedDecoding, Profile, Run, Session, Span, Steps, Value};
 
 use crate::{
+    batch::{self, Batches},
     owner::Owner,
     state::{State, StateHandle, Wanted, on},
-    together::{self, Together},
 };
 
 /// A session of the MLX engine. Its state lives on the device's thread.
 #[derive(Debug)]
 pub(crate) struct MlxSession {
     owner: Arc<Owner>,
-    together: Arc<Together>,
+    batches: Arc<Batches>,
     state: StateHandle,
     can_pipeline: bool,
 }
 
 impl MlxSession {
-    pub(crate) fn new(owner: Arc<Owner>, together: Arc<Together>, state: Box<State>) -> MlxSession {
+    pub(crate) fn new(owner: Arc<Owner>, batches: Arc<Batches>, state: Box<State>) -> MlxSession {
         let can_pipeline = state.can_take_back() && state.machine.profile.is_none();
-        MlxSession { owner, together, state: Arc::new(Mutex::new(Some(state))), can_pipeline }
+        MlxSession { owner, batches, state: Arc::new(Mutex::new(Some(state))), can_pipeline }
     }
 
     /// The state, if it is on the owner's device.
@@ -38,8 +38,8 @@ impl MlxSession {
         &mut self,
         f: impl FnOnce(&mut State) -> T + Send + 'static,
     ) -> Result<T, EngineError> {
-        self.call(move |together, state| {
-            together.rounds().flush(state, &together.joined_runs);
+        self.call(move |batches, state| {
+            batches.queue().flush(state, &batches.joined_runs);
             on(state, f)
         })
     }
@@ -47,19 +47,19 @@ impl MlxSession {
     /// Runs `f` on the device's thread.
     pub(crate) fn call<T: Send + 'static>(
         &mut self,
-        f: impl FnOnce(&Together, &StateHandle) -> Option<T> + Send + 'static,
+        f: impl FnOnce(&Batches, &StateHandle) -> Option<T> + Send + 'static,
     ) -> Result<T, EngineError> {
-        let (together, state) = (Arc::clone(&self.together), Arc::clone(&self.state));
-        let done = self.owner.queue.call(move || f(&together, &state));
+        let (batches, state) = (Arc::clone(&self.batches), Arc::clone(&self.state));
+        let done = self.owner.queue.call(move || f(&batches, &state));
         done.ok()
             .flatten()
             .ok_or_else(|| EngineError::Arguments("an earlier run of this session panicked; load the program again".into()))
     }
 
     /// As [`MlxSession::call`], without waiting.
-    pub(crate) fn post(&mut self, f: impl FnOnce(&Together, &StateHandle) + Send + 'static) {
-        let (together, state) = (Arc::clone(&self.together), Arc::clone(&self.state));
-        self.owner.queue.post(move || f(&together, &state));
+    pub(crate) fn post(&mut self, f: impl FnOnce(&Batches, &StateHandle) + Send + 'static) {
+        let (batches, state) = (Arc::clone(&self.batches), Arc::clone(&self.state));
+        self.owner.queue.post(move || f(&batches, &state));
     }
 }
 
@@ -80,8 +80,8 @@ impl Session for MlxSession {
 
     fn reset(&mut self) {
         // A session without state reports this when it runs.
-        let _ = self.call(|together, state| {
-            together.rounds().forget(state);
+        let _ = self.call(|batches, state| {
+            batches.queue().forget(state);
             on(state, State::reset)
         });
     }
@@ -103,8 +103,8 @@ impl Session for MlxSession {
 
 impl Drop for MlxSession {
     fn drop(&mut self) {
-        self.post(|together, state| {
-            together.rounds().forget(state);
+        self.post(|batches, state| {
+            batches.queue().forget(state);
             let state = state.lock().unwrap_or_else(|e| e.into_inner()).take();
             state.into_iter().for_each(|mut state| state.wait_for_launches());
         });
@@ -113,24 +113,24 @@ impl Drop for MlxSession {
 
 impl PipelinedDecoding for MlxSession {
     fn submit(&mut self, step: DecodeStep) {
-        self.post(|together, state| together.rounds().submit(state, step, &together.joined_runs));
+        self.post(|batches, state| batches.queue().submit(state, step, &batches.joined_runs));
     }
 
     fn receive(&mut self) -> Result<u32, EngineError> {
-        self.call(|together, state| {
-            let mut rounds = together.rounds();
-            rounds.build_next(state, &together.joined_runs);
+        self.call(|batches, state| {
+            let mut queue = batches.queue();
+            queue.build_next(state, &batches.joined_runs);
             let (token, is_last) = on(state, |state| (state.receive(), state.in_flight.steps.is_empty()))?;
             if is_last {
-                rounds.rest(state);
+                queue.rest(state);
             }
             Some(token)
         })?
     }
 
     fn cancel(&mut self) {
-        self.post(|together, state| {
-            together.rounds().forget(state);
+        self.post(|batches, state| {
+            batches.queue().forget(state);
             // A session without state reports this to its next waiting caller.
             on(state, State::take_back).unwrap_or_default();
         });
@@ -138,7 +138,7 @@ impl PipelinedDecoding for MlxSession {
 }
 
 /// [`Session::run_last`] of each; outcomes are in the order of the runs.
-pub(crate) fn run_last_of_each(owner: &Arc<Owner>, together: &Arc<Together>, runs: &mut [Run<'_>]) -> Vec<Outcome> {
+pub(crate) fn run_last_of_each(owner: &Arc<Owner>, batches: &Arc<Batches>, runs: &mut [Run<'_>]) -> Vec<Outcome> {
     let mut outcomes: Vec<Option<Outcome>> = runs.iter().map(|_| None).collect();
     if runs.len() > 1 {
         let member = |(number, run): (usize, &Run<'_>)| {
@@ -147,7 +147,7 @@ pub(crate) fn run_last_of_each(owner: &Arc<Owner>, together: &Arc<Together>, run
             Some((number, (state, run.inputs.to_vec())))
         };
         let (numbers, members): (Vec<usize>, Vec<_>) = runs.iter().enumerate().filter_map(member).unzip();
-        for (at, result) in together::run_last(owner, together, members) {
+        for (at, result) in batch::run_last(owner, batches, members) {
             outcomes[numbers[at]] = Some(Ok(result));
         }
     }

@@ -18,12 +18,12 @@ pub(crate) struct OnDevice {
 }
 
 /// A value that is dropped on its device's thread.
-pub(crate) struct Kept<T: Send + 'static> {
+pub(crate) struct DeviceBound<T: Send + 'static> {
     queue: Queue,
     value: Option<T>,
 }
 
-impl<T: Send + 'static> Drop for Kept<T> {
+impl<T: Send + 'static> Drop for DeviceBound<T> {
     fn drop(&mut self) {
         if let Some(value) = self.value.take() {
             self.queue.drop_there(value);
@@ -35,13 +35,13 @@ impl Keeper for OnDevice {
     type Machine = Machine;
     type Buffer = Slot;
     type Pool = Array;
-    type Kept<T: Send + 'static> = Kept<T>;
+    type Kept<T: Send + 'static> = DeviceBound<T>;
 
-    fn keep<T: Send + 'static>(&self, value: Option<T>) -> Kept<T> {
-        Kept { queue: self.queue.clone(), value }
+    fn keep<T: Send + 'static>(&self, value: Option<T>) -> DeviceBound<T> {
+        DeviceBound { queue: self.queue.clone(), value }
     }
 
-    fn release<T: Send + 'static>(mut kept: Kept<T>) -> Option<T> {
+    fn release<T: Send + 'static>(mut kept: DeviceBound<T>) -> Option<T> {
         kept.value.take()
     }
 

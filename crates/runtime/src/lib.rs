@@ -9,6 +9,7 @@
 
 #![deny(unsafe_code)]
 
+mod batch;
 mod error;
 mod kernel;
 mod map;
@@ -22,7 +23,6 @@ mod run;
 mod saved;
 mod shared_values;
 mod state;
-mod together;
 mod value;
 mod views;
 

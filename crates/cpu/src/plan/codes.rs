@@ -22,7 +22,7 @@ struct Site {
 }
 
 /// A left-out node, by its index in the main chain, and its kept operand.
-type LeftOut = (usize, Option<In>);
+type SkippedNode = (usize, Option<In>);
 
 /// The encoded form of keys or values.
 #[derive(Clone, Debug)]
@@ -106,7 +106,7 @@ impl Made<'_> {
     }
 
     /// The decoding of an operand of the attention `at`, and its three nodes.
-    fn site(&self, at: usize, operand: In) -> Option<(Site, [LeftOut; 3])> {
+    fn site(&self, at: usize, operand: In) -> Option<(Site, [SkippedNode; 3])> {
         let (joining, Node::Reshape(join)) = self.maker(at, operand)? else { return None };
         let (scaling, Node::Multiply(product)) = self.maker(joining, join.x)? else { return None };
         let cast_of = |factor: In| match self.maker(scaling, factor)? {

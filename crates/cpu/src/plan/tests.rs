@@ -1,5 +1,5 @@
+mod batch;
 mod codes;
-mod together;
 
 use std::sync::Arc;
 

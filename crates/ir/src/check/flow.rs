@@ -36,7 +36,7 @@ pub(crate) fn check(graph: &Graph, observe: &mut Observer<'_>) -> Result<Vec<Con
 }
 
 /// Contents of a slot before a write.
-struct Before(Slot, Option<Content>);
+struct Overwritten(Slot, Option<Content>);
 
 struct Flow<'g, 'o> {
     graph: &'g Graph,
@@ -44,7 +44,7 @@ struct Flow<'g, 'o> {
     env: Env,
     /// Writes since the start of each open branch, innermost last. Their size depends on the
     /// branch's writes, not on the number of slots.
-    journals: Vec<Vec<Before>>,
+    journals: Vec<Vec<Overwritten>>,
 }
 
 impl ShapeCx for Flow<'_, '_> {
@@ -87,7 +87,7 @@ impl Flow<'_, '_> {
     fn put(&mut self, slot: Slot, content: Option<Content>) {
         let before = self.swap(slot, content);
         if let Some(journal) = self.journals.last_mut() {
-            journal.push(Before(slot, before));
+            journal.push(Overwritten(slot, before));
         }
     }
 
@@ -203,7 +203,7 @@ impl Flow<'_, '_> {
         let journal = self.journals.pop().unwrap_or_default();
         let mut seen = HashSet::new();
         let left = journal.iter().rev().filter(|b| seen.insert(b.0)).map(|b| (b.0, self.get(b.0))).collect();
-        for Before(slot, before) in journal.into_iter().rev() {
+        for Overwritten(slot, before) in journal.into_iter().rev() {
             self.swap(slot, before);
         }
         Ok(left)

@@ -46,13 +46,13 @@ const KEPT: usize = 2;
 #[derive(Default)]
 pub(super) struct Arena {
     free: Vec<Scratch>,
-    kept: Vec<Kept>,
+    kept: Vec<Cached>,
     locals: Vec<Local>,
 }
 
 /// A cached result of a call.
 #[derive(Default)]
-struct Kept {
+struct Cached {
     /// All inputs that the result depends on.
     key: Vec<u32>,
     words: Scratch,
@@ -101,7 +101,7 @@ impl Team<'_> {
         let kept = &mut self.arena().kept;
         let known = kept.iter().position(|kept| kept.key == key);
         if known.is_none() && kept.len() < KEPT {
-            kept.push(Kept::default());
+            kept.push(Cached::default());
         }
         // The first is the latest, and the oldest makes room.
         let place = known.unwrap_or(kept.len() - 1);

@@ -40,16 +40,16 @@ struct Attend {
   bool ring;
 };
 
-// Sine and cosine of pair `i` of TURNED / 2 at the position.
-template <int TURNED, typename T, typename N>
-__device__ inline void turn(const Attend<T, N>& s, int i, float& sin, float& cos) {
-  float rate = s.periods != nullptr ? 1.0f / s.periods[i] : exp2f(-s.log2_base * i / (TURNED / 2));
+// Sine and cosine of pair `i` of ROTATED / 2 at the position.
+template <int ROTATED, typename T, typename N>
+__device__ inline void rotate(const Attend<T, N>& s, int i, float& sin, float& cos) {
+  float rate = s.periods != nullptr ? 1.0f / s.periods[i] : exp2f(-s.log2_base * i / (ROTATED / 2));
   sincospif(s.position * rate * 0.318309886f, &sin, &cos);
 }
 
-// Normalises one head with one warp and rotates its first TURNED elements; the result is rounded to
+// Normalises one head with one warp and rotates its first ROTATED elements; the result is rounded to
 // the model's type, then multiplied by `factor`.
-template <int D, int TURNED, typename T, typename N>
+template <int D, int ROTATED, typename T, typename N>
 __device__ inline void prepare_head(const Attend<T, N>& s, const T* from, const N* norm, float factor, float* to) {
   constexpr int kEach = D / 64;
   int lane = threadIdx.x % 32;
@@ -75,21 +75,21 @@ __device__ inline void prepare_head(const Attend<T, N>& s, const T* from, const 
       high[e] = static_cast<float>(static_cast<T>(high[e] * r * static_cast<float>(norm[i + D / 2])));
     }
   }
-  if constexpr (TURNED < D) {
+  if constexpr (ROTATED < D) {
 #pragma unroll
     for (int e = 0; e < kEach; ++e) {
       to[e * 32 + lane] = low[e];
       to[e * 32 + lane + D / 2] = high[e];
     }
     __syncwarp();
-    for (int i = lane; i < TURNED / 2; i += 32) {
+    for (int i = lane; i < ROTATED / 2; i += 32) {
       float sin;
       float cos;
-      turn<TURNED>(s, i, sin, cos);
+      rotate<ROTATED>(s, i, sin, cos);
       float a = to[i];
-      float b = to[i + TURNED / 2];
+      float b = to[i + ROTATED / 2];
       to[i] = rounded<T>(a * cos - b * sin);
-      to[i + TURNED / 2] = rounded<T>(a * sin + b * cos);
+      to[i + ROTATED / 2] = rounded<T>(a * sin + b * cos);
     }
     __syncwarp();
     for (int i = lane; i < D; i += 32) {
@@ -101,7 +101,7 @@ __device__ inline void prepare_head(const Attend<T, N>& s, const T* from, const 
       int i = e * 32 + lane;
       float sin;
       float cos;
-      turn<D>(s, i, sin, cos);
+      rotate<D>(s, i, sin, cos);
       to[i] = rounded<T>(low[e] * cos - high[e] * sin) * factor;
       to[i + D / 2] = rounded<T>(low[e] * sin + high[e] * cos) * factor;
     }
@@ -210,7 +210,7 @@ struct Softmax {
   }
 };
 
-template <typename T, int D, int HEADS, int WARPS, int TURNED = D, typename N = T>
+template <typename T, int D, int HEADS, int WARPS, int ROTATED = D, typename N = T>
 struct Attention {
   static constexpr int kAhead = D > 128 || D * HEADS > 1024 ? 1 : 2;
   using Sums = Softmax<T, D, HEADS, kAhead>;
@@ -345,9 +345,9 @@ struct Attention {
     }
     for (int g = warp; g <= HEADS + 1; g += WARPS) {
       if (g < HEADS) {
-        prepare_head<D, TURNED>(s, s.q + (head * HEADS + g) * s.q_step, s.q_norm, s.scale * 1.44269504f, query + g * D);
+        prepare_head<D, ROTATED>(s, s.q + (head * HEADS + g) * s.q_step, s.q_norm, s.scale * 1.44269504f, query + g * D);
       } else if (g == HEADS && newest) {
-        prepare_head<D, TURNED>(s, s.k + key_head * D, s.k_norm, 1.0f, key);
+        prepare_head<D, ROTATED>(s, s.k + key_head * D, s.k_norm, 1.0f, key);
       } else if (newest && s.norm_values) {
         prepare_value(s.v + key_head * D);
       }

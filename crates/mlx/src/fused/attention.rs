@@ -17,7 +17,7 @@ pub(super) use reader::find;
 use super::{
     Shared,
     launch::Builder,
-    layers::Before,
+    layers::Snapshot,
     linear::{content, norm_type},
 };
 use crate::{
@@ -199,9 +199,9 @@ impl Attention {
     /// Whether the kernels for uniform layers support it. They need rotation over the whole head of
     /// at most 128 elements, and no window, gate, norm of the value or conversion after a norm.
     pub(super) fn is_plain(&self) -> bool {
-        let turns = self.q.rope.is_some_and(|r| r.dims == self.q.dim);
+        let rotates = self.q.rope.is_some_and(|r| r.dims == self.q.dim);
         let plain_value = self.fresh.as_ref().is_some_and(|fresh| fresh.v.norm.is_none());
-        plain_value && self.window.is_none() && !self.gated && turns && self.q.dim <= 128 && self.q.narrows.is_none()
+        plain_value && self.window.is_none() && !self.gated && rotates && self.q.dim <= 128 && self.q.narrows.is_none()
     }
 
     /// Adds the step's part; returns `false` and leaves every slot unchanged if the kernel does not
@@ -213,7 +213,7 @@ impl Attention {
         let Some(dtype) = self.dtype(m) else { return Ok(false) };
         let sources: Vec<Tid> = self.sources().map(|heads| heads.source).collect();
         let names = sources.iter().map(|&t| b.slot(m, t)).collect::<Result<Vec<_>>>()?;
-        let before = Before::of(m, sources.iter())?;
+        let before = Snapshot::of(m, sources.iter())?;
         let mut free = true;
         for node in &self.kept {
             free = free && b.keep(m, node)?;
@@ -283,7 +283,7 @@ impl Attention {
         let Constants { norms, norm_type, eps, periods, log2_base } = constants;
         let Operands { rows: [q, k, v], caches: [keys, values], scratch: [parts, tickets], out, position, wait } = o;
         let (dim, group, share) = (self.q.dim, self.heads_of_block(), self.share());
-        let (step, turned) = (self.q.step, self.q.rope.map_or(dim, |r| r.dims));
+        let (step, rotated) = (self.q.step, self.q.rope.map_or(dim, |r| r.dims));
         let norm_values = self.fresh.as_ref().is_some_and(|fresh| fresh.v.norm.is_some());
         let (window, ring) = (self.width(m).unwrap_or(0), self.is_ring());
         let gate = if self.gated { format!("{q}+{dim}") } else { "nullptr".to_owned() };
@@ -291,7 +291,7 @@ impl Attention {
             "Attend<{ty},{norm_type}> s{{{q},{k},{v},{norms},{periods},const_cast<{ty}*>({keys}),const_cast<{ty}*>({values}),\
              {parts},{out},{tickets},{},{},{window},min({splits},1+{position}/{rows}),{position},{:e}f,\
              {log2_base:e}f,{eps:e}f,{step},{gate},{share},{norm_values},{ring}}};\
-             Attention<{ty},{dim},{group},kW,{turned},{norm_type}>(s,shared).run({wait});",
+             Attention<{ty},{dim},{group},kW,{rotated},{norm_type}>(s,shared).run({wait});",
             self.key_heads, self.capacity, self.scale
         )
     }
@@ -378,7 +378,7 @@ impl Attention {
     }
 
     /// Whether another attention turns by the same periods.
-    pub(super) fn turns_like(&self, other: &Attention, m: &Machine) -> bool {
+    pub(super) fn rotates_like(&self, other: &Attention, m: &Machine) -> bool {
         same_periods(m, &self.q, &other.q)
     }
 
@@ -389,7 +389,7 @@ impl Attention {
         let origin = |vid: Vid| m.env.origins.get(vid.0 as usize).copied().flatten();
         let start = value(self.start)?;
         let open = origin(self.start);
-        let (turned_by, turned_from) = match self.q.rope?.offset {
+        let (rotated_by, rotated_from) = match self.q.rope?.offset {
             VidOrTid::Vid(vid) => (value(vid)?, origin(vid)),
             VidOrTid::Tid(tid) => {
                 let slot = m.env.tensors.get(tid.0 as usize)?.as_ref()?;
@@ -408,7 +408,7 @@ impl Attention {
             let same_origin = origin(visible) == open.map(|o| Origin { offset: o.offset + 1, ..o });
             (same_origin && value(visible)? == start.checked_add(1)?).then_some(())?;
         }
-        let fits = turned_from == open && turned_by == start;
+        let fits = rotated_from == open && rotated_by == start;
         (fits && (0..self.positions()).contains(&start)).then_some(Position { value: start, open })
     }
 

@@ -7,9 +7,9 @@ use flambeau_tensor::{DType, Shape};
 
 use super::{
     Kind, Step,
-    find::{Content, Reader, Scope, applied, node},
+    find::{Content, Matcher, Scope, applied, node},
     launch::Builder,
-    layers::Before,
+    layers::Snapshot,
     linear::content,
     refusal::Form,
 };
@@ -17,7 +17,7 @@ use crate::{cuda, cx::Machine, error::Result};
 
 /// Elements and numbers of heads, and tokens that the convolution sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Sizes {
+struct DeltaNetSizes {
     keys: usize,
     values: usize,
     key_heads: usize,
@@ -25,7 +25,7 @@ struct Sizes {
     taps: usize,
 }
 
-impl Sizes {
+impl DeltaNetSizes {
     /// Elements of all keys, and of all values.
     fn all(&self) -> [usize; 2] {
         [self.key_heads * self.keys, self.heads * self.values]
@@ -59,25 +59,25 @@ pub(crate) struct Delta {
     norm: (Tid, f32),
     /// Where the window of the next step begins and ends among all tokens.
     kept_range: [Vid; 2],
-    sizes: Sizes,
+    sizes: DeltaNetSizes,
     /// Nodes among the others that compute sizes.
     kept: Vec<Node>,
     pub(super) out: Tid,
 }
 
 /// The slot that a node reads, if no node of the run wrote it.
-fn given(r: &Reader<'_, '_>, slot: In) -> Option<Tid> {
+fn given(r: &Matcher<'_, '_>, slot: In) -> Option<Tid> {
     r.read(slot).filter(|(_, writer)| writer.is_none()).map(|(tid, _)| tid)
 }
 
 /// A conversion of a projection to f32.
-fn widened(r: &mut Reader<'_, '_>) -> Option<(Tid, Content)> {
+fn widened(r: &mut Matcher<'_, '_>) -> Option<(Tid, Content)> {
     let wide = node!(r, AsType);
     (wide.scalar_type == DType::F32).then_some((given(r, wide.x)?, r.wrote(wide.out.0)))
 }
 
 /// The carried state, or zeros at the start of a sequence: condition, zero, buffer, result.
-fn carried(r: &mut Reader<'_, '_>) -> Option<([Tid; 3], Content)> {
+fn carried(r: &mut Matcher<'_, '_>) -> Option<([Tid; 3], Content)> {
     let choose = node!(r, Where);
     let [condition, zero, buffer] = [choose.condition, choose.x, choose.y].map(|slot| given(r, slot));
     let fits = r.scope.is_constant(zero?) && r.scope.is_buffer(buffer?);
@@ -85,19 +85,19 @@ fn carried(r: &mut Reader<'_, '_>) -> Option<([Tid; 3], Content)> {
 }
 
 /// A query or key: rows of one length, times a constant.
-fn normalised(r: &mut Reader<'_, '_>, part: Content) -> Option<((f32, Tid), [usize; 2], Content)> {
+fn normalised(r: &mut Matcher<'_, '_>, part: Content) -> Option<((f32, Tid), [usize; 2], Content)> {
     let (heads, row) = shaped(r, part)?;
     let norm = node!(r, RMSNorm);
     r.reads(norm.x, row)?;
     let (eps, row) = (norm.eps, r.wrote(norm.out.0));
     norm.weight.is_none().then_some(())?;
     let mul = node!(r, Multiply);
-    let scale = r.constant_beside(mul.a, mul.b, row)?;
+    let scale = r.constant_operand(mul.a, mul.b, row)?;
     Some(((eps, scale), heads, r.wrote(mul.out.0)))
 }
 
 /// Heads of one row: their number and elements.
-fn shaped(r: &mut Reader<'_, '_>, part: Content) -> Option<([usize; 2], Content)> {
+fn shaped(r: &mut Matcher<'_, '_>, part: Content) -> Option<([usize; 2], Content)> {
     let reshape = node!(r, Reshape);
     r.reads(reshape.x, part)?;
     let [Int::Lit(1), Int::Lit(1 | -1) | Int::Vid(_), Int::Lit(count), Int::Lit(dim)] = reshape.shape[..] else { return None };
@@ -105,7 +105,7 @@ fn shaped(r: &mut Reader<'_, '_>, part: Content) -> Option<([usize; 2], Content)
 }
 
 /// A part of the last axis, from a position on: its end, and the part.
-fn cut(r: &mut Reader<'_, '_>, x: Content, from: i64) -> Option<(i64, Content)> {
+fn cut(r: &mut Matcher<'_, '_>, x: Content, from: i64) -> Option<(i64, Content)> {
     let slice = node!(r, Slice);
     r.reads(slice.x, x)?;
     let (Int::Lit(start), Int::Lit(stop)) = (slice.start, slice.stop) else { return None };
@@ -126,7 +126,7 @@ struct Convolution {
     result: Content,
 }
 
-fn convolution(r: &mut Reader<'_, '_>) -> Option<Convolution> {
+fn convolution(r: &mut Matcher<'_, '_>) -> Option<Convolution> {
     let ([begins, zero, window], before) = carried(r)?;
     let join = node!(r, Concatenate);
     let &[first, second] = &join.tensors[..] else { return None };
@@ -152,21 +152,21 @@ fn convolution(r: &mut Reader<'_, '_>) -> Option<Convolution> {
 }
 
 /// The logarithm of the state's decay: the projection, the added constant, the factor, a zero.
-fn decay(r: &mut Reader<'_, '_>) -> Option<([Tid; 4], Content)> {
+fn decay(r: &mut Matcher<'_, '_>) -> Option<([Tid; 4], Content)> {
     let (a, wide) = widened(r)?;
     let add = node!(r, Add);
-    let bias = r.constant_beside(add.a, add.b, wide)?;
+    let bias = r.constant_operand(add.a, add.b, wide)?;
     let sum = r.wrote(add.out.0);
     let plus = node!(r, LogAddExp);
-    let zero = r.constant_beside(plus.a, plus.b, sum)?;
+    let zero = r.constant_operand(plus.a, plus.b, sum)?;
     let soft = r.wrote(plus.out.0);
     let mul = node!(r, Multiply);
-    let decay = r.constant_beside(mul.a, mul.b, soft)?;
+    let decay = r.constant_operand(mul.a, mul.b, soft)?;
     Some(([a, bias, decay, zero], r.wrote(mul.out.0)))
 }
 
 /// The kernel's operands in order, and its sizes, if it is the rule.
-fn rule(r: &Reader<'_, '_>, n: &MetalKernel, operands: [Content; 6]) -> Option<[usize; 4]> {
+fn rule(r: &Matcher<'_, '_>, n: &MetalKernel, operands: [Content; 6]) -> Option<[usize; 4]> {
     (n.known() == Some(KnownKernel::GatedDeltaStep) && n.outputs.len() == 2).then_some(())?;
     n.inputs.iter().zip(operands).try_for_each(|(&slot, content)| r.reads(slot, content))?;
     Some([n.template_size("Dk")?, n.template_size("Dv")?, n.template_size("Hk")?, n.template_size("Hv")?])
@@ -174,7 +174,7 @@ fn rule(r: &Reader<'_, '_>, n: &MetalKernel, operands: [Content; 6]) -> Option<[
 
 /// Matches the norm of the result in the model's type, times a gate. Returns the norm's weight and
 /// epsilon, the gate's projection, and the result.
-fn gated(r: &mut Reader<'_, '_>, y: Content) -> Option<((Tid, f32), Tid, Tid)> {
+fn gated(r: &mut Matcher<'_, '_>, y: Content) -> Option<((Tid, f32), Tid, Tid)> {
     let y = applied!(r, AsType, y);
     let norm = node!(r, RMSNorm);
     r.reads(norm.x, y)?;
@@ -197,10 +197,10 @@ fn gated(r: &mut Reader<'_, '_>, y: Content) -> Option<((Tid, f32), Tid, Tid)> {
 /// Finds the step that begins at a node.
 pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
     let Node::Where(_) = scope.nodes.get(at)? else { return None };
-    scope.candidate(Form::DeltaNet, at, |place| read(Reader::new(scope, place)))
+    scope.candidate(Form::DeltaNet, at, |place| read(Matcher::new(scope, place)))
 }
 
-fn read(mut r: Reader<'_, '_>) -> Option<Step> {
+fn read(mut r: Matcher<'_, '_>) -> Option<Step> {
     let conv = convolution(&mut r)?;
     let (q_end, q) = cut(&mut r, conv.result, 0)?;
     let (k_end, k) = cut(&mut r, conv.result, q_end)?;
@@ -220,7 +220,7 @@ fn read(mut r: Reader<'_, '_>) -> Option<Step> {
     let (norm, z, out) = gated(&mut r, y)?;
     let (window, taps) = (conv.windows[0], r.scope.graph.meta.get(conv.taps.0 as usize)?.static_shape()?);
     let &[channels, taps, 1] = &taps[..] else { return None };
-    let sizes = Sizes { keys, values, key_heads, heads, taps };
+    let sizes = DeltaNetSizes { keys, values, key_heads, heads, taps };
     let ends = sizes.all();
     let same = [q_heads, k_heads] == [[key_heads, keys]; 2] && v_heads == [heads, values] && begins == conv.begins;
     let whole = (conv.groups, channels) == (sizes.channels(), sizes.channels())
@@ -262,11 +262,11 @@ impl Delta {
     /// If MLX fails.
     pub(super) fn build(&self, m: &mut Machine, b: &mut Builder) -> Result<bool> {
         let Some(dtype) = self.dtype(m, b) else { return Ok(false) };
-        let Sizes { keys, values, key_heads, heads, taps } = self.sizes;
+        let DeltaNetSizes { keys, values, key_heads, heads, taps } = self.sizes;
         let inputs = [self.qkv, self.z, self.b, self.a, self.taps, self.windows[0]].map(|t| b.slot(m, t));
         let constants = [self.bias, self.decay, self.scales[0].1, self.scales[1].1, self.norm.0].map(|t| b.slot(m, t));
         let (state, begins) = (b.slot(m, self.states[0])?, b.slot(m, self.begins)?);
-        let outer = Before::of(m, [self.qkv, self.z, self.b, self.a, self.begins].iter())?;
+        let outer = Snapshot::of(m, [self.qkv, self.z, self.b, self.a, self.begins].iter())?;
         let mut free = true;
         for node in &self.kept {
             free = free && b.keep(m, node)?;
@@ -298,7 +298,7 @@ impl Delta {
     fn dtype(&self, m: &Machine, b: &Builder) -> Option<DType> {
         let dtype = m.env.tensors.get(self.qkv.0 as usize)?.as_ref()?.dtype;
         cuda::type_name(dtype)?;
-        let Sizes { keys, values, heads, taps, .. } = self.sizes;
+        let DeltaNetSizes { keys, values, heads, taps, .. } = self.sizes;
         let channels = self.sizes.channels();
         let [_, all] = self.sizes.all();
         for (tid, count) in [

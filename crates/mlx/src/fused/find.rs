@@ -91,7 +91,7 @@ impl<'a> Scope<'a> {
 pub(super) type Content = (Tid, Option<usize>);
 
 /// Reads nodes in order and tracks the last writer of each slot.
-pub(super) struct Reader<'s, 'a> {
+pub(super) struct Matcher<'s, 'a> {
     pub(super) scope: &'s Scope<'a>,
     pub(super) at: usize,
     pub(super) writers: BTreeMap<Tid, usize>,
@@ -125,10 +125,10 @@ macro_rules! applied {
 }
 pub(super) use applied;
 
-impl<'s, 'a> Reader<'s, 'a> {
+impl<'s, 'a> Matcher<'s, 'a> {
     /// Reads from a node on, and stores the index of the latest node in `place`.
-    pub(super) fn new(scope: &'s Scope<'a>, place: &'s Cell<usize>) -> Reader<'s, 'a> {
-        Reader { scope, at: place.get(), writers: BTreeMap::new(), reads: Vec::new(), kept: Vec::new(), place }
+    pub(super) fn new(scope: &'s Scope<'a>, place: &'s Cell<usize>) -> Matcher<'s, 'a> {
+        Matcher { scope, at: place.get(), writers: BTreeMap::new(), reads: Vec::new(), kept: Vec::new(), place }
     }
 
     /// The next node that does not compute sizes.
@@ -182,7 +182,7 @@ impl<'s, 'a> Reader<'s, 'a> {
     }
 
     /// The operand beside the given content.
-    pub(super) fn beside(&self, a: In, b: In, one: Content) -> Option<Content> {
+    pub(super) fn other_operand(&self, a: In, b: In, one: Content) -> Option<Content> {
         match (self.read(a)?, self.read(b)?) {
             (found, other) if found == one => Some(other),
             (other, found) if found == one => Some(other),
@@ -191,8 +191,8 @@ impl<'s, 'a> Reader<'s, 'a> {
     }
 
     /// The constant operand beside the given content.
-    pub(super) fn constant_beside(&self, a: In, b: In, one: Content) -> Option<Tid> {
-        self.beside(a, b, one).map(|(tid, _)| tid).filter(|&tid| self.scope.is_constant(tid))
+    pub(super) fn constant_operand(&self, a: In, b: In, one: Content) -> Option<Tid> {
+        self.other_operand(a, b, one).map(|(tid, _)| tid).filter(|&tid| self.scope.is_constant(tid))
     }
 
     /// Whether all results except `outs` are dead.

@@ -7,7 +7,7 @@ use std::{cell::Cell, collections::BTreeMap, ops::Range, sync::Arc};
 
 use flambeau_ir::{Node, Role, Slot as GraphSlot, Tid};
 
-use super::{Kind, Shared, Step, find::Scope, launch::Builder, layers::Before, refusal::Form};
+use super::{Kind, Shared, Step, find::Scope, launch::Builder, layers::Snapshot, refusal::Form};
 use crate::{cx::Machine, error::Result};
 
 /// The steps of a layer.
@@ -33,21 +33,21 @@ enum Stage {
     /// A norm and gated products.
     Gated,
     /// A product that gates a layer's extra input.
-    Beside,
+    GatedInput,
     /// All of a mixture of experts.
     Mixture,
 }
 
 fn stage(step: &Step) -> Option<Stage> {
     match &step.kind {
-        Kind::Linear(l) if l.beside.is_some() => Some(Stage::Beside),
+        Kind::Linear(l) if l.gated_input.is_some() => Some(Stage::GatedInput),
         Kind::Linear(l) if l.norm.is_some() && l.residual.is_none() => {
             Some(if l.gated { Stage::Gated } else { Stage::Projections })
         }
         Kind::Linear(l) if l.norm.is_none() && (l.residual.is_some() || l.weights.len() == 1) => Some(Stage::Sum),
         Kind::Linear(_) => None,
         Kind::Attention(_) | Kind::Delta(_) => Some(Stage::Mixer),
-        Kind::Chosen(chosen) => chosen.is_whole().then_some(Stage::Mixture),
+        Kind::Mixture(mixture) => mixture.is_whole().then_some(Stage::Mixture),
     }
 }
 
@@ -91,9 +91,9 @@ fn layer_from(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>, place: &Cell<usi
         at = step.end;
         let goes_on = |stage_of_next: Stage| next_step(scope, steps, at).and_then(|(_, next)| stage(next)) == Some(stage_of_next);
         let is_whole = match stages.strip_prefix(&[Stage::Projections, Stage::Mixer, Stage::Sum]) {
-            Some([Stage::Mixture] | [Stage::Gated, Stage::Sum, Stage::Beside, Stage::Sum]) => true,
-            Some([Stage::Gated, Stage::Sum]) => !goes_on(Stage::Beside),
-            Some([] | [Stage::Gated] | [Stage::Gated, Stage::Sum, Stage::Beside]) => false,
+            Some([Stage::Mixture] | [Stage::Gated, Stage::Sum, Stage::GatedInput, Stage::Sum]) => true,
+            Some([Stage::Gated, Stage::Sum]) => !goes_on(Stage::GatedInput),
+            Some([] | [Stage::Gated] | [Stage::Gated, Stage::Sum, Stage::GatedInput]) => false,
             None if [Stage::Projections, Stage::Mixer].starts_with(&stages) => false,
             _ => return None,
         };
@@ -171,7 +171,7 @@ impl Group {
         if device.shared_memory == 0 || m.open.is_some() && shared.counters.is_none() {
             return Ok(false);
         }
-        let before = Before::of(m, self.written.iter())?;
+        let before = Snapshot::of(m, self.written.iter())?;
         let mut builder = Builder::new(Some(device));
         if !self.build(m, shared, &mut builder, steps, at)? {
             before.restore(m);

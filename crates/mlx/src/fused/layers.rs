@@ -13,7 +13,7 @@ use super::{
     Kind, Linear, Shared, Step,
     attention::{Attention, Position},
     find::Scope,
-    layers_text::{self, Sizes},
+    layers_text::{self, LayerSizes},
     linear::{Activation, Format, content, rows_of},
 };
 use crate::{
@@ -42,7 +42,7 @@ pub(crate) struct Layers {
     inner: Vec<Tid>,
     /// Slots that the integer nodes between the steps write.
     kept_writes: Vec<Tid>,
-    made: Option<(Sizes, Kernel)>,
+    made: Option<(LayerSizes, Kernel)>,
 }
 
 /// The steps of one layer.
@@ -58,7 +58,7 @@ impl<'a> Layer<'a> {
     fn of(steps: &'a BTreeMap<usize, Step>, starts: &Starts) -> Option<Layer<'a>> {
         let linear = |i: usize| match &steps.get(&starts[i])?.kind {
             Kind::Linear(linear) => Some(&**linear),
-            Kind::Attention(_) | Kind::Chosen(_) | Kind::Delta(_) => None,
+            Kind::Attention(_) | Kind::Mixture(_) | Kind::Delta(_) => None,
         };
         let Kind::Attention(attention) = &steps.get(&starts[1])?.kind else { return None };
         Some(Layer { qkv: linear(0)?, attention, o: linear(2)?, gate_up: linear(3)?, down: linear(4)? })
@@ -219,17 +219,17 @@ fn inner_slots(steps: &BTreeMap<usize, Step>, all: &[Starts]) -> Option<(Vec<Tid
 }
 
 /// A snapshot of the state that integer nodes may change.
-pub(super) struct Before {
+pub(super) struct Snapshot {
     values: Vec<Option<i32>>,
     origins: Origins,
     slots: Vec<(Tid, Option<Slot>)>,
 }
 
-impl Before {
-    pub(super) fn of<'t>(m: &Machine, tids: impl Iterator<Item = &'t Tid>) -> Result<Before> {
+impl Snapshot {
+    pub(super) fn of<'t>(m: &Machine, tids: impl Iterator<Item = &'t Tid>) -> Result<Snapshot> {
         let kept = |&t: &Tid| Ok((t, m.env.tensors.get(t.0 as usize).and_then(Option::as_ref).map(Slot::share).transpose()?));
         let slots = tids.map(kept).collect::<Result<_>>()?;
-        Ok(Before { values: m.env.values.clone(), origins: m.env.origins.clone(), slots })
+        Ok(Snapshot { values: m.env.values.clone(), origins: m.env.origins.clone(), slots })
     }
 
     pub(super) fn restore(self, m: &mut Machine) {
@@ -259,7 +259,7 @@ impl Layers {
             return Ok(false);
         }
         let x = x.share()?;
-        let before = Before::of(m, self.kept_writes.iter().chain(&self.inner))?;
+        let before = Snapshot::of(m, self.kept_writes.iter().chain(&self.inner))?;
         let Some(position) = positions(m, &layers, &x)? else {
             before.restore(m);
             return Ok(false);
@@ -272,7 +272,7 @@ impl Layers {
     }
 
     /// The sizes and the row that the layers begin with, if the kernel takes them.
-    fn sizes<'m>(&self, m: &'m Machine, layers: &[Layer<'_>]) -> Result<Option<(Sizes, &'m Slot)>> {
+    fn sizes<'m>(&self, m: &'m Machine, layers: &[Layer<'_>]) -> Result<Option<(LayerSizes, &'m Slot)>> {
         let find = || {
             let first = layers.first()?;
             let x = m.env.tensors.get(first.qkv.x.0 as usize)?.as_ref()?;
@@ -281,13 +281,14 @@ impl Layers {
             content(m, first.qkv.x, dtype, hidden)?;
             let mut inner = layers.iter().map(|l| l.sizes(m, dtype, hidden));
             let first_inner = inner.next()??;
-            let alike = inner.all(|i| i == Some(first_inner)) && layers.iter().all(|l| first.attention.turns_like(l.attention, m));
+            let alike =
+                inner.all(|i| i == Some(first_inner)) && layers.iter().all(|l| first.attention.rotates_like(l.attention, m));
             alike.then_some((x, dtype, hidden, first_inner))
         };
         let Some((x, dtype, hidden, inner)) = find() else { return Ok(None) };
         let Some(device) = m.residency()? else { return Ok(None) };
         let format = layers[0].format();
-        Ok(Sizes::of(device, dtype, format, layers.len(), [hidden, inner], layers[0].attention).map(|sizes| (sizes, x)))
+        Ok(LayerSizes::of(device, dtype, format, layers.len(), [hidden, inner], layers[0].attention).map(|sizes| (sizes, x)))
     }
 
     fn launch(&self, m: &mut Machine, shared: &mut Shared, layers: &[Layer<'_>], x: Slot, position: Position) -> Result<()> {

@@ -49,7 +49,7 @@ struct Product {
 
 /// Compile-time parameters of the kernel.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Sizes {
+pub(super) struct LayerSizes {
     device: Residency,
     dtype: DType,
     bits: usize,
@@ -78,7 +78,7 @@ impl Memory {
     }
 }
 
-impl Sizes {
+impl LayerSizes {
     /// The sizes, if the kernel takes them on the device.
     pub(super) fn of(
         device: Residency,
@@ -87,9 +87,9 @@ impl Sizes {
         layers: usize,
         [hidden, inner]: [usize; 2],
         attention: &Attention,
-    ) -> Option<Sizes> {
+    ) -> Option<LayerSizes> {
         let (bits, group) = format.bits_and_group();
-        let sizes = Sizes {
+        let sizes = LayerSizes {
             device,
             dtype,
             bits,
@@ -214,7 +214,7 @@ fn share_out(tiles: usize, chunks: usize) -> (u32, usize) {
 ///
 /// # Errors
 /// If MLX refuses it.
-pub(super) fn kernel(m: &Machine, sizes: &Sizes, attention: &Attention, eps: f32) -> Result<Kernel> {
+pub(super) fn kernel(m: &Machine, sizes: &LayerSizes, attention: &Attention, eps: f32) -> Result<Kernel> {
     let count = sizes.layers * sizes.layer_places();
     let mut inputs: Vec<String> = ["x", "position", "counters"].map(str::to_owned).into();
     inputs.extend(sizes.has_periods.then(|| "periods".to_owned()));
@@ -237,7 +237,7 @@ pub(super) fn kernel(m: &Machine, sizes: &Sizes, attention: &Attention, eps: f32
 }
 
 /// The kernel's body.
-fn source(sizes: &Sizes, attention: &Attention, eps: f32) -> String {
+fn source(sizes: &LayerSizes, attention: &Attention, eps: f32) -> String {
     let ty = cuda::type_name(sizes.dtype).unwrap_or_default();
     let (memory, (products, [norm, head_norms, caches])) = (sizes.memory(), sizes.products());
     let tables = memory.rows + memory.partial;
@@ -296,11 +296,11 @@ mod tests {
 
     /// A model with 32 heads, 8 key heads and weights of `bits`, on 132 multiprocessors with
     /// `shared_memory` KiB per block.
-    fn sizes([hidden, inner, dim, layers]: [usize; 4], bits: usize, shared_memory: usize) -> Sizes {
+    fn sizes([hidden, inner, dim, layers]: [usize; 4], bits: usize, shared_memory: usize) -> LayerSizes {
         let device = Residency { blocks: 132, shared_memory: shared_memory << 10 };
         let (dtype, group, heads, key_heads) = (DType::BF16, 64, 32, 8);
         let (has_norms, has_periods) = (dim == 128, false);
-        Sizes { device, dtype, bits, group, layers, hidden, inner, heads, key_heads, dim, has_norms, has_periods }
+        LayerSizes { device, dtype, bits, group, layers, hidden, inner, heads, key_heads, dim, has_norms, has_periods }
     }
 
     const LLAMA_1B: [usize; 4] = [2048, 8192, 64, 16];

@@ -84,7 +84,7 @@ pub(crate) struct Linear {
     pub(super) gated: bool,
     pub(super) activation: Activation,
     /// The part of a row that multiplies the activated product, for a step with one product.
-    pub(super) beside: Option<Slice>,
+    pub(super) gated_input: Option<Slice>,
     /// The sum that `x` enters before the norm.
     pub(super) joined: Option<Joined>,
     pub(super) weights: Vec<Weights>,
@@ -93,7 +93,7 @@ pub(crate) struct Linear {
 
 /// Compile-time parameters of a kernel.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Sizes {
+pub(super) struct LinearSizes {
     pub(super) dtype: DType,
     pub(super) k: usize,
     pub(super) rows: Vec<usize>,
@@ -254,9 +254,9 @@ fn products(scope: &Scope<'_>, at: usize, x: Tid) -> Option<(Linear, usize, Vec<
     let linear = Linear::plain(x, weights, outs);
     let Some((gate, activation)) = gate else { return Some((linear, end, raw)) };
     scope.require(!has_bias, "a gated product has a bias")?;
-    if let ([product], Some((slice, out))) = (&linear.outs[..], beside(scope, end, gate)) {
+    if let ([product], Some((slice, out))) = (&linear.outs[..], gated_input(scope, end, gate)) {
         let spent = vec![*product, gate, slice.out.0];
-        return Some((Linear { activation, beside: Some(slice), outs: vec![out], ..linear }, end + 2, spent));
+        return Some((Linear { activation, gated_input: Some(slice), outs: vec![out], ..linear }, end + 2, spent));
     }
     let (Node::Multiply(mul), [low, high]) = (scope.nodes.get(end)?, &linear.outs[..]) else { return None };
     let factors = [mul.a.0, mul.b.0];
@@ -269,7 +269,7 @@ fn products(scope: &Scope<'_>, at: usize, x: Tid) -> Option<(Linear, usize, Vec<
 
 /// Matches a slice of a row from a node on and its product with a gate. Returns the slice and the
 /// slot of the result.
-fn beside(scope: &Scope<'_>, at: usize, gate: Tid) -> Option<(Slice, Tid)> {
+fn gated_input(scope: &Scope<'_>, at: usize, gate: Tid) -> Option<(Slice, Tid)> {
     let (Node::Slice(part), Node::Multiply(mul)) = (scope.nodes.get(at)?, scope.nodes.get(at + 1)?) else { return None };
     let factors = [mul.a.0, mul.b.0];
     let multiplies = factors == [gate, part.out.0] || factors == [part.out.0, gate];
@@ -315,8 +315,8 @@ pub(super) fn content(m: &Machine, tid: Tid, dtype: DType, count: usize) -> Opti
 impl Linear {
     /// Products of a row as it is.
     pub(super) fn plain(x: Tid, weights: Vec<Weights>, outs: Vec<Tid>) -> Linear {
-        let (norm, narrows, residual, beside, joined) = (None, None, None, None, None);
-        Linear { x, norm, narrows, residual, gated: false, activation: Activation::Silu, beside, joined, weights, outs }
+        let (norm, narrows, residual, gated_input, joined) = (None, None, None, None, None);
+        Linear { x, norm, narrows, residual, gated: false, activation: Activation::Silu, gated_input, joined, weights, outs }
     }
 
     /// Its first result.
@@ -330,7 +330,7 @@ impl Linear {
     /// If MLX fails.
     pub(super) fn build(&self, m: &mut Machine, b: &mut Builder) -> Result<bool> {
         let Some(sizes) = self.sizes(m, b.max_shared()) else { return Ok(false) };
-        if self.beside.as_ref().is_some_and(|part| b.computes(part.x.0)) {
+        if self.gated_input.as_ref().is_some_and(|part| b.computes(part.x.0)) {
             return Ok(false);
         }
         let lead = m.env.tensors[self.x.0 as usize].as_ref().map(|s| s.shape.clone()).unwrap_or_default();
@@ -348,7 +348,7 @@ impl Linear {
     }
 
     /// Ends the part.
-    pub(super) fn end(&self, b: &mut Builder, sizes: &Sizes, text: String) {
+    pub(super) fn end(&self, b: &mut Builder, sizes: &LinearSizes, text: String) {
         let blocks = self.formats().into_iter().map(|format| {
             let rows = self.rows_in(sizes, format);
             let results = self.tile(&rows, b.all_warps()) / if self.gated { 2 } else { 1 };
@@ -360,7 +360,7 @@ impl Linear {
     }
 
     /// The text up to the results, and the call.
-    pub(super) fn operands(&self, m: &mut Machine, b: &mut Builder, sizes: &Sizes) -> Result<(Matrices, String)> {
+    pub(super) fn operands(&self, m: &mut Machine, b: &mut Builder, sizes: &LinearSizes) -> Result<(Matrices, String)> {
         let ty = cuda::type_name(sizes.dtype).unwrap_or_default();
         let norm_type = cuda::value_type(sizes.norm).unwrap_or_default();
         let x = b.slot(m, self.x)?;
@@ -387,12 +387,12 @@ impl Linear {
             text.push_str("};");
         }
         // Only now, since its slot may have held what the step reads.
-        if let Some(part) = &self.beside {
+        if let Some(part) = &self.gated_input {
             b.keep(m, &Node::Slice(part.clone()))?;
             other = b.slot(m, part.out.0)?;
         }
         let eps = self.norm.map_or(0.0, |n| n.1);
-        let gate = match (self.gated || self.beside.is_some(), self.activation) {
+        let gate = match (self.gated || self.gated_input.is_some(), self.activation) {
             (false, _) => "kNone",
             (true, Activation::Silu) => "kSilu",
             (true, Activation::Gelu) => "kGelu",
@@ -415,7 +415,7 @@ impl Linear {
     }
 
     /// The sizes, if the slots hold one row and matrices that the kernel takes.
-    pub(super) fn sizes(&self, m: &Machine, max_shared: usize) -> Option<Sizes> {
+    pub(super) fn sizes(&self, m: &Machine, max_shared: usize) -> Option<LinearSizes> {
         let x = m.env.tensors.get(self.x.0 as usize)?.as_ref()?;
         let (dtype, k) = (x.dtype, *x.shape.last()?);
         cuda::type_name(dtype)?;
@@ -426,11 +426,11 @@ impl Linear {
             (None, None) => dtype,
         };
         let rows = self.weights.iter().map(|w| rows_of(m, w, dtype, k)).collect::<Option<Vec<_>>>()?;
-        let sizes = Sizes { dtype, k, rows, norm };
+        let sizes = LinearSizes { dtype, k, rows, norm };
         if let Some(residual) = self.residual {
             content(m, residual, dtype, *sizes.rows.first()?)?;
         }
-        if let Some(part) = &self.beside {
+        if let Some(part) = &self.gated_input {
             (elements(m, part, dtype) == sizes.rows.first().copied()).then_some(())?;
         }
         if let Some(joined) = &self.joined {
@@ -464,7 +464,7 @@ impl Linear {
     }
 
     /// Rows of the matrices of a format.
-    pub(super) fn rows_in(&self, sizes: &Sizes, format: Format) -> Vec<usize> {
+    pub(super) fn rows_in(&self, sizes: &LinearSizes, format: Format) -> Vec<usize> {
         let of_all = self.weights.iter().zip(&sizes.rows);
         of_all.filter(|(weights, _)| weights.format == format).map(|(_, &rows)| rows).collect()
     }
@@ -484,7 +484,7 @@ impl Linear {
     }
 
     /// Bytes that the row takes in shared memory, as the kernel lays it out.
-    fn shared_memory(&self, sizes: &Sizes) -> usize {
+    fn shared_memory(&self, sizes: &LinearSizes) -> usize {
         let bytes = self.formats().into_iter().map(|format| staged_bytes(format.bits_and_group().0, sizes.k));
         bytes.max().unwrap_or(0)
     }

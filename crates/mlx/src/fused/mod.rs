@@ -5,7 +5,6 @@
 //! a step does not fit the kernel (more tokens, other types), its nodes run one by one.
 
 mod attention;
-mod chosen;
 mod delta;
 mod find;
 mod group;
@@ -13,6 +12,7 @@ mod launch;
 mod layers;
 mod layers_text;
 mod linear;
+mod mixture;
 mod refusal;
 mod report;
 mod rows;
@@ -22,13 +22,13 @@ use std::collections::BTreeMap;
 use flambeau_ir::{Checked, Node, Slot as GraphSlot, Tid};
 
 pub(crate) use attention::Attention;
-pub(crate) use chosen::Chosen;
 pub(crate) use delta::Delta;
 use flambeau_tensor::DType;
 use group::Group;
 use launch::Builder;
 use layers::Layers;
 pub(crate) use linear::Linear;
+pub(crate) use mixture::Mixture;
 use refusal::{Form, Refusal};
 pub(crate) use report::NoKernels;
 pub use report::{Region, SingleNode, StepPlan};
@@ -53,7 +53,7 @@ impl Step {
         match &self.kind {
             Kind::Linear(linear) => linear.out(),
             Kind::Attention(attention) => attention.out(),
-            Kind::Chosen(chosen) => chosen.out(),
+            Kind::Mixture(mixture) => mixture.out(),
             Kind::Delta(delta) => delta.out,
         }
     }
@@ -63,7 +63,7 @@ impl Step {
         match &self.kind {
             Kind::Linear(linear) => linear.outs.iter().copied().chain(linear.joined.as_ref().map(|j| j.out)).collect(),
             Kind::Delta(delta) => delta.outs().to_vec(),
-            Kind::Attention(_) | Kind::Chosen(_) => vec![self.out()],
+            Kind::Attention(_) | Kind::Mixture(_) => vec![self.out()],
         }
     }
 
@@ -72,7 +72,7 @@ impl Step {
         match &self.kind {
             Kind::Linear(linear) => linear.build(m, builder),
             Kind::Attention(attention) => attention.build(m, shared, builder),
-            Kind::Chosen(chosen) => chosen.build(m, builder),
+            Kind::Mixture(mixture) => mixture.build(m, builder),
             Kind::Delta(delta) => delta.build(m, builder),
         }
     }
@@ -83,7 +83,7 @@ impl Step {
 pub(crate) enum Kind {
     Linear(Box<Linear>),
     Attention(Box<Attention>),
-    Chosen(Box<Chosen>),
+    Mixture(Box<Mixture>),
     Delta(Box<Delta>),
 }
 
@@ -144,7 +144,7 @@ impl Plan {
         while at < nodes.len() {
             let step = attention::find(&scope, at)
                 .or_else(|| linear::find(&scope, at))
-                .or_else(|| chosen::find(&scope, at))
+                .or_else(|| mixture::find(&scope, at))
                 .or_else(|| delta::find(&scope, at));
             let next = step.as_ref().map_or(at + 1, |step| step.end);
             steps.extend(step.map(|step| (at, step)));

@@ -139,7 +139,7 @@ impl Step {
                 let products = if count == 1 { "product".to_owned() } else { format!("{count} products") };
                 let has_bias = linear.weights.iter().any(|weights| weights.bias.is_some());
                 let products = if has_bias { format!("{products} with bias") } else { products };
-                let gate = (linear.gated || linear.beside.is_some()).then(|| match linear.activation {
+                let gate = (linear.gated || linear.gated_input.is_some()).then(|| match linear.activation {
                     Activation::Silu => "silu gate".to_owned(),
                     Activation::Gelu => "gelu gate".to_owned(),
                 });
@@ -148,7 +148,7 @@ impl Step {
                 parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
             }
             Kind::Attention(attention) => attention.form(),
-            Kind::Chosen(chosen) => chosen.form(),
+            Kind::Mixture(mixture) => mixture.form(),
             Kind::Delta(_) => "delta net".to_owned(),
         }
     }

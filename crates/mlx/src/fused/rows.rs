@@ -296,7 +296,8 @@ impl Linear {
 
     fn shapes(&self, m: &Machine) -> Option<Shapes> {
         // Every field is named, so that none of a step's parts is passed over.
-        let &Linear { x, norm, narrows, residual, gated, activation: _, beside: None, joined: None, ref weights, outs: _ } = self
+        let &Linear { x, norm, narrows, residual, gated, activation: _, gated_input: None, joined: None, ref weights, outs: _ } =
+            self
         else {
             return None;
         };

@@ -47,7 +47,7 @@ fn steps(layer: &str, is_coded: bool) -> Vec<(usize, usize, &'static str)> {
     let kind = |step: &Step| match step.kind {
         Kind::Linear(_) => "linear",
         Kind::Attention(_) => "attention",
-        Kind::Chosen(_) => "chosen",
+        Kind::Mixture(_) => "mixture",
         Kind::Delta(_) => "delta",
     };
     let mut steps: Vec<_> = plan.steps.iter().map(|(&at, step)| (at, step.end, kind(step))).collect();

@@ -58,7 +58,7 @@ impl Eval for ir::Softmax {
 impl Eval for ir::Rope {
     fn rows(&self, _: One<'_>) -> Option<Rows> {
         match self.offset {
-            ir::VidOrTid::Vid(_) => Rows::turned(self.x),
+            ir::VidOrTid::Vid(_) => Rows::rotated(self.x),
             ir::VidOrTid::Tid(tid) => Rows::of([self.x, ir::In(tid)]),
         }
     }

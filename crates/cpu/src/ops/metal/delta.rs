@@ -13,9 +13,9 @@ use crate::{
     prepare::Prepared,
 };
 
-/// Sizes of a gated delta rule: steps, key width, value width, key heads, value heads.
+/// DeltaRuleSizes of a gated delta rule: steps, key width, value width, key heads, value heads.
 #[derive(Clone, Copy)]
-struct Sizes {
+struct DeltaRuleSizes {
     steps: usize,
     dk: usize,
     dv: usize,
@@ -45,7 +45,7 @@ pub(super) fn gated_delta_step(node: &ir::MetalKernel, p: &mut Planner<'_>) -> P
     }
     let count = p.contiguous(count)?;
     let [q, k, v, g, beta, state] = &ins;
-    let sizes = Sizes { steps, dk, dv, hk, hv };
+    let sizes = DeltaRuleSizes { steps, dk, dv, hk, hv };
     // One task a head: its state, then its results by time.
     let heads = [batch, hv, dv * dk + steps * dv];
     let heads = p.call(&[q, k, v, g, beta, state, &count], (DType::F32, &heads), move |cx, ins, heads| {
@@ -69,8 +69,8 @@ pub(super) fn gated_delta_step(node: &ir::MetalKernel, p: &mut Planner<'_>) -> P
     output(node, p, 1, state)
 }
 
-fn run_heads(pool: &Pool, ins: &[Array], sizes: Sizes, heads: &mut Array) -> Result<()> {
-    let Sizes { steps, dk, dv, hk, hv } = sizes;
+fn run_heads(pool: &Pool, ins: &[Array], sizes: DeltaRuleSizes, heads: &mut Array) -> Result<()> {
+    let DeltaRuleSizes { steps, dk, dv, hk, hv } = sizes;
     let (q, k, v) = (ins[0].slice::<f32>()?, ins[1].slice::<f32>()?, ins[2].slice::<f32>()?);
     let (g, beta, state) = (ins[3].slice::<f32>()?, ins[4].slice::<f32>()?, ins[5].slice::<f32>()?);
     let (cells, width) = (dv * dk, dv * dk + steps * dv);

@@ -25,7 +25,7 @@ enum Term {
 }
 
 /// The state of the pattern match over the nodes.
-struct Reader<'s, 'a> {
+struct Matcher<'s, 'a> {
     scope: &'s Scope<'a>,
     terms: BTreeMap<Tid, Term>,
     written: Vec<(Tid, Heads)>,
@@ -57,7 +57,7 @@ pub(in crate::fused) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
 }
 
 fn find_from(scope: &Scope<'_>, at: usize, place: &Cell<usize>) -> Option<Step> {
-    let mut reader = Reader {
+    let mut reader = Matcher {
         scope,
         terms: BTreeMap::new(),
         written: Vec::new(),
@@ -109,7 +109,7 @@ pub(super) fn variable(int: Int) -> Option<Vid> {
     }
 }
 
-impl Reader<'_, '_> {
+impl Matcher<'_, '_> {
     fn heads(&self, tid: Tid) -> Option<Heads> {
         match self.terms.get(&tid)? {
             Term::Heads(heads) => Some(heads.clone()),
@@ -317,7 +317,7 @@ impl Reader<'_, '_> {
                 let written = fresh.as_ref().map(|_| (window.map(|window| window.positions), ring.length));
                 let same = written == self.ring.map(|(positions, length)| (Some(positions), length)) && self.start.is_none();
                 self.scope.require(same, "mask and new row belong to different rings")?;
-                turned_by(&q)?
+                rotated_by(&q)?
             }
         };
         let between = Heads { offset: q.dim, norm: None, narrows: None, rope: None, ..q.clone() };
@@ -325,12 +325,12 @@ impl Reader<'_, '_> {
         let apart = if gated { q.offset == 0 && self.gate == Some(between) } else { q.is_whole() };
         let sizes = matches!(q.dim, 64 | 128 | 256 | 512) && q.dim == dim && q.count.is_multiple_of(key_heads);
         let few = q.count <= MAX_HEADS && q.count / key_heads <= 8;
-        let turns = q.rope.is_some_and(|r| r.periods.is_none_or(|t| self.scope.is_constant(t)));
+        let rotates = q.rope.is_some_and(|r| r.periods.is_none_or(|t| self.scope.is_constant(t)));
         let own = caches.iter().all(|&t| is_own(self.scope, t, extent));
         let scope = self.scope;
         scope.require(sizes, "heads have another size than 64, 128, 256 or 512")?;
         scope.require(few, "there are too many heads, in all or for each key head")?;
-        scope.require(turns, "the query does not rotate, or by periods that are not constant")?;
+        scope.require(rotates, "the query does not rotate, or by periods that are not constant")?;
         scope.require(apart, "the query's row holds other values than heads and their gates")?;
         scope.require(q.has_weights(), "a norm has no weights")?;
         scope.require(own && k_cache != v_cache, "other nodes use the cache")?;
@@ -432,7 +432,7 @@ fn shared_cache(scope: &Scope<'_>, tid: Tid, at: usize) -> Option<(Tid, Vid)> {
 }
 
 /// The position of the query heads' rotation.
-fn turned_by(q: &Heads) -> Option<Vid> {
+fn rotated_by(q: &Heads) -> Option<Vid> {
     match q.rope?.offset {
         VidOrTid::Vid(start) => Some(start),
         VidOrTid::Tid(_) => None,
@@ -441,7 +441,7 @@ fn turned_by(q: &Heads) -> Option<Vid> {
 
 /// The position of the query heads' rotation, if it is the last visible position.
 fn before_end(scope: &Scope<'_>, q: &Heads, visible: Vid) -> Option<Vid> {
-    let start = turned_by(q)?;
+    let start = rotated_by(q)?;
     let at = scope.nodes.iter().rposition(|node| writes_integer(node, start))?;
     let Node::SubtractInt(minus) = &scope.nodes[at] else { return None };
     let only = scope.nodes.iter().filter(|node| writes_integer(node, visible) || writes_integer(node, start)).count() == 2;

@@ -32,11 +32,11 @@ struct Operands {
     beta: Array,
     /// `[B, H, Dv, Dk]`
     state: Array,
-    sizes: Sizes,
+    sizes: DeltaRuleSizes,
 }
 
 #[derive(Clone, Copy)]
-struct Sizes {
+struct DeltaRuleSizes {
     batch: usize,
     steps: usize,
     key_heads: usize,
@@ -48,10 +48,10 @@ struct Sizes {
 impl Operands {
     /// With a key and a query for each value head.
     fn with_keys_for_all(self) -> Result<Operands> {
-        let Sizes { heads, key_heads, .. } = self.sizes;
+        let DeltaRuleSizes { heads, key_heads, .. } = self.sizes;
         let per_key = (heads / key_heads) as i32;
         let (q, k) = (self.q.repeat(per_key, 2)?, self.k.repeat(per_key, 2)?);
-        Ok(Operands { q, k, sizes: Sizes { key_heads: heads, ..self.sizes }, ..self })
+        Ok(Operands { q, k, sizes: DeltaRuleSizes { key_heads: heads, ..self.sizes }, ..self })
     }
 }
 
@@ -94,14 +94,14 @@ fn operands(node: &ir::MetalKernel, cx: &Cx<'_>) -> Result<Operands> {
         g: all(3)?,
         beta: all(4)?,
         state: all(5)?,
-        sizes: Sizes { batch, steps, key_heads: hk, heads, dk, dv },
+        sizes: DeltaRuleSizes { batch, steps, key_heads: hk, heads, dk, dv },
     })
 }
 
 /// The result `[B, T, H, Dv]` and the last state.
 fn step_by_step(operands: Operands) -> Result<(Array, Array)> {
     let Operands { q, k, v, g, beta, mut state, sizes } = operands;
-    let Sizes { batch, steps, heads, dk, dv, .. } = sizes;
+    let DeltaRuleSizes { batch, steps, heads, dk, dv, .. } = sizes;
     let mut results = Vec::with_capacity(steps);
     for t in 0..steps {
         let at = |x: &Array, shape: &[usize]| -> Result<Array> {

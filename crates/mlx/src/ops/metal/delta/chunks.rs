@@ -12,7 +12,7 @@
 
 use flambeau_tensor::DType;
 
-use super::{Operands, Sizes};
+use super::{DeltaRuleSizes, Operands};
 use crate::{
     error::Result,
     ffi::{Array, Binary},
@@ -26,7 +26,7 @@ const MOST: usize = 64;
 
 /// The result `[B, T, H, Dv]` and the last state `[B, H, Dv, Dk]`.
 pub(super) fn in_chunks(operands: &Operands) -> Result<(Array, Array)> {
-    let Sizes { batch, steps, heads, dk, dv, .. } = operands.sizes;
+    let DeltaRuleSizes { batch, steps, heads, dk, dv, .. } = operands.sizes;
     let size = steps.next_power_of_two().clamp(BLOCK, MOST);
     let cut = Cut { batch, steps, heads, size, count: steps.div_ceil(size) };
     let [q, k, v] = [(&operands.q, dk), (&operands.k, dk), (&operands.v, dv)].map(|(x, width)| cut.of(x, width, 0.0));

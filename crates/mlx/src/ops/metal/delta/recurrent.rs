@@ -2,7 +2,7 @@
 
 use flambeau_tensor::{DType, Shape};
 
-use super::{Operands, Sizes};
+use super::{DeltaRuleSizes, Operands};
 use crate::{
     cuda,
     cx::Cx,
@@ -19,7 +19,7 @@ const WIDEST: usize = 256;
 /// The result `[B, T, H, Dv]` and the last state `[B, H, Dv, Dk]`; `None` if no kernel supports the
 /// operands.
 pub(super) fn run(cx: &mut Cx<'_>, operands: &Operands) -> Result<Option<(Array, Array)>> {
-    let Sizes { batch, steps, key_heads, heads, dk, dv } = operands.sizes;
+    let DeltaRuleSizes { batch, steps, key_heads, heads, dk, dv } = operands.sizes;
     let fits = dk.is_multiple_of(32) && (32..=WIDEST).contains(&dk) && batch * steps * heads * dv > 0;
     if !cx.is_cuda() || !fits || cx.m.residency()?.is_none_or(|device| device.shared_memory == 0) {
         return Ok(None);

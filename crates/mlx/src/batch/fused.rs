@@ -2,7 +2,7 @@
 
 use flambeau_ir::{Node, Role, Slot as GraphSlot, Tid};
 
-use super::lanes::Lanes;
+use super::run::BatchRun;
 use crate::{
     cx::Machine,
     error::Result,
@@ -41,7 +41,7 @@ impl Borrowed {
     }
 }
 
-impl Lanes<'_, '_> {
+impl BatchRun<'_, '_> {
     /// Runs the steps from a node on for all sessions, as one launch if it may fill the device.
     /// Returns the index of the next node. Returns `None` and leaves every slot unchanged if no
     /// kernel supports the first step.
@@ -82,7 +82,7 @@ impl Lanes<'_, '_> {
         let is_added = match &step.kind {
             Kind::Linear(linear) => self.add_linear(run, linear, borrowed)?,
             Kind::Attention(attention) => self.add_attention(run, attention, borrowed)?,
-            Kind::Chosen(_) | Kind::Delta(_) => false,
+            Kind::Mixture(_) | Kind::Delta(_) => false,
         };
         if is_added {
             for tid in step.outs() {

@@ -8,7 +8,7 @@
 // matrix, the gate first; then `gate` and `up` are the same).
 
 template <typename T, typename S, int WARPS, bool RESIDENT>
-struct Chosen {
+struct Mixture {
   using G = Gemv<T, S::kBits, S::kGroup, 1, WARPS>;
   static constexpr int kCodes = G::kCodes;
   static constexpr int kThreads = WARPS * 32;

@@ -15,7 +15,7 @@ use std::{
 
 use flambeau_ir::engine::{DecodeStep, EngineError, Sampling, Value};
 
-use super::{Held, Member, build, groups, lanes::Fed, settled, with_states};
+use super::{Held, Member, build, groups, run::Fed, settled, with_states};
 use crate::{
     error::Result,
     ffi::Array,
@@ -26,11 +26,11 @@ use crate::{
 
 /// The decoding sessions in the order of their start, each with its waiting steps.
 #[derive(Debug, Default)]
-pub(crate) struct Rounds {
+pub(crate) struct StepQueue {
     decoding: Vec<(StateHandle, VecDeque<DecodeStep>)>,
 }
 
-impl Rounds {
+impl StepQueue {
     fn position(&self, state: &StateHandle) -> Option<usize> {
         self.decoding.iter().position(|(other, _)| Arc::ptr_eq(other, state))
     }

@@ -11,9 +11,9 @@
 //! then does not affect the others.
 
 mod fused;
-mod lanes;
+mod queue;
 mod results;
-mod rounds;
+mod run;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -33,22 +33,22 @@ use crate::{
     owner::Owner,
     state::{State, StateHandle},
 };
-use lanes::Lanes;
+pub(crate) use queue::StepQueue;
 use results::Built;
-pub(crate) use rounds::Rounds;
+use run::BatchRun;
 
 /// The joint runs of an engine's sessions.
 #[derive(Debug, Default)]
-pub(crate) struct Together {
+pub(crate) struct Batches {
     /// Number of joint runs.
     pub(crate) joined_runs: AtomicU64,
     /// Steps of pipelined decoding. Only the device's thread uses them.
-    rounds: Mutex<Rounds>,
+    queue: Mutex<StepQueue>,
 }
 
-impl Together {
-    pub(crate) fn rounds(&self) -> MutexGuard<'_, Rounds> {
-        self.rounds.lock().unwrap_or_else(|e| e.into_inner())
+impl Batches {
+    pub(crate) fn queue(&self) -> MutexGuard<'_, StepQueue> {
+        self.queue.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 
@@ -62,14 +62,14 @@ struct Member {
 /// others. Returns results with the index of their member.
 pub(crate) fn run_last(
     owner: &Owner,
-    together: &Arc<Together>,
+    batches: &Arc<Batches>,
     members: Vec<(StateHandle, Vec<Value>)>,
 ) -> Vec<(usize, Result<Vec<Value>, EngineError>)> {
     let members: Vec<Member> = members.into_iter().map(|(state, inputs)| Member { state, inputs }).collect();
-    let together = Arc::clone(together);
+    let batches = Arc::clone(batches);
     let run = move || {
-        together.rounds().flush_all(&together.joined_runs);
-        run_groups(&members, &together.joined_runs)
+        batches.queue().flush_all(&batches.joined_runs);
+        run_groups(&members, &batches.joined_runs)
     };
     owner.queue.call(run).unwrap_or_default()
 }
@@ -140,12 +140,12 @@ fn settled<E>(states: &mut [&mut State], error: E) -> E {
 
 /// The joint run as arrays that MLX has not computed yet. Returns `None` and leaves every session
 /// unchanged if each has to run alone.
-fn build(states: &mut [&mut State], inputs: &[&[Value]], fed: Option<lanes::Fed>) -> Option<Built> {
-    let mut lanes = Lanes::new(states);
-    match catch_unwind(AssertUnwindSafe(|| lanes.build(inputs, fed))) {
+fn build(states: &mut [&mut State], inputs: &[&[Value]], fed: Option<run::Fed>) -> Option<Built> {
+    let mut run = BatchRun::new(states);
+    match catch_unwind(AssertUnwindSafe(|| run.build(inputs, fed))) {
         Ok(Ok(built)) => Some(built),
         Ok(Err(_)) | Err(_) => {
-            lanes.take_back();
+            run.take_back();
             None
         }
     }
@@ -184,16 +184,16 @@ fn are_alike(one: &Held<'_>, other: &Held<'_>) -> bool {
 fn with_states<T>(group: &mut [Held<'_>], f: impl FnOnce(&mut [&mut State], &[&[Value]]) -> T) -> T {
     let inputs: Vec<&[Value]> = group.iter().map(|held| &held.member.inputs[..]).collect();
     let states: Vec<&mut State> = group.iter_mut().filter_map(|held| held.state.as_deref_mut()).collect();
-    Holding { states, at: 0 }.run(|states| f(states, &inputs))
+    BufferLease { states, at: 0 }.run(|states| f(states, &inputs))
 }
 
 /// Sessions, up to `at` with the buffers that they share with others.
-struct Holding<'a> {
+struct BufferLease<'a> {
     states: Vec<&'a mut State>,
     at: usize,
 }
 
-impl<'a> Holding<'a> {
+impl<'a> BufferLease<'a> {
     /// Calls `f` once all members have locked their shared buffers.
     fn run<T>(&mut self, f: impl FnOnce(&mut [&'a mut State]) -> T) -> T {
         let mut f = Some(f);

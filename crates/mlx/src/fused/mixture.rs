@@ -6,7 +6,7 @@ use flambeau_tensor::{DType, Shape};
 
 use super::{
     Kind, Step,
-    find::{Content, Reader, Scope, applied, node},
+    find::{Content, Matcher, Scope, applied, node},
     launch::Builder,
     linear::{Format, Linear, Weights, content, norm_type, staged_bytes},
     refusal::Form,
@@ -53,7 +53,7 @@ impl Coding {
 /// The layer around the routed experts: the row's norm, the router, the shared expert and the
 /// residual sum.
 #[derive(Debug)]
-struct Around {
+struct MixtureLayer {
     /// Norm and router; for a shared expert also the product whose sigmoid weights it, its gate and
     /// its up projection.
     router: Linear,
@@ -62,20 +62,20 @@ struct Around {
 
 /// A fused step of the chosen experts.
 #[derive(Debug)]
-pub(crate) struct Chosen {
-    /// The router's logits in the model's type. `x` is the row, before its norm if [`Around`] is
+pub(crate) struct Mixture {
+    /// The router's logits in the model's type. `x` is the row, before its norm if [`MixtureLayer`] is
     /// present.
     logits: Tid,
     pub(super) x: Tid,
-    around: Option<Around>,
+    layer: Option<MixtureLayer>,
     experts: Expert,
-    chosen: usize,
+    top_k: usize,
     out: Tid,
 }
 
 /// Compile-time parameters of the kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Sizes {
+struct MixtureSizes {
     dtype: DType,
     experts: usize,
     hidden: usize,
@@ -85,7 +85,7 @@ struct Sizes {
 }
 
 /// The slots of constant matrices of codes, and their format.
-fn coded(r: &Reader<'_, '_>, slots: Matrices, mode: QuantMode, bits: i32, group: i32) -> Option<(Matrices, Coding)> {
+fn coded(r: &Matcher<'_, '_>, slots: Matrices, mode: QuantMode, bits: i32, group: i32) -> Option<(Matrices, Coding)> {
     let constant = slots.iter().all(|&t| r.scope.is_constant(t));
     let fits = mode == QuantMode::Affine && matches!(bits, 4 | 8) && matches!(group, 32 | 64 | 128) && constant;
     r.scope.require(fits, "experts are not stored in affine codes of 4 or 8 bits in groups of 32, 64 or 128")?;
@@ -94,7 +94,7 @@ fn coded(r: &Reader<'_, '_>, slots: Matrices, mode: QuantMode, bits: i32, group:
 
 /// A product of rows with the matrices of the experts in `numbers`, or of one expert. Returns the
 /// matrices, their format and the result.
-fn product(r: &mut Reader<'_, '_>, x: Content, numbers: Option<Content>) -> Option<(Matrices, Coding, Content)> {
+fn product(r: &mut Matcher<'_, '_>, x: Content, numbers: Option<Content>) -> Option<(Matrices, Coding, Content)> {
     let (matrices, coding, out) = match r.next()? {
         Node::GatherQmm(n) if numbers.is_some() => {
             names(r, n, x, numbers)?;
@@ -113,7 +113,7 @@ fn product(r: &mut Reader<'_, '_>, x: Content, numbers: Option<Content>) -> Opti
 
 /// The two halves of the rows of a product with joined matrices: their number of columns and the
 /// halves.
-fn halves(r: &mut Reader<'_, '_>, both: Content) -> Option<(usize, [Content; 2])> {
+fn halves(r: &mut Matcher<'_, '_>, both: Content) -> Option<(usize, [Content; 2])> {
     let mut half = |from: Option<usize>| {
         let part = node!(r, Slice);
         r.reads(part.x, both)?;
@@ -128,13 +128,13 @@ fn halves(r: &mut Reader<'_, '_>, both: Content) -> Option<(usize, [Content; 2])
     Some((width, [low, high]))
 }
 
-fn names(r: &Reader<'_, '_>, n: &GatherQmm, x: Content, numbers: Option<Content>) -> Option<()> {
+fn names(r: &Matcher<'_, '_>, n: &GatherQmm, x: Content, numbers: Option<Content>) -> Option<()> {
     r.reads(n.x, x)?;
     (n.lhs_indices.is_none() && n.rhs_indices.and_then(|rhs| r.read(rhs)) == numbers).then_some(())
 }
 
 /// The gated layers of one expert or of all chosen experts: their matrices and their result.
-fn expert(r: &mut Reader<'_, '_>, x: Content, numbers: Option<Content>) -> Option<(Expert, Content)> {
+fn expert(r: &mut Matcher<'_, '_>, x: Content, numbers: Option<Content>) -> Option<(Expert, Content)> {
     let (gate, coding, low) = product(r, x, numbers)?;
     let is_joined = numbers.is_some() && matches!(r.scope.nodes.get(r.at), Some(Node::Slice(_)));
     let (up, coding_of_up, joined, [low, high]) = if is_joined {
@@ -155,7 +155,7 @@ fn expert(r: &mut Reader<'_, '_>, x: Content, numbers: Option<Content>) -> Optio
 
 /// Routing: softmax, then the last `k` of an ascending sort, with weights divided by their sum.
 /// Returns the logits, `k`, and the weights and indices of the chosen experts.
-fn route(r: &mut Reader<'_, '_>) -> Option<(Content, usize, [Content; 2])> {
+fn route(r: &mut Matcher<'_, '_>) -> Option<(Content, usize, [Content; 2])> {
     let wide = node!(r, AsType);
     let (logits, mut scores) = (r.read(wide.x)?, r.wrote(wide.out.0));
     let soft = node!(r, Softmax);
@@ -166,8 +166,8 @@ fn route(r: &mut Reader<'_, '_>) -> Option<(Content, usize, [Content; 2])> {
     let order = r.wrote(sort.out.0);
     let last = node!(r, Slice);
     let Int::Lit(stop) = last.stop else { return None };
-    let chosen = usize::try_from(-1 - stop).ok()?;
-    let backwards = last.step == -1 && last.start == Int::Lit(-1) && last.axis == Int::Lit(1) && chosen > 0;
+    let top_k = usize::try_from(-1 - stop).ok()?;
+    let backwards = last.step == -1 && last.start == Int::Lit(-1) && last.axis == Int::Lit(1) && top_k > 0;
     (r.read(last.x) == Some(order) && backwards).then_some(())?;
     let mut numbers = r.wrote(last.out.0);
     let take = node!(r, TakeAlongAxis);
@@ -184,13 +184,13 @@ fn route(r: &mut Reader<'_, '_>) -> Option<(Content, usize, [Content; 2])> {
     let shares = r.wrote(share.out.0);
     let narrow = node!(r, AsType);
     (r.read(narrow.x) == Some(shares) && narrow.scalar_type != DType::F32).then_some(())?;
-    Some((logits, chosen, [r.wrote(narrow.out.0), numbers]))
+    Some((logits, top_k, [r.wrote(narrow.out.0), numbers]))
 }
 
 /// The weighted sum of the chosen experts' outputs for a row: logits, number of chosen experts, the
 /// experts, the row, the result.
-fn mixture(r: &mut Reader<'_, '_>) -> Option<(Content, usize, Expert, Content, Content)> {
-    let (logits, chosen, [shares, numbers]) = route(r)?;
+fn mixture(r: &mut Matcher<'_, '_>) -> Option<(Content, usize, Expert, Content, Content)> {
+    let (logits, top_k, [shares, numbers]) = route(r)?;
     let rows = node!(r, Reshape);
     let (x, row) = (r.read(rows.x)?, r.wrote(rows.out.0));
     let (experts, each) = expert(r, row, Some(numbers))?;
@@ -203,31 +203,31 @@ fn mixture(r: &mut Reader<'_, '_>) -> Option<(Content, usize, Expert, Content, C
     let weighted = r.wrote(weighted.out.0);
     let sum = node!(r, Sum);
     (r.read(sum.x) == Some(weighted) && sum.axes[..] == [1] && !sum.keepdims).then_some(())?;
-    Some((logits, chosen, experts, x, r.wrote(sum.out.0)))
+    Some((logits, top_k, experts, x, r.wrote(sum.out.0)))
 }
 
 /// Finds the experts' step that begins at a node.
 pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
-    let (chosen, end) = match scope.nodes.get(at)? {
-        Node::AsType(_) => scope.candidate(Form::Experts, at, |place| find_experts(Reader::new(scope, place)))?,
-        Node::RMSNorm(_) => scope.candidate(Form::Experts, at, |place| find_all(Reader::new(scope, place)))?,
+    let (mixture, end) = match scope.nodes.get(at)? {
+        Node::AsType(_) => scope.candidate(Form::Experts, at, |place| find_experts(Matcher::new(scope, place)))?,
+        Node::RMSNorm(_) => scope.candidate(Form::Experts, at, |place| find_all(Matcher::new(scope, place)))?,
         _ => return None,
     };
-    Some(Step { end, kind: Kind::Chosen(Box::new(chosen)) })
+    Some(Step { end, kind: Kind::Mixture(Box::new(mixture)) })
 }
 
 /// The experts behind logits.
-fn find_experts(mut r: Reader<'_, '_>) -> Option<(Chosen, usize)> {
-    let (logits, chosen, experts, x, (out, _)) = mixture(&mut r)?;
+fn find_experts(mut r: Matcher<'_, '_>) -> Option<(Mixture, usize)> {
+    let (logits, top_k, experts, x, (out, _)) = mixture(&mut r)?;
     r.leaves_only(&[out])?;
     let given = x.1.is_none() && logits.1.is_none() && r.kept.is_empty();
     r.scope.require(given, "other nodes stand among the experts")?;
-    Some((Chosen { logits: logits.0, x: x.0, around: None, experts, chosen, out }, r.at))
+    Some((Mixture { logits: logits.0, x: x.0, layer: None, experts, top_k, out }, r.at))
 }
 
 /// Matches a row's norm, router, experts, an optional shared expert, and the sum of the results and
 /// the row.
-fn find_all(mut r: Reader<'_, '_>) -> Option<(Chosen, usize)> {
+fn find_all(mut r: Matcher<'_, '_>) -> Option<(Mixture, usize)> {
     let norm = node!(r, RMSNorm);
     let (x, mut row) = (norm.x.0, r.wrote(norm.out.0));
     let mut narrows = None;
@@ -238,7 +238,7 @@ fn find_all(mut r: Reader<'_, '_>) -> Option<(Chosen, usize)> {
     }
     let flat = applied!(r, Reshape, row);
     let (logits, matrix) = router(&mut r, flat)?;
-    let (read, chosen, experts, seen, mut sum) = mixture(&mut r)?;
+    let (read, top_k, experts, seen, mut sum) = mixture(&mut r)?;
     (read == logits && seen == row).then_some(())?;
     let shaped = node!(r, Reshape);
     r.reads(shaped.x, sum)?;
@@ -254,7 +254,7 @@ fn find_all(mut r: Reader<'_, '_>) -> Option<(Chosen, usize)> {
         _ => None,
     };
     let add = node!(r, Add);
-    let residual = r.beside(add.a, add.b, sum)?;
+    let residual = r.other_operand(add.a, add.b, sum)?;
     let out = add.out.0;
     r.leaves_only(&[out])?;
     let same = own.is_none_or(|own| own.coding == experts.coding);
@@ -264,11 +264,11 @@ fn find_all(mut r: Reader<'_, '_>) -> Option<(Chosen, usize)> {
     let router = Linear { norm, narrows, ..Linear::plain(x, weights, Vec::new()) };
     let fits = same && given && router.has_known_formats();
     r.scope.require(fits, "the shared expert or the router is stored in another format, or the sum has another row")?;
-    Some((Chosen { logits: logits.0, x, around: Some(Around { router, own }), experts, chosen, out }, r.at))
+    Some((Mixture { logits: logits.0, x, layer: Some(MixtureLayer { router, own }), experts, top_k, out }, r.at))
 }
 
 /// The router's product.
-fn router(r: &mut Reader<'_, '_>, x: Content) -> Option<(Content, Weights)> {
+fn router(r: &mut Matcher<'_, '_>, x: Content) -> Option<(Content, Weights)> {
     match r.next()? {
         Node::QuantizedMatmul(n) => {
             r.reads(n.x, x)?;
@@ -286,19 +286,19 @@ fn router(r: &mut Reader<'_, '_>, x: Content) -> Option<(Content, Weights)> {
 }
 
 /// A constant matrix of floats.
-fn floats(r: &Reader<'_, '_>, slot: In) -> Option<Weights> {
+fn floats(r: &Matcher<'_, '_>, slot: In) -> Option<Weights> {
     r.scope.is_constant(slot.0).then(|| Weights { format: Format::Float, slots: vec![slot.0], bias: None })
 }
 
 /// The product of a row and a matrix stored as columns.
-fn column_product(r: &mut Reader<'_, '_>, row: Content, columns: Content) -> Option<Content> {
+fn column_product(r: &mut Matcher<'_, '_>, row: Content, columns: Content) -> Option<Content> {
     let mm = node!(r, Addmm);
     r.reads(mm.mat1, row)?;
     r.reads(mm.mat2, columns)?;
     (mm.bias.is_none() && mm.alpha == 1.0).then_some(r.wrote(mm.out.0))
 }
 
-fn weights(r: &Reader<'_, '_>, slots: Matrices, mode: QuantMode, bits: i32, group: i32) -> Option<Weights> {
+fn weights(r: &Matcher<'_, '_>, slots: Matrices, mode: QuantMode, bits: i32, group: i32) -> Option<Weights> {
     let (bits, group) = (usize::try_from(bits).ok()?, usize::try_from(group).ok()?);
     let constant = slots.iter().all(|&t| r.scope.is_constant(t));
     let fits = mode == QuantMode::Affine && matches!(bits, 4 | 8) && group >= 32 && constant;
@@ -306,7 +306,7 @@ fn weights(r: &Reader<'_, '_>, slots: Matrices, mode: QuantMode, bits: i32, grou
 }
 
 /// The shared expert and the weights of its own gate. Updates `sum` to the sum over all experts.
-fn own_expert(r: &mut Reader<'_, '_>, row: Content, sum: &mut Content) -> Option<(Expert, Weights)> {
+fn own_expert(r: &mut Matcher<'_, '_>, row: Content, sum: &mut Content) -> Option<(Expert, Weights)> {
     let (own, result) = expert(r, row, None)?;
     let (gate, column) = if let Some(Node::Addmm(mm)) = r.scope.nodes.get(r.at) {
         // One row of floats is already stored as a column.
@@ -340,13 +340,13 @@ struct Router {
 }
 
 /// Names of the second part's results for the last part.
-struct Left {
+struct Intermediates {
     inner: String,
     numbers: String,
     shares: String,
 }
 
-impl Chosen {
+impl Mixture {
     /// Its result.
     pub(super) fn out(&self) -> Tid {
         self.out
@@ -354,16 +354,16 @@ impl Chosen {
 
     /// The computation in words.
     pub(super) fn form(&self) -> String {
-        match &self.around {
+        match &self.layer {
             None => "experts".to_owned(),
-            Some(Around { own: None, .. }) => "norm, router, experts, sum".to_owned(),
-            Some(Around { own: Some(_), .. }) => "norm, router, experts, shared expert, sum".to_owned(),
+            Some(MixtureLayer { own: None, .. }) => "norm, router, experts, sum".to_owned(),
+            Some(MixtureLayer { own: Some(_), .. }) => "norm, router, experts, shared expert, sum".to_owned(),
         }
     }
 
     /// Whether it ends with the sum of its result and the row.
     pub(super) fn is_whole(&self) -> bool {
-        self.around.is_some()
+        self.layer.is_some()
     }
 
     /// Adds the step's parts; `false` if the kernels do not support its sizes.
@@ -373,66 +373,73 @@ impl Chosen {
     pub(super) fn build(&self, m: &mut Machine, b: &mut Builder) -> Result<bool> {
         let Some(sizes) = self.sizes(m, b) else { return Ok(false) };
         let mut router = Router::default();
-        if let Some(around) = &self.around {
-            let Some(known) = around.router.sizes(m, b.max_shared()) else { return Ok(false) };
-            let (mut text, call) = around.router.operands(m, b, &known)?;
+        if let Some(layer) = &self.layer {
+            let Some(known) = layer.router.sizes(m, b.max_shared()) else { return Ok(false) };
+            let (mut text, call) = layer.router.operands(m, b, &known)?;
             router.outs = known.rows.iter().map(|&rows| b.inner(sizes.dtype, rows)).collect();
             text.finish(&router.outs, &call);
-            around.router.end(b, &known, text.0);
-            router.stages_row = b.is_resident() && around.router.formats().last() == Some(&self.experts.coding.format());
+            layer.router.end(b, &known, text.0);
+            router.stages_row = b.is_resident() && layer.router.formats().last() == Some(&self.experts.coding.format());
         }
-        let left = self.build_inner(m, b, &sizes, &router)?;
-        self.build_out(m, b, &sizes, &left, &router)?;
+        let values = self.build_inner(m, b, &sizes, &router)?;
+        self.build_out(m, b, &sizes, &values, &router)?;
         Ok(true)
     }
 
     /// The kernels' type.
-    fn kernel(&self, b: &Builder, sizes: &Sizes) -> String {
-        let Sizes { dtype, experts, hidden, width, .. } = sizes;
+    fn kernel(&self, b: &Builder, sizes: &MixtureSizes) -> String {
+        let MixtureSizes { dtype, experts, hidden, width, .. } = sizes;
         let ty = cuda::type_name(*dtype).unwrap_or_default();
         let Coding { bits, group } = self.experts.coding;
         let (own, joined) = (u8::from(self.own().is_some()), u8::from(self.experts.joined.is_some()));
         format!(
             "struct S{{enum{{kExperts={experts},kChosen={},kHidden={hidden},kWidth={width},kBits={bits},kGroup={group},\
              kShared={own},kJoined={joined}}};}};\
-             using C=Chosen<{ty},S,kW,{}>;C::",
-            self.chosen,
+             using C=Mixture<{ty},S,kW,{}>;C::",
+            self.top_k,
             b.is_resident()
         )
     }
 
     fn own(&self) -> Option<&Expert> {
-        self.around.as_ref().and_then(|around| around.own.as_ref())
+        self.layer.as_ref().and_then(|layer| layer.own.as_ref())
     }
 
-    fn build_inner(&self, m: &mut Machine, b: &mut Builder, sizes: &Sizes, router: &Router) -> Result<Left> {
+    fn build_inner(&self, m: &mut Machine, b: &mut Builder, sizes: &MixtureSizes, router: &Router) -> Result<Intermediates> {
         let norm_type = cuda::value_type(sizes.norm).unwrap_or_default();
-        let (logits, norm, eps) = match self.around.as_ref().and_then(|around| around.router.norm) {
+        let (logits, norm, eps) = match self.layer.as_ref().and_then(|layer| layer.router.norm) {
             Some((norm, eps)) => (b.earlier(&router.outs[0]), b.slot(m, norm)?, eps),
             None => (b.slot(m, self.logits)?, format!("static_cast<const {norm_type}*>(nullptr)"), 0.0),
         };
         let x = b.slot(m, self.x)?;
         let (gate, up) = (names_of(m, b, Some(self.experts.gate))?, names_of(m, b, Some(self.experts.up))?);
-        let all = self.chosen * sizes.width;
-        let left = Left {
+        let all = self.top_k * sizes.width;
+        let values = Intermediates {
             inner: b.inner(sizes.dtype, all),
-            numbers: b.inner(DType::I32, self.chosen * b.copies()),
-            shares: b.inner(DType::F32, self.chosen * b.copies()),
+            numbers: b.inner(DType::I32, self.top_k * b.copies()),
+            shares: b.inner(DType::F32, self.top_k * b.copies()),
         };
-        let Left { inner, numbers, shares } = &left;
+        let Intermediates { inner, numbers, shares } = &values;
         let text = format!(
             "{}inner<{},{norm_type}>(shared,{logits},{x},{norm},{eps:e}f,factor,{gate},{up},{inner},{numbers},{shares},wait);",
             self.kernel(b, sizes),
             router.stages_row
         );
         b.part(text, staged_bytes(self.experts.coding.bits, sizes.hidden), all.div_ceil(b.warps()));
-        Ok(left)
+        Ok(values)
     }
 
-    fn build_out(&self, m: &mut Machine, b: &mut Builder, sizes: &Sizes, left: &Left, router: &Router) -> Result<()> {
+    fn build_out(
+        &self,
+        m: &mut Machine,
+        b: &mut Builder,
+        sizes: &MixtureSizes,
+        values: &Intermediates,
+        router: &Router,
+    ) -> Result<()> {
         let ty = cuda::type_name(sizes.dtype).unwrap_or_default();
         let none = || format!("static_cast<const {ty}*>(nullptr)");
-        let [inner, numbers, shares] = [&left.inner, &left.numbers, &left.shares].map(|name| b.earlier(name));
+        let [inner, numbers, shares] = [&values.inner, &values.numbers, &values.shares].map(|name| b.earlier(name));
         let own = self.own().copied();
         let (down, own_down) = (names_of(m, b, Some(self.experts.down))?, names_of(m, b, own.map(|o| o.down))?);
         let [share, gate, up] = [1, 2, 3].map(|i| router.outs.get(i).map_or_else(none, |name| b.earlier(name)));
@@ -444,13 +451,13 @@ impl Chosen {
             "{}out(shared,{inner},{numbers},{shares},{down},{own_down},{gate},{up},{share},{residual},{out},wait);",
             self.kernel(b, sizes)
         );
-        let columns = (self.chosen + usize::from(own.is_some())) * sizes.width;
+        let columns = (self.top_k + usize::from(own.is_some())) * sizes.width;
         b.part(text, staged_bytes(self.experts.coding.bits, columns), sizes.hidden.div_ceil(b.warps()));
         Ok(())
     }
 
     /// The sizes, if the slots hold one row and matrices that belong together.
-    fn sizes(&self, m: &Machine, b: &Builder) -> Option<Sizes> {
+    fn sizes(&self, m: &Machine, b: &Builder) -> Option<MixtureSizes> {
         let slot = |t: Tid| m.env.tensors.get(t.0 as usize)?.as_ref();
         let x = slot(self.x)?;
         let (dtype, hidden) = (x.dtype, *x.shape.last()?);
@@ -459,7 +466,7 @@ impl Chosen {
         let &[experts, rows, _] = &slot(self.experts.gate[0])?.shape[..] else { return None };
         let width = self.experts.joined.unwrap_or(rows);
         let mut norm = dtype;
-        match self.around.as_ref().map(|around| &around.router) {
+        match self.layer.as_ref().map(|layer| &layer.router) {
             Some(router) => {
                 norm = norm_type(m, router.norm?.0, dtype, router.narrows, hidden)?;
                 (router.sizes(m, b.max_shared())?.rows.first() == Some(&experts)).then_some(())?;
@@ -481,11 +488,17 @@ impl Chosen {
             holds(e.gate, lead, rows, hidden) && holds(e.up, lead, rows, hidden) && holds(e.down, lead, hidden, width)
         };
         let matrices = all(&self.experts, &[experts]) && self.own().is_none_or(|own| all(own, &[]));
-        let counts = experts.is_multiple_of(4) && experts <= 1024 && self.chosen <= 32.min(experts);
-        let columns = (self.chosen + usize::from(self.own().is_some())) * width;
+        let counts = experts.is_multiple_of(4) && experts <= 1024 && self.top_k <= 32.min(experts);
+        let columns = (self.top_k + usize::from(self.own().is_some())) * width;
         let staged = staged_bytes(coding.bits, hidden).max(staged_bytes(coding.bits, columns));
         let registers = coding.bytes(hidden) <= MAX_HIDDEN_BYTES && coding.bytes(columns) <= MAX_COLUMN_BYTES;
-        (matrices && counts && registers && staged <= b.max_shared()).then_some(Sizes { dtype, experts, hidden, width, norm })
+        (matrices && counts && registers && staged <= b.max_shared()).then_some(MixtureSizes {
+            dtype,
+            experts,
+            hidden,
+            width,
+            norm,
+        })
     }
 }
 

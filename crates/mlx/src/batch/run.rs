@@ -10,7 +10,7 @@ use flambeau_ir::{
 use flambeau_tensor::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 
-use super::results::{Built, Made};
+use super::results::{BatchResult, Built};
 use crate::{
     cx::{Cx, Machine},
     error::{OpError, Result},
@@ -110,7 +110,7 @@ pub(super) struct Fed {
 }
 
 /// Sessions of one graph in one run.
-pub(super) struct Lanes<'m, 's> {
+pub(super) struct BatchRun<'m, 's> {
     pub(super) states: &'m mut [&'s mut State],
     graph: Arc<Checked>,
     contents: Vec<Content>,
@@ -119,9 +119,9 @@ pub(super) struct Lanes<'m, 's> {
     pub(super) scratch: Scratch,
 }
 
-impl<'m, 's> Lanes<'m, 's> {
+impl<'m, 's> BatchRun<'m, 's> {
     /// Sessions that have run nothing yet.
-    pub(super) fn new(states: &'m mut [&'s mut State]) -> Lanes<'m, 's> {
+    pub(super) fn new(states: &'m mut [&'s mut State]) -> BatchRun<'m, 's> {
         let graph = Arc::clone(&states[0].machine.graph);
         let content = |tid: u32| match graph.slots.class(Tid(tid)) {
             Some(SlotClass::Constant) => Content::Same,
@@ -129,13 +129,13 @@ impl<'m, 's> Lanes<'m, 's> {
             _ => Content::Unset,
         };
         let contents = (0..graph.slots.total() as u32).map(content).collect();
-        Lanes { states, graph, contents, before: Vec::new(), scratch: Scratch::default() }
+        BatchRun { states, graph, contents, before: Vec::new(), scratch: Scratch::default() }
     }
 
     /// The run as arrays that MLX has not computed yet.
     ///
     /// # Errors
-    /// The first failure of any session; the caller [takes the run back](Lanes::take_back).
+    /// The first failure of any session; the caller [takes the run back](BatchRun::take_back).
     pub(super) fn build(&mut self, inputs: &[&[Value]], fed: Option<Fed>) -> Result<Built> {
         let mut held = Vec::new();
         for (session, (state, inputs)) in self.states.iter_mut().zip(inputs).enumerate() {
@@ -237,7 +237,7 @@ impl<'m, 's> Lanes<'m, 's> {
                 return self.run_once(node, &uses);
             }
             if let Some(rows) = eval::rows(node, One(&self.view(0)))
-                && (agree || rows.how == How::Turned)
+                && (agree || rows.how == How::Rotated)
                 && self.run_joined(node, &uses, &rows)?
             {
                 return Ok(());
@@ -363,7 +363,7 @@ impl<'m, 's> Lanes<'m, 's> {
         }
     }
 
-    /// Makes one array of the sessions' values of a slot that [has rows](Lanes::has_rows).
+    /// Makes one array of the sessions' values of a slot that [has rows](BatchRun::has_rows).
     pub(super) fn join(&mut self, tid: Tid) -> Result<()> {
         if matches!(self.content(tid), Content::Joined(_)) {
             return Ok(());
@@ -414,7 +414,7 @@ impl<'m, 's> Lanes<'m, 's> {
         }
         let made = match rows.how {
             How::View => Some(vec![self.viewed(joined[0], &ones[0])?]),
-            How::Turned => Some(vec![self.turned(node, joined[0])?]),
+            How::Rotated => Some(vec![self.rotated(node, joined[0])?]),
             How::Node | How::Aligned => self.run_over(node, &joined, uses, &ones)?,
         };
         let Some(made) = made else { return Ok(false) };
@@ -439,7 +439,7 @@ impl<'m, 's> Lanes<'m, 's> {
     }
 
     /// The rows of a slot, each rotated by its session's position.
-    fn turned(&mut self, node: &Node, x: Tid) -> Result<Slot> {
+    fn rotated(&mut self, node: &Node, x: Tid) -> Result<Slot> {
         let Node::Rope(rope) = node else { return Err(OpError::value("no rotation")) };
         let flambeau_ir::VidOrTid::Vid(vid) = rope.offset else { return Err(OpError::value("no position")) };
         let positions = self.states.iter().map(|state| state.machine.env.value(vid)).collect::<Result<Vec<i32>, _>>()?;
@@ -492,24 +492,24 @@ impl<'m, 's> Lanes<'m, 's> {
     }
 
     /// A result of the main chain, which has run.
-    fn result(&mut self, slot: GraphSlot) -> Result<Made> {
+    fn result(&mut self, slot: GraphSlot) -> Result<BatchResult> {
         let GraphSlot::Tensor(tid) = slot else {
             let value = |state: &&mut State| match slot {
                 GraphSlot::Value(vid) => Ok(Pending::Int(state.machine.env.value(vid)?)),
                 GraphSlot::Tensor(tid) => Err(OpError::value(format!("{tid} is no integer"))),
             };
-            return Ok(Made::Each(self.states.iter().map(value).collect::<Result<_>>()?));
+            return Ok(BatchResult::Each(self.states.iter().map(value).collect::<Result<_>>()?));
         };
         let meta = self.graph.meta.get(tid.0 as usize).map(|meta| meta.dtype);
         let leaving = |slot: &Slot| Ok::<_, OpError>(cast(slot, meta.unwrap_or(slot.dtype))?.unary(Unary::Contiguous)?);
         if let Content::Joined(joined) = self.content(tid) {
-            return Ok(Made::Joined { rows: leaving(&joined.rows)?, one: joined.one.clone() });
+            return Ok(BatchResult::Joined { rows: leaving(&joined.rows)?, one: joined.one.clone() });
         }
         self.part(tid)?;
         let each = self.states.iter_mut().map(|state| {
             let slot = Cx { m: &mut state.machine }.get_slot(tid)?;
             Ok(Pending::Array(leaving(&slot)?))
         });
-        Ok(Made::Each(each.collect::<Result<_>>()?))
+        Ok(BatchResult::Each(each.collect::<Result<_>>()?))
     }
 }

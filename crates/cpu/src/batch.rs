@@ -71,7 +71,7 @@ pub(crate) fn run_last_of_each(pool: &Pool, runs: &mut [Run<'_>]) -> Vec<Outcome
     }
     // Locks are taken in one order, so they cannot deadlock.
     members.sort_by_key(Member::order);
-    Holding { members: &mut members, at: 0 }.run(pool);
+    BufferLease { members: &mut members, at: 0 }.run(pool);
     for Member { number, going, .. } in members {
         if let Going::Ended(outcome) = going {
             outcomes[number] = Some(outcome);
@@ -84,12 +84,12 @@ pub(crate) fn run_last_of_each(pool: &Pool, runs: &mut [Run<'_>]) -> Vec<Outcome
 }
 
 /// Members, up to `at` with the buffers that they share.
-struct Holding<'m, 'a> {
+struct BufferLease<'m, 'a> {
     members: &'m mut Vec<Member<'a>>,
     at: usize,
 }
 
-impl Holding<'_, '_> {
+impl BufferLease<'_, '_> {
     /// Runs the members once all of them have locked their shared buffers.
     fn run(&mut self, pool: &Pool) {
         let at = self.at;

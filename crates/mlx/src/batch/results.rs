@@ -11,7 +11,7 @@ use crate::{
 
 /// A result of every session.
 #[derive(Debug)]
-pub(super) enum Made {
+pub(super) enum BatchResult {
     /// A value in each session.
     Each(Vec<Pending>),
     /// `rows` `[sessions, ..]`. Each session's result is its row, in the shape `one`.
@@ -21,7 +21,7 @@ pub(super) enum Made {
 /// A run before it is computed.
 #[derive(Debug)]
 pub(super) struct Built {
-    pub(super) results: Vec<Made>,
+    pub(super) results: Vec<BatchResult>,
     /// The buffers that it writes, by session.
     pub(super) written: Vec<(usize, Tid)>,
     /// Handles to the callers' inputs.
@@ -37,8 +37,8 @@ impl Built {
     pub(super) fn submit(self, states: &[&mut State], logits: usize, draw: impl FnOnce(&Array) -> Result<Array>) -> Result<Array> {
         let bad = || OpError::value(format!("result {logits} holds no logits"));
         let rows = match last(self.results.into_iter().nth(logits).ok_or_else(bad)?)? {
-            Made::Joined { rows, .. } => rows,
-            Made::Each(each) => {
+            BatchResult::Joined { rows, .. } => rows,
+            BatchResult::Each(each) => {
                 let arrays =
                     each.iter().map(|pending| Ok(pending.array().ok_or_else(bad)?.share()?)).collect::<Result<Vec<_>>>()?;
                 Array::stack(states[0].machine.api, &arrays, 0)?
@@ -61,8 +61,8 @@ impl Built {
         let arrays = buffers(&self.written, states)?;
         let api = states[0].machine.api;
         let made = results.iter().flat_map(|made| match made {
-            Made::Each(each) => each.iter().filter_map(Pending::array).collect(),
-            Made::Joined { rows, .. } => vec![rows],
+            BatchResult::Each(each) => each.iter().filter_map(Pending::array).collect(),
+            BatchResult::Joined { rows, .. } => vec![rows],
         });
         api.eval(made.chain(&arrays))?;
         let mut values: Vec<Vec<Value>> = states.iter().map(|_| Vec::with_capacity(results.len())).collect();
@@ -85,28 +85,28 @@ fn buffers(written: &[(usize, Tid)], states: &[&mut State]) -> Result<Vec<Array>
 }
 
 /// The last entry of each session's result along its second-to-last axis.
-fn last(made: Made) -> Result<Made> {
+fn last(made: BatchResult) -> Result<BatchResult> {
     let entry = |pending: Pending| match pending {
         Pending::Array(array) => Ok::<_, OpError>(Pending::Array(last_entry(&array)?)),
         int @ Pending::Int(_) => Ok(int),
     };
     Ok(match made {
-        Made::Each(each) => Made::Each(each.into_iter().map(entry).collect::<Result<_>>()?),
+        BatchResult::Each(each) => BatchResult::Each(each.into_iter().map(entry).collect::<Result<_>>()?),
         // In a matrix, that axis holds the sessions' rows, one each.
-        Made::Joined { rows, mut one } if one.len() > 2 => {
+        BatchResult::Joined { rows, mut one } if one.len() > 2 => {
             let axis = one.len() - 2;
             one[axis] = 1;
-            Made::Joined { rows: last_entry(&rows)?, one }
+            BatchResult::Joined { rows: last_entry(&rows)?, one }
         }
-        joined @ Made::Joined { .. } => joined,
+        joined @ BatchResult::Joined { .. } => joined,
     })
 }
 
 /// A computed result of every session.
-fn read(made: Made, count: usize) -> Result<Vec<Value>> {
+fn read(made: BatchResult, count: usize) -> Result<Vec<Value>> {
     match made {
-        Made::Each(each) => each.into_iter().map(Pending::read).collect(),
-        Made::Joined { rows, one } => {
+        BatchResult::Each(each) => each.into_iter().map(Pending::read).collect(),
+        BatchResult::Joined { rows, one } => {
             let all = rows.to_tensor()?;
             let bytes = all.bytes().len() / count;
             let part = |row: usize| Tensor::new(all.dtype(), &one, all.bytes().slice(row * bytes..(row + 1) * bytes));
