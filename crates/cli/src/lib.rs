@@ -5,6 +5,7 @@
 
 mod commands;
 mod count;
+mod disk;
 mod draft;
 mod engine;
 mod environment;

@@ -17,14 +17,14 @@ use flambeau::{
     zoo,
 };
 
-use self::checkpoint::Weights;
+use self::checkpoint::{Source, Weights, program_name};
 use crate::{
     commands::{compile::QuantizeArgs, export},
     count::positive,
     environment,
     failure::{hint, usage},
     file_kind::{FileKind, LockArgs, WeightsArgs},
-    hub::{Hub, ModelName},
+    hub::{Cached, Hub, ModelName, Wanted},
     lora::LoraArgs,
     tokenizer::{MODEL_FILES, TEXT_FILES},
 };
@@ -32,8 +32,8 @@ use crate::{
 /// A model by its file, folder or name.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ModelArgs {
-    /// Program (.pte), model folder, GGUF file, or ORG/NAME on the Hugging Face hub; what is no
-    /// program is exported once, into the cache
+    /// Program (.pte), model folder, GGUF file, or ORG/NAME on the Hugging Face hub, with :QUANT for
+    /// one of its GGUF files; what is no program is exported once, into the cache
     #[arg(value_name = "MODEL")]
     model: String,
 
@@ -220,16 +220,18 @@ impl ModelArgs {
     }
 
     /// The folder or file to export; `None` for what is a program, or nothing.
-    fn checkpoint(&self) -> Result<Option<PathBuf>> {
+    fn checkpoint(&self) -> Result<Option<Source>> {
         let path = Path::new(&self.model);
         if path.is_dir() || matches!(FileKind::of_file(path), Some(FileKind::Gguf | FileKind::Ggml | FileKind::Nemo)) {
-            return Ok(Some(path.to_owned()));
+            return Ok(Some(Source { path: path.to_owned(), name: None }));
         }
         let is_file_name = path.extension().is_some_and(|e| ["pte", "gguf", "nemo", "pt2", "ptd"].iter().any(|known| e == *known));
         if path.exists() || is_file_name {
             return Ok(None);
         }
-        Ok(Some(fetched(&ModelName::of_no_file(&self.model)?)?))
+        let name = ModelName::of_no_file(&self.model)?;
+        let model = fetched(&name)?;
+        Ok(Some(Source { path: model.path(), name: Some(program_name(&name, model.selection.label().as_deref())) }))
     }
 
     /// Refuses options of an export where nothing is exported.
@@ -250,7 +252,8 @@ impl ModelArgs {
 
     /// The checkpoint's program in the cache, made if it is not there. Where it is, and is of a
     /// known kind, the checkpoint is not opened.
-    fn exported(&self, checkpoint: &Path, wanted: Option<Kind>, logits: zoo::Logits, threads: Option<usize>) -> Result<PathBuf> {
+    fn exported(&self, source: &Source, wanted: Option<Kind>, logits: zoo::Logits, threads: Option<usize>) -> Result<PathBuf> {
+        let checkpoint = source.path.as_path();
         let opened = if wanted.is_none() { Some(export::open_path(checkpoint)?) } else { None };
         let kind = wanted.or(opened.as_ref().map(Kind::of_checkpoint)).unwrap_or(Kind::Language);
         let opened = match opened {
@@ -272,7 +275,7 @@ impl ModelArgs {
         let folder = self.export.cache_dir.clone().map_or_else(|| environment::cache("models"), Ok)?;
         let tokenizer = if self.given.tokenizer { export::Carried::Nothing } else { export::Carried::Own };
         let settings = format!("{options:?} {quantize:?} {tokenizer:?}{}", self.export.lora.state()?);
-        let key = checkpoint::Key::new(checkpoint, &settings)?;
+        let key = checkpoint::Key::new(source, &settings)?;
         let target = folder.join(key.file_name());
         if target.is_file() {
             if [FOUR_BITS, EIGHT_BITS].contains(&how) {
@@ -343,20 +346,13 @@ fn check_tokenizer(opened: &zoo::Checkpoint, checkpoint: &Path) -> Result<()> {
     }
 }
 
-/// The folder of a model of the hub, downloaded unless it is in Hugging Face's cache or in ours.
-fn fetched(name: &ModelName) -> Result<PathBuf> {
+/// A model of the hub, downloaded into Hugging Face's cache unless it is there.
+fn fetched(name: &ModelName) -> Result<Cached> {
     let hub = Hub::from_environment();
-    if let Some(folder) = hub.cached(name)? {
-        return Ok(folder);
+    if let Some(model) = hub.cached(name)? {
+        return Ok(model);
     }
-    let revision = name.revision.replace('/', "--");
-    let folder = environment::cache("checkpoints")?.join(format!("{}--{}@{revision}", name.organisation, name.model));
-    let whole = folder.join(".complete");
-    if !whole.is_file() {
-        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        eprintln!("fetching {}/{} once, to {}", name.organisation, name.model, folder.display());
-        hub.download(name, &folder, &[])?;
-        fs::write(&whole, "").with_context(|| format!("cannot write {}", whole.display()))?;
-    }
-    Ok(folder)
+    eprintln!("fetching {name} once");
+    hub.download(name, &Wanted::default())?;
+    hub.cached(name)?.with_context(|| format!("{name} has no weights that Flambeau reads"))
 }

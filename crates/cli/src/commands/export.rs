@@ -191,7 +191,7 @@ pub(crate) fn dtype(name: &str) -> Result<DType> {
 pub(crate) fn open(model: &str) -> Result<Checkpoint> {
     let path = Path::new(model);
     let cached = || match Hub::from_environment().cached(&ModelName::of_no_file(model)?)? {
-        Some(folder) => Ok(folder),
+        Some(model) => Ok(model.path()),
         None => {
             let missing = anyhow::anyhow!("there is no file or folder {model}, and no model of that name in the local cache");
             Err(hint(missing, format!("fetch it with `flambeau pull {model}`")))

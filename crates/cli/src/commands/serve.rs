@@ -58,8 +58,8 @@ use crate::{
     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}], \"stream\": true}'"
 )]
 pub(crate) struct Args {
-    /// Programs (.pte), model folders, GGUF files, or ORG/NAME on the Hugging Face hub; NAME=MODEL
-    /// says what clients call it
+    /// Programs (.pte), model folders, GGUF files, or ORG/NAME on the Hugging Face hub, with :QUANT
+    /// for one of its GGUF files; NAME=MODEL says what clients call it
     #[arg(value_name = "MODEL", required = true)]
     models: Vec<String>,
 

@@ -132,7 +132,7 @@ fn value(flag: &str, given: &str) -> Result<Json> {
 
 /// The template of a model or file.
 fn find(model: &str) -> Result<ChatTemplate> {
-    let path = Path::new(model);
+    let path = &place(model)?;
     let missing = || anyhow!("the model has no chat template");
     if path.extension().is_some_and(|extension| extension == "jinja") {
         let source = fs::read_to_string(path).context("cannot read the template")?;
@@ -148,13 +148,13 @@ fn find(model: &str) -> Result<ChatTemplate> {
             },
             _ => None,
         },
-        _ => tokenizer::at(&folder(model)?)?.template?,
+        _ => tokenizer::at(path)?.template?,
     };
     found.ok_or_else(missing)
 }
 
-/// The folder of a model: the path itself, or its place in the hub's cache.
-fn folder(model: &str) -> Result<PathBuf> {
+/// The folder or file of a model: the path itself, or its place in the hub's cache.
+fn place(model: &str) -> Result<PathBuf> {
     let path = Path::new(model);
     if path.exists() {
         return Ok(path.to_owned());
@@ -162,5 +162,6 @@ fn folder(model: &str) -> Result<PathBuf> {
     let name = ModelName::of_no_file(model)?;
     let cached = Hub::from_environment().cached(&name)?;
     cached
+        .map(|model| model.path())
         .ok_or_else(|| hint(anyhow!("no such file, and no such model in the cache"), format!("`flambeau pull {model}` fetches it")))
 }

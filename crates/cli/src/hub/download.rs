@@ -1,169 +1,333 @@
-//! Downloads: each file is fetched beside its place, continued if a part is there already,
-//! verified, and renamed.
+//! Downloads of a model's files, several at a time, into Hugging Face's cache or a folder.
 
 use std::{
-    fs::{File, OpenOptions},
-    io::{Read, Write},
+    fs::{self, File},
+    hash::{BuildHasher, RandomState},
     path::{Path, PathBuf},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
 };
 
-use anyhow::{Context, Result, bail};
-use serde_json::Value as Json;
-use sha2::{Digest, Sha256};
-use ureq::{Agent, Body, http::Response};
+use anyhow::{Context, Result, anyhow, bail};
+use glob::Pattern;
 
-use super::{Hub, ModelName, TIMEOUT, standard, target_path};
-use crate::{failure::hint, progress};
+use super::{
+    Hub, ModelName,
+    api::{Client, Listing, Remote},
+    cache::{Cached, Repository, names, target_path},
+    selection::{Selection, select},
+    transfer::{Transfer, length, matches},
+};
+use crate::{
+    disk,
+    failure::{self, hint},
+    memory, progress,
+};
 
-/// A repository's answer about its files may have this many bytes.
-const MAX_LISTING: u64 = 64 << 20;
+/// Files that are fetched at the same time.
+const WORKERS: usize = 4;
 
-/// A file of a repository.
-struct Remote {
-    name: String,
-    size: Option<u64>,
-    /// Checksum; only large files have one.
-    sha256: Option<String>,
+/// Files to fetch; without any, those that the model needs to run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wanted {
+    /// Exact paths in the repository.
+    pub(crate) files: Vec<String>,
+    /// Patterns of paths, as shells have them; `*` takes slashes too.
+    pub(crate) include: Vec<Pattern>,
+}
+
+impl Wanted {
+    /// Whether the model's own files are wanted.
+    pub(crate) fn is_model(&self) -> bool {
+        self.files.is_empty() && self.include.is_empty()
+    }
+
+    /// The wanted files of a repository.
+    pub(super) fn select(&self, name: &ModelName, names: &[String]) -> Result<Selection> {
+        if self.is_model() {
+            let selection = select(names, name.tag.as_deref()).with_context(|| name.repository())?;
+            if selection.files.is_empty() {
+                bail!("{} has no config, tokenizer or weights that Flambeau reads", name.repository());
+            }
+            return Ok(selection);
+        }
+        if let Some(missing) = self.files.iter().find(|file| !names.contains(file)) {
+            bail!("{} has no file {missing}", name.repository());
+        }
+        let is_included = |name: &&String| self.include.iter().any(|pattern| pattern.matches(name));
+        if let Some(pattern) = self.include.iter().find(|pattern| !names.iter().any(|name| pattern.matches(name))) {
+            bail!("{} has no file like {pattern}", name.repository());
+        }
+        let others = names.iter().filter(is_included).filter(|name| !self.files.contains(name));
+        Ok(Selection { files: self.files.iter().chain(others).cloned().collect(), single: None })
+    }
 }
 
 impl Hub {
-    /// Downloads files of a model into a folder; those that are complete already stay.
-    pub(crate) fn download(&self, name: &ModelName, folder: &Path, wanted: &[String]) -> Result<Vec<PathBuf>> {
-        if self.offline {
-            bail!("{} is not in the local cache, and the environment forbids the network", name.repository());
-        }
-        let config = Agent::config_builder().timeout_connect(Some(TIMEOUT)).timeout_recv_response(Some(TIMEOUT));
-        let agent: Agent = config.http_status_as_error(false).build().into();
-        let (commit, remotes) = self.list(&agent, name)?;
-        let mut list = Vec::new();
-        if wanted.is_empty() {
-            let keep = standard(&remotes.iter().map(|remote| remote.name.as_str()).collect::<Vec<_>>());
-            list.extend(remotes.into_iter().filter(|remote| keep(&remote.name)));
-        } else {
-            let mut remotes = remotes;
-            for file in wanted {
-                let at = remotes.iter().position(|remote| remote.name == *file);
-                list.push(remotes.remove(at.with_context(|| format!("{} has no file {file}", name.repository()))?));
-            }
-        }
-        if list.is_empty() {
-            bail!("{} has no config, tokenizer or safetensors files", name.repository());
-        }
-        list.iter().map(|remote| self.fetch(&agent, name, &commit, remote, folder)).collect()
-    }
-
-    fn get(&self, agent: &Agent, url: &str, from: u64) -> Result<Response<Body>> {
-        let mut request = agent.get(url);
-        if let Some(token) = &self.token {
-            request = request.header("Authorization", format!("Bearer {token}"));
-        }
-        if from > 0 {
-            request = request.header("Range", format!("bytes={from}-"));
-        }
-        request.call().map_err(|error| {
-            let failed = anyhow::anyhow!("cannot reach {}: {error}", self.endpoint);
-            hint(failed, "copy the model folder here by other means and pass its path, or set HF_ENDPOINT to a mirror")
-        })
-    }
-
-    /// The commit of a revision, and the files in it.
-    fn list(&self, agent: &Agent, name: &ModelName) -> Result<(String, Vec<Remote>)> {
-        let revision = name.revision.replace('/', "%2F");
-        let url = format!("{}/api/models/{}/revision/{revision}?blobs=true", self.endpoint, name.repository());
-        let mut response = self.get(agent, &url, 0)?;
-        match response.status().as_u16() {
-            200 => {}
-            401 | 403 => {
-                let refused = anyhow::anyhow!("the hub refuses {}: it does not exist or needs a login", name.repository());
-                return Err(hint(refused, "set HF_TOKEN to a token that may read it"));
-            }
-            404 => bail!("the hub has no model {} with revision {}", name.repository(), name.revision),
-            status => bail!("the hub answered {status} for {}", name.repository()),
-        }
-        let mut text = Vec::new();
-        response.body_mut().as_reader().take(MAX_LISTING).read_to_end(&mut text).context("the hub's file list broke off")?;
-        let json: Json = serde_json::from_slice(&text).context("the hub's file list is no JSON")?;
-        let commit = json["sha"].as_str().filter(|c| c.chars().all(|c| c.is_ascii_alphanumeric())).unwrap_or(&name.revision);
-        let siblings = json["siblings"].as_array().context("the hub's answer lists no files")?;
-        let remote = |entry: &Json| {
-            Some(Remote {
-                name: entry["rfilename"].as_str()?.to_owned(),
-                size: entry["lfs"]["size"].as_u64().or_else(|| entry["size"].as_u64()),
-                sha256: entry["lfs"]["sha256"].as_str().map(str::to_lowercase),
-            })
+    /// Downloads files of a model into the cache; those that it has stay.
+    ///
+    /// # Errors
+    /// The environment forbids the network, the hub refuses, or the disk has too little room.
+    pub(crate) fn download(&self, name: &ModelName, wanted: &Wanted) -> Result<Cached> {
+        let client = Client::new(self, name);
+        let (listing, selection) = match self.listing(&client, name, wanted)? {
+            Found::Hub(listing, selection) => (listing, selection),
+            Found::Cache(cached) => return Ok(cached),
         };
-        Ok((commit.to_owned(), siblings.iter().filter_map(remote).collect()))
+        let cache = self.cache.as_deref().context("there is no home folder for the cache; set HF_HUB_CACHE")?;
+        let store = Store { repository: Repository::new(cache, name), locks: cache.join(".locks").join(name.folder()), hub: self };
+        let snapshot = store.repository.snapshot(&listing.commit);
+        fetch_all(&client, name, &listing, &selection, &store)?;
+        // Only now: until then the revision means what was whole before.
+        store.repository.refer(&name.revision, &listing.commit)?;
+        Ok(Cached { snapshot, selection })
     }
 
-    fn fetch(&self, agent: &Agent, name: &ModelName, commit: &str, remote: &Remote, folder: &Path) -> Result<PathBuf> {
-        let target = target_path(folder, &remote.name)?;
-        let length = |path: &Path| std::fs::metadata(path).map(|m| m.len()).ok();
-        if remote.size.is_some() && length(&target) == remote.size && matches(&target, remote)? {
-            return Ok(target);
+    /// Downloads files of a model into a folder; complete ones stay, and blobs of the
+    /// cache are copied.
+    ///
+    /// # Errors
+    /// As [`download`](Self::download).
+    pub(crate) fn download_to(&self, name: &ModelName, folder: &Path, wanted: &Wanted) -> Result<Vec<PathBuf>> {
+        let client = Client::new(self, name);
+        let (listing, selection) = match self.listing(&client, name, wanted)? {
+            Found::Hub(listing, selection) => (listing, selection),
+            Found::Cache(cached) => return self.copy_cached(&cached, folder),
+        };
+        let repository = self.cache.as_deref().map(|cache| Repository::new(cache, name));
+        fetch_all(&client, name, &listing, &selection, &Folder { folder, commit: &listing.commit, repository })
+    }
+
+    /// The wanted files, as the hub lists them. Without its answer, the files of
+    /// the cache are enough.
+    fn listing(&self, client: &Client<'_>, name: &ModelName, wanted: &Wanted) -> Result<Found> {
+        let failure = if self.offline {
+            anyhow!("{name} is not in the local cache, and the environment forbids the network (HF_HUB_OFFLINE)")
+        } else {
+            match client.list() {
+                Ok(listing) => {
+                    let names: Vec<String> = listing.files.iter().map(|file| file.name.clone()).collect();
+                    let selection = wanted.select(name, &names)?;
+                    return Ok(Found::Hub(listing, selection));
+                }
+                Err(error) => error,
+            }
+        };
+        let Some(cached) = self.held(name, wanted)? else { return Err(failure) };
+        if !self.offline {
+            eprintln!("{}; the files of the cache are used", failure::text(&failure));
         }
-        // The commit in the name keeps a part of an older version from being continued.
-        let file_name = target.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        let part = target.with_file_name(format!(".{file_name}.{commit}.partial"));
-        let have = length(&part).filter(|&have| remote.size.is_none_or(|size| have <= size)).unwrap_or(0);
-        if remote.size != Some(have) || have == 0 {
-            let url = format!("{}/{}/resolve/{commit}/{}", self.endpoint, name.repository(), remote.name);
-            let response = self.get(agent, &url, have)?;
-            let continued = match response.status().as_u16() {
-                200 => false,
-                206 => true,
-                status => bail!("the hub answered {status} for {}", remote.name),
+        Ok(Found::Cache(cached))
+    }
+
+    /// The wanted files, if the cache has them all.
+    fn held(&self, name: &ModelName, wanted: &Wanted) -> Result<Option<Cached>> {
+        let Some(cache) = self.cache.as_deref().filter(|_| !wanted.is_model()) else { return self.cached(name) };
+        let repository = Repository::new(cache, name);
+        let snapshot = repository.snapshot(&repository.commit(&name.revision)?);
+        let selection = wanted.select(name, &names(&snapshot)).ok();
+        Ok(selection.map(|selection| Cached { snapshot, selection }))
+    }
+}
+
+/// Where the wanted files were found.
+enum Found {
+    Hub(Listing, Selection),
+    Cache(Cached),
+}
+
+/// Where files go.
+trait Target: Sync {
+    /// The file, if it is there.
+    fn existing(&self, commit: &str, remote: &Remote) -> Result<Option<PathBuf>>;
+
+    /// Length of a missing file's beginning, left by an earlier download.
+    fn begun(&self, remote: &Remote) -> u64;
+
+    /// Fetches a file that is not there.
+    fn fetch(&self, transfer: &Transfer<'_>, remote: &Remote) -> Result<PathBuf>;
+
+    /// A folder on the disk that takes the files.
+    fn disk(&self) -> &Path;
+}
+
+/// Brings all files of a selection to a target, and gives their paths in the same order.
+fn fetch_all(
+    client: &Client<'_>,
+    name: &ModelName,
+    listing: &Listing,
+    selection: &Selection,
+    target: &dyn Target,
+) -> Result<Vec<PathBuf>> {
+    let remotes = selection.files.iter().filter_map(|file| listing.files.iter().find(|remote| remote.name == *file));
+    let mut paths: Vec<Option<PathBuf>> = Vec::new();
+    let mut missing: Vec<(usize, &Remote)> = Vec::new();
+    for (i, remote) in remotes.enumerate() {
+        paths.push(target.existing(&listing.commit, remote)?);
+        if paths[i].is_none() {
+            missing.push((i, remote));
+        }
+    }
+    // The largest files first, so that none of them is alone at the end.
+    missing.sort_by_key(|(_, remote)| std::cmp::Reverse(remote.size));
+    let bytes = missing.iter().map(|(_, remote)| remote.size.unwrap_or(0).saturating_sub(target.begun(remote))).sum();
+    admit(name, bytes, target.disk())?;
+    let bar = progress::bytes(missing.iter().filter_map(|(_, remote)| remote.size).sum());
+    bar.set_message(format!("{name}, {} files", missing.len()));
+    let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let transfer = Transfer { client, commit: &listing.commit, bar: &bar, stop: &stop };
+    let results = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..WORKERS.min(missing.len()) {
+            scope.spawn(|| {
+                while let Some((i, remote)) =
+                    missing.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !stop.load(Ordering::Relaxed))
+                {
+                    let result = target.fetch(&transfer, remote);
+                    let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+                    // Only the first failure: it ends the others.
+                    if result.is_ok() || !stop.swap(true, Ordering::Relaxed) {
+                        results.push((*i, result));
+                    }
+                }
+            });
+        }
+    });
+    bar.finish_and_clear();
+    for (i, result) in results.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        paths[i] = Some(result?);
+    }
+    Ok(paths.into_iter().flatten().collect())
+}
+
+/// Refuses files that the disk has no room for, before they are fetched.
+fn admit(name: &ModelName, bytes: u64, folder: &Path) -> Result<()> {
+    match disk::free(folder) {
+        Some(free) if bytes > free => {
+            let (need, there) = (memory::human(bytes), memory::human(free));
+            let error = anyhow!("{name} takes {need} more, and the disk of {} has {there}", folder.display());
+            Err(hint(error, "`flambeau pull NAME -o DIR` takes another folder, and HF_HUB_CACHE another cache"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The cache as a target.
+struct Store<'a> {
+    repository: Repository,
+    locks: PathBuf,
+    hub: &'a Hub,
+}
+
+impl Store<'_> {
+    /// Beginnings of a blob, left by earlier downloads.
+    fn parts(&self, etag: &str) -> Vec<PathBuf> {
+        let is_part =
+            |name: &str| name.strip_prefix(etag).is_some_and(|rest| rest.starts_with('.') && rest.ends_with(".incomplete"));
+        let entries = fs::read_dir(self.repository.blob("")).into_iter().flatten().flatten();
+        entries.filter(|entry| entry.file_name().to_str().is_some_and(is_part)).map(|entry| entry.path()).collect()
+    }
+
+    /// A new place for a blob's bytes. It takes over the longest beginning of an earlier download.
+    fn part(&self, etag: &str) -> Result<PathBuf> {
+        let digits = RandomState::new().hash_one(etag) as u32;
+        let part = self.repository.blob(&format!("{etag}.{digits:08x}.incomplete"));
+        if let Some(earlier) = self.parts(etag).into_iter().max_by_key(|path| length(path)) {
+            fs::rename(&earlier, &part).with_context(|| format!("cannot continue {}", earlier.display()))?;
+        }
+        Ok(part)
+    }
+}
+
+impl Target for Store<'_> {
+    fn existing(&self, commit: &str, remote: &Remote) -> Result<Option<PathBuf>> {
+        let file = target_path(&self.repository.snapshot(commit), &remote.name)?;
+        if file.is_file() {
+            return Ok(Some(file));
+        }
+        let has_blob = self.repository.blob(&remote.etag).is_file();
+        has_blob.then(|| self.repository.link(&remote.etag, commit, &remote.name, self.hub.links)).transpose()
+    }
+
+    fn begun(&self, remote: &Remote) -> u64 {
+        self.parts(&remote.etag).iter().map(|path| length(path)).max().unwrap_or(0)
+    }
+
+    fn fetch(&self, transfer: &Transfer<'_>, remote: &Remote) -> Result<PathBuf> {
+        let blob = self.repository.blob(&remote.etag);
+        let place = || format!("cannot write {}", blob.display());
+        fs::create_dir_all(self.repository.blob("")).and_then(|()| fs::create_dir_all(&self.locks)).with_context(place)?;
+        let lock = File::create(self.locks.join(format!("{}.lock", remote.etag))).with_context(place)?;
+        // Some file systems have no locks; then a file may be fetched twice.
+        let is_locked = lock.lock().is_ok();
+        if !blob.is_file() {
+            let part = if is_locked {
+                self.part(&remote.etag)?
+            } else {
+                self.repository.blob(&format!("{}.{:08x}.incomplete", remote.etag, std::process::id()))
             };
-            save(response, &part, remote, if continued { have } else { 0 })?;
+            transfer.run(remote, &part)?;
+            fs::rename(&part, &blob).with_context(place)?;
         }
-        let found = length(&part).unwrap_or(0);
-        if let Some(size) = remote.size.filter(|&size| size != found) {
-            bail!("{}: {found} of {size} bytes arrived; run the command again to continue", remote.name);
+        self.repository.link(&remote.etag, transfer.commit, &remote.name, self.hub.links)
+    }
+
+    fn disk(&self) -> &Path {
+        &self.repository.0
+    }
+}
+
+/// A folder of the user's as a target.
+struct Folder<'a> {
+    folder: &'a Path,
+    commit: &'a str,
+    /// The model's folder in the cache.
+    repository: Option<Repository>,
+}
+
+impl Folder<'_> {
+    /// Where a file grows. The commit in the name keeps a part of an older version from being
+    /// continued.
+    fn part(&self, name: &str) -> PathBuf {
+        let target = self.folder.join(name);
+        let file_name = target.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        target.with_file_name(format!(".{file_name}.{}.partial", self.commit))
+    }
+}
+
+impl Target for Folder<'_> {
+    fn existing(&self, _commit: &str, remote: &Remote) -> Result<Option<PathBuf>> {
+        let target = target_path(self.folder, &remote.name)?;
+        let is_there = remote.size.is_some() && target.is_file() && Some(length(&target)) == remote.size;
+        Ok((is_there && matches(&target, remote)?).then_some(target))
+    }
+
+    fn begun(&self, remote: &Remote) -> u64 {
+        length(&self.part(&remote.name))
+    }
+
+    fn fetch(&self, transfer: &Transfer<'_>, remote: &Remote) -> Result<PathBuf> {
+        let (target, part) = (target_path(self.folder, &remote.name)?, self.part(&remote.name));
+        let place = || format!("cannot write {}", target.display());
+        let blob = self.repository.as_ref().map(|repository| repository.blob(&remote.etag)).filter(|blob| blob.is_file());
+        // Two commands in one folder take turns.
+        let lock = File::options().create(true).append(true).open(&part).with_context(place)?;
+        let _ = lock.lock();
+        if let Some(found) = self.existing(self.commit, remote)? {
+            return Ok(found);
         }
-        if !matches(&part, remote)? {
-            std::fs::remove_file(&part).with_context(|| format!("cannot remove {}", part.display()))?;
-            bail!("{}: the bytes that arrived do not have the checksum that the hub states; run the command again", remote.name);
+        if let Some(blob) = blob {
+            fs::copy(&blob, &part).with_context(|| format!("cannot copy {}", blob.display()))?;
         }
-        std::fs::rename(&part, &target).with_context(|| format!("cannot write {}", target.display()))?;
+        transfer.run(remote, &part)?;
+        fs::rename(&part, &target).with_context(place)?;
         Ok(target)
     }
-}
 
-/// Appends a response to what is there already, or begins anew.
-fn save(mut response: Response<Body>, part: &Path, remote: &Remote, from: u64) -> Result<()> {
-    let place = || format!("cannot write {}", part.display());
-    let mut file =
-        OpenOptions::new().create(true).write(true).append(from > 0).truncate(from == 0).open(part).with_context(place)?;
-    let bar = progress::bytes(remote.size.unwrap_or(0));
-    bar.set_message(remote.name.clone());
-    bar.set_position(from);
-    let mut reader = response.body_mut().with_config().limit(u64::MAX).reader();
-    let mut buffer = vec![0; 1 << 18];
-    loop {
-        let n =
-            reader.read(&mut buffer).with_context(|| format!("{}: the download broke off; run the command again", remote.name))?;
-        if n == 0 {
-            break;
-        }
-        file.write_all(&buffer[..n]).with_context(place)?;
-        bar.inc(n as u64);
+    fn disk(&self) -> &Path {
+        self.folder
     }
-    bar.finish_and_clear();
-    file.sync_all().with_context(place)
-}
-
-/// Whether a file has the checksum of the remote one, where that is known.
-fn matches(path: &Path, remote: &Remote) -> Result<bool> {
-    let Some(expected) = &remote.sha256 else { return Ok(true) };
-    let place = || format!("cannot read {}", path.display());
-    let mut file = File::open(path).with_context(place)?;
-    let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 18]);
-    loop {
-        let n = file.read(&mut buffer).with_context(place)?;
-        if n == 0 {
-            break;
-        }
-        hash.update(&buffer[..n]);
-    }
-    let found: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(found == *expected)
 }

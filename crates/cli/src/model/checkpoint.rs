@@ -1,7 +1,9 @@
 //! Identity of a checkpoint, and whether its weights are quantized.
 
 use std::{
-    env, fs,
+    env,
+    ffi::OsStr,
+    fs,
     path::{Path, PathBuf},
     time::UNIX_EPOCH,
 };
@@ -11,35 +13,60 @@ use flambeau::zoo::gguf::{Gguf, TensorType};
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
-use crate::{commands::export, file_kind::FileKind, files};
+use crate::{commands::export, file_kind::FileKind, files, hub::ModelName};
 
 /// Characters of a digest in a file name.
 const DIGITS: usize = 16;
 
+/// A checkpoint to export.
+#[derive(Clone, Debug)]
+pub(super) struct Source {
+    /// Its folder or file.
+    pub(super) path: PathBuf,
+    /// Name of its programs if it comes from the hub.
+    pub(super) name: Option<String>,
+}
+
+/// Name of the programs of a model of the hub: repository, quantization of a single file, and
+/// revision other than `main`.
+pub(crate) fn program_name(name: &ModelName, label: Option<&str>) -> String {
+    let base = ModelName { tag: None, ..name.clone() }.to_string();
+    let (repository, revision) = base.split_once('@').map_or((&*base, None), |(name, revision)| (name, Some(revision)));
+    let label = label.map(|label| format!("+{label}")).unwrap_or_default();
+    let revision = revision.map(|revision| format!("@{}", revision.replace('/', "-"))).unwrap_or_default();
+    format!("{}{label}{revision}", repository.replace('/', "--"))
+}
+
 /// The name of a checkpoint's program in the cache.
 pub(super) struct Key {
-    /// The checkpoint's name, path and export options.
+    /// The checkpoint's name, path and export options. The path of a model of the hub does not
+    /// count: it has another one after each change.
     place: String,
     /// Its files' sizes and times, and the build of this program.
     state: String,
 }
 
 impl Key {
-    pub(super) fn new(checkpoint: &Path, settings: &str) -> Result<Key> {
+    pub(super) fn new(source: &Source, settings: &str) -> Result<Key> {
+        let checkpoint = &source.path;
         let real = checkpoint.canonicalize().with_context(|| format!("cannot read {}", checkpoint.display()))?;
         let stem = if real.is_dir() { real.file_name() } else { real.file_stem() };
-        let name = stem.map(|name| name.to_string_lossy().replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "-"));
-        let place = digest(&[real.as_os_str().as_encoded_bytes(), settings.as_bytes()]);
+        let plain = |name: &OsStr| name.to_string_lossy().replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "-");
+        let name = source.name.clone().or_else(|| stem.map(plain)).unwrap_or_default();
+        let origin = source.name.as_deref().map_or(real.as_os_str(), OsStr::new);
+        let place = digest(&[origin.as_encoded_bytes(), settings.as_bytes()]);
         let mut facts = vec![env!("CARGO_PKG_VERSION").to_owned()];
         // Builds of one version may write different programs.
         let build = env::current_exe().ok();
-        for path in paths(&real)?.into_iter().chain(build) {
-            let data = fs::metadata(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        for path in paths(checkpoint)?.into_iter().chain(build) {
+            let cannot_read = || format!("cannot read {}", path.display());
+            let data = fs::metadata(&path).with_context(cannot_read)?;
+            let path = path.canonicalize().with_context(cannot_read)?;
             let time = data.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
             facts.push(format!("{} {} {}", path.display(), data.len(), time.as_nanos()));
         }
         let facts: Vec<&[u8]> = facts.iter().map(String::as_bytes).collect();
-        Ok(Key { place: format!("{}-{place}", name.unwrap_or_default()), state: digest(&facts) })
+        Ok(Key { place: format!("{name}-{place}"), state: digest(&facts) })
     }
 
     pub(super) fn file_name(&self) -> String {
@@ -148,7 +175,8 @@ mod tests {
     fn keys_tell_files_and_settings_apart() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a b.gguf");
-        let key = |settings| Key::new(&file, settings).unwrap();
+        let source = Source { path: file.clone(), name: None };
+        let key = |settings| Key::new(&source, settings).unwrap();
         fs::write(&file, "1").unwrap();
         let first = key("x");
         assert_eq!(first.file_name(), key("x").file_name());
@@ -157,6 +185,20 @@ mod tests {
         let second = key("x");
         assert_eq!(first.place, second.place);
         assert_ne!(first.state, second.state);
+    }
+
+    #[test]
+    fn programs_of_the_hub_are_named_for_their_model() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = program_name(&ModelName::parse("org/m:q8_0@refs/pr/1").unwrap(), Some("Q8_0"));
+        assert_eq!(name, "org--m+Q8_0@refs-pr-1");
+        let keys = ["a.gguf", "b.gguf"].map(|file| {
+            let path = dir.path().join(file);
+            fs::write(&path, file).unwrap();
+            Key::new(&Source { path, name: Some(name.clone()) }, "x").unwrap()
+        });
+        assert!(keys[0].file_name().starts_with("org--m+Q8_0@refs-pr-1-"));
+        assert!(keys[0].place == keys[1].place && keys[0].state != keys[1].state);
     }
 
     #[test]

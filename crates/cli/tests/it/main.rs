@@ -5,6 +5,7 @@ mod chat;
 mod embed;
 mod errors;
 mod eval;
+mod hub;
 mod live;
 mod outputs;
 mod program;
@@ -45,7 +46,9 @@ fn command(folder: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_flambeau"));
     command.args(args).current_dir(folder).stdin(Stdio::null()).env("HF_HOME", folder.join("no-hub")).env_remove("HF_HUB_CACHE");
     command.env("XDG_CACHE_HOME", folder.join("cache")).env("XDG_STATE_HOME", folder.join("state"));
-    command.env_remove("HF_TOKEN").env_remove("HF_HUB_OFFLINE").env_remove("TRANSFORMERS_OFFLINE");
+    for name in ["HF_TOKEN", "HF_TOKEN_PATH", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"] {
+        command.env_remove(name);
+    }
     command
 }
 

@@ -1,0 +1,108 @@
+//! Names of models on the hub.
+
+use std::fmt;
+
+use anyhow::{Result, anyhow};
+
+use super::known;
+use crate::failure::usage;
+
+/// The revision that a name without one means.
+const MAIN: &str = "main";
+
+/// The tag of Ollama that asks for no certain quantization.
+const LATEST: &str = "latest";
+
+/// Web addresses that people copy in front of a name.
+const SITES: [&str; 3] = ["hf.co/", "huggingface.co/", "hf://"];
+
+/// `ORG/NAME:QUANT@REVISION`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ModelName {
+    pub(crate) organisation: String,
+    pub(crate) model: String,
+    /// Quantization of a repository of GGUF files, as users write it.
+    pub(crate) tag: Option<String>,
+    pub(crate) revision: String,
+}
+
+impl ModelName {
+    /// Reads a name, or a short name of the table; anything that could be a path elsewhere is
+    /// refused.
+    pub(crate) fn parse(text: &str) -> Result<ModelName> {
+        let bad = || usage(format!("`{text}` is no model name; expected ORG/NAME, ORG/NAME:QUANT or ORG/NAME@REVISION"));
+        let plain_text = text.strip_prefix("https://").unwrap_or(text);
+        let rest = SITES.iter().find_map(|site| plain_text.strip_prefix(site)).unwrap_or(text);
+        let rest = known::repository(rest).unwrap_or(rest);
+        let (name, revision) = rest.split_once('@').unwrap_or((rest, MAIN));
+        let (name, tag) = name.split_once(':').map_or((name, None), |(name, tag)| (name, Some(tag)));
+        let (organisation, model) = name.split_once('/').ok_or_else(bad)?;
+        let is_plain = [organisation, model].into_iter().chain(tag).chain(revision.split('/')).all(is_plain);
+        if !is_plain {
+            return Err(bad());
+        }
+        let tag = tag.filter(|tag| !tag.eq_ignore_ascii_case(LATEST)).map(str::to_owned);
+        Ok(ModelName { organisation: organisation.into(), model: model.into(), tag, revision: revision.into() })
+    }
+
+    /// Reads what names no file or folder as a model's name.
+    pub(crate) fn of_no_file(text: &str) -> Result<ModelName> {
+        ModelName::parse(text).map_err(|_| anyhow!("there is no file or folder {text}, and it is no model name, which is ORG/NAME"))
+    }
+
+    /// `ORG/NAME`.
+    pub(crate) fn repository(&self) -> String {
+        format!("{}/{}", self.organisation, self.model)
+    }
+
+    /// The name of its folder in the cache.
+    pub(super) fn folder(&self) -> String {
+        format!("models--{}--{}", self.organisation, self.model)
+    }
+}
+
+/// Whether a part of a name can be a part of a path and of an address.
+fn is_plain(part: &str) -> bool {
+    let safe = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !part.is_empty() && !part.starts_with('.') && part.chars().all(safe)
+}
+
+impl fmt::Display for ModelName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.repository())?;
+        if let Some(tag) = &self.tag {
+            write!(f, ":{tag}")?;
+        }
+        if self.revision != MAIN {
+            write!(f, "@{}", self.revision)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_a_tag_and_a_revision() {
+        for (text, shown) in [
+            ("org/model-1.5", "org/model-1.5"),
+            ("org/model-1.5@v2", "org/model-1.5@v2"),
+            ("org/m:q4_k_m", "org/m:q4_k_m"),
+            ("org/m:Q8_0@refs/pr/1", "org/m:Q8_0@refs/pr/1"),
+            ("org/m:latest", "org/m"),
+            ("hf.co/org/m:Q8_0", "org/m:Q8_0"),
+            ("https://huggingface.co/org/m", "org/m"),
+        ] {
+            assert_eq!(ModelName::parse(text).unwrap().to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn names_cannot_lead_elsewhere() {
+        for bad in ["model", "a/b/c", "../x", "a/..", "a/b@", "a/b@../c", "a/b?c", "/b", "a/b:", "a/b:..", "a/b:c/d", "a/b:c:d"] {
+            assert!(ModelName::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The bytes of one file: continued where they broke off, tried again, and verified.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{Read, Write},
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, Error, Result, anyhow, bail};
+use indicatif::ProgressBar;
+use sha2::{Digest, Sha256};
+use ureq::{Body, http::Response};
+
+use super::api::{Client, Remote};
+
+/// Failures in a row, without a byte between them, that end a transfer.
+const TRIES: u32 = 5;
+
+/// First wait before the next try; each further one is twice as long.
+const WAIT: Duration = Duration::from_millis(500);
+
+/// Longest wait that a busy hub may ask for.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// Statuses of a busy or broken server, which may answer later.
+const BUSY: [u16; 6] = [408, 429, 500, 502, 503, 504];
+
+/// Transfers of a model's files.
+pub(super) struct Transfer<'a> {
+    pub(super) client: &'a Client<'a>,
+    pub(super) commit: &'a str,
+    /// Bytes of all files.
+    pub(super) bar: &'a ProgressBar,
+    /// Set when another file failed.
+    pub(super) stop: &'a AtomicBool,
+}
+
+/// Why a try ended.
+enum Ended {
+    /// Another try may succeed, after the wait that the hub asks for.
+    Early(Error, Option<Duration>),
+    /// No other try helps.
+    Failed(Error),
+}
+
+impl From<Error> for Ended {
+    fn from(error: Error) -> Ended {
+        Ended::Failed(error)
+    }
+}
+
+impl Transfer<'_> {
+    /// Completes the bytes of a file in `part`, which may have a beginning of them.
+    ///
+    /// # Errors
+    /// The hub refuses, does not answer in several tries, or gives other bytes than it states.
+    pub(super) fn run(&self, remote: &Remote, part: &Path) -> Result<()> {
+        let begun = length(part) > 0;
+        self.complete(remote, part)?;
+        if matches(part, remote)? {
+            return Ok(());
+        }
+        let remove = || fs::remove_file(part).with_context(|| format!("cannot remove {}", part.display()));
+        remove()?;
+        if begun {
+            // The beginning may be what an interrupted machine left.
+            self.bar.dec(remote.size.unwrap_or(0));
+            self.complete(remote, part)?;
+            if matches(part, remote)? {
+                return Ok(());
+            }
+            remove()?;
+        }
+        bail!("{}: the bytes that arrived do not have the checksum that the hub states; run the command again", remote.name)
+    }
+
+    fn complete(&self, remote: &Remote, part: &Path) -> Result<()> {
+        let mut failures = 0;
+        let mut counted = 0;
+        loop {
+            let have = Some(length(part)).filter(|&have| remote.size.is_none_or(|size| have <= size)).unwrap_or(0);
+            if remote.size == Some(have) && part.is_file() {
+                self.count(&mut counted, have);
+                return Ok(());
+            }
+            let ended = self.attempt(remote, part, have, &mut counted);
+            if self.stop.load(Ordering::Relaxed) {
+                bail!("{}: stopped", remote.name);
+            }
+            let (error, asked) = match ended {
+                Ok(()) if remote.size.is_none_or(|size| size == length(part)) => return Ok(()),
+                Ok(()) => {
+                    let size = remote.size.unwrap_or(0);
+                    (anyhow!("{} of {size} bytes arrived", length(part)), None)
+                }
+                Err(Ended::Early(error, asked)) => (error, asked),
+                Err(Ended::Failed(error)) => return Err(error),
+            };
+            failures = if length(part) > have { 1 } else { failures + 1 };
+            if failures >= TRIES {
+                let place = format!("{}: the download broke off; run the command again to continue", remote.name);
+                return Err(error.context(place));
+            }
+            thread::sleep(asked.unwrap_or(WAIT * 2_u32.pow(failures - 1)).min(LONGEST_WAIT));
+        }
+    }
+
+    /// Tells the bar how many bytes of a file are there.
+    fn count(&self, counted: &mut u64, have: u64) {
+        self.bar.inc(have.saturating_sub(*counted));
+        self.bar.dec(counted.saturating_sub(have));
+        *counted = have;
+    }
+
+    fn attempt(&self, remote: &Remote, part: &Path, have: u64, counted: &mut u64) -> Result<(), Ended> {
+        let response = self.client.file(self.commit, &remote.name, have).map_err(|error| Ended::Early(error, None))?;
+        let from = match response.status().as_u16() {
+            200 => 0,
+            206 => have,
+            status if BUSY.contains(&status) => {
+                let seconds = response.headers().get("Retry-After").and_then(|value| value.to_str().ok()?.trim().parse().ok());
+                return Err(Ended::Early(self.client.refusal(&response, Some(&remote.name)), seconds.map(Duration::from_secs)));
+            }
+            // The part is as long as the file, or longer.
+            416 => {
+                fs::remove_file(part).with_context(|| format!("cannot remove {}", part.display()))?;
+                return Err(Ended::Early(anyhow!("the hub has no such range"), None));
+            }
+            _ => return Err(Ended::Failed(self.client.refusal(&response, Some(&remote.name)))),
+        };
+        self.save(response, part, from, counted)
+    }
+
+    /// Appends a response to what is there already, or begins anew.
+    fn save(&self, mut response: Response<Body>, part: &Path, from: u64, counted: &mut u64) -> Result<(), Ended> {
+        let place = || format!("cannot write {}", part.display());
+        let opened = OpenOptions::new().create(true).write(true).append(from > 0).truncate(from == 0).open(part);
+        let mut file = opened.with_context(place)?;
+        self.count(counted, from);
+        let mut reader = response.body_mut().with_config().limit(u64::MAX).reader();
+        let mut buffer = vec![0; 1 << 18];
+        while !self.stop.load(Ordering::Relaxed) {
+            let n = reader.read(&mut buffer).map_err(|error| Ended::Early(error.into(), None))?;
+            if n == 0 {
+                break;
+            }
+            file.write_all(&buffer[..n]).with_context(place)?;
+            self.count(counted, *counted + n as u64);
+        }
+        Ok(file.sync_all().with_context(place)?)
+    }
+}
+
+pub(super) fn length(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |facts| facts.len())
+}
+
+/// Whether a file has the checksum of the remote one, where that is known.
+pub(super) fn matches(path: &Path, remote: &Remote) -> Result<bool> {
+    let Some(expected) = &remote.sha256 else { return Ok(true) };
+    let place = || format!("cannot read {}", path.display());
+    let mut file = File::open(path).with_context(place)?;
+    let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 18]);
+    loop {
+        let n = file.read(&mut buffer).with_context(place)?;
+        if n == 0 {
+            break;
+        }
+        hash.update(&buffer[..n]);
+    }
+    let found: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(found == *expected)
+}
