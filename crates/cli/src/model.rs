@@ -32,8 +32,8 @@ use crate::{
 /// A model by its file, folder or name.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ModelArgs {
-    /// Program (.pte), model folder, GGUF file, or ORG/NAME on the Hugging Face hub, with :QUANT for
-    /// one of its GGUF files; what is no program is exported once, into the cache
+    /// Program (.pte), model folder, GGUF file, or ORG/NAME on the Hugging Face hub, with :QUANT
+    /// for one of its GGUF files; what is no program is exported once, into the cache
     #[arg(value_name = "MODEL")]
     model: String,
 

@@ -14,8 +14,8 @@ use crate::{
 /// Get the files of a model from the Hugging Face hub, into its local cache or a folder
 ///
 /// Every command that takes ORG/NAME finds the files in the cache, without the network, and so do
-/// Python's programs. QUANT names one GGUF file of a repository, in any case of letters; the default
-/// is Q4_K_M. A download that broke off continues.
+/// Python's programs. QUANT names one GGUF file of a repository, in any case of letters; the
+/// default is Q4_K_M. A download that broke off continues.
 ///
 /// Reads HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH and HF_HUB_OFFLINE as Hugging
 /// Face's own tools do.

@@ -86,8 +86,8 @@ struct Variant {
     files: Vec<String>,
 }
 
-/// The models of single files, in the order of their names. Incomplete ones and companions of models
-/// are left out.
+/// The models of single files, in the order of their names. Incomplete ones and companions of
+/// models are left out.
 fn variants(names: &[String]) -> Vec<Variant> {
     let mut list = Vec::new();
     for name in names {
@@ -135,8 +135,8 @@ fn tagged<'a>(variants: &'a [Variant], tag: &str) -> Option<&'a Variant> {
     ranked.min_by_key(|(rank, variant)| (*rank, variant.stem.len())).map(|(_, variant)| variant)
 }
 
-/// How well a tag fits a stem, 0 best: the whole name, its end, its end without Unsloth's prefix, the
-/// folder's name, or an end behind an underscore.
+/// How well a tag fits a stem, 0 best: the whole name, its end, its end without Unsloth's prefix,
+/// the folder's name, or an end behind an underscore.
 fn rank(stem: &str, tag: &str) -> Option<u8> {
     let (folder, file) = split(stem);
     let folder = folder.trim_end_matches('/');

@@ -88,7 +88,7 @@ impl Hub {
         self.requests.lock().unwrap().clone()
     }
 
-    /// Puts a repository on the hub. Files without a point-json end are large ones, with a checksum.
+    /// Puts a repository on the hub. Files other than .json and .md are large, with a checksum.
     pub(crate) fn publish(&self, repository: &str, files: &[(&str, &[u8])]) {
         let entries: Vec<String> = files.iter().map(|(name, body)| entry(name, body)).collect();
         let listing = format!(r#"{{"sha": "{COMMIT}", "siblings": [{}]}}"#, entries.join(","));
