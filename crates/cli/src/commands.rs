@@ -1,6 +1,7 @@
 //! The subcommands.
 
 pub(crate) mod bench;
+pub(crate) mod cache;
 pub(crate) mod chat;
 pub(crate) mod compile;
 pub(crate) mod completions;
@@ -11,9 +12,13 @@ pub(crate) mod eval;
 pub(crate) mod export;
 pub(crate) mod generate;
 pub(crate) mod inspect;
+pub(crate) mod list;
 pub(crate) mod man;
+pub(crate) mod ps;
 pub(crate) mod pull;
+pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod serve;
+pub(crate) mod show;
 pub(crate) mod template;
 pub(crate) mod transcribe;

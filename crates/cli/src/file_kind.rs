@@ -7,7 +7,10 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use flambeau::runtime::{self, Program};
+use flambeau::{
+    runtime::{self, Program},
+    zoo::gguf::Gguf,
+};
 
 use crate::failure::hint;
 
@@ -103,6 +106,21 @@ fn begins(path: &Path) -> Result<Vec<u8>> {
     let mut start = Vec::new();
     fs::File::open(path)?.take(TAR_MAGIC_AT as u64 + 8).read_to_end(&mut start)?;
     Ok(start)
+}
+
+/// Files of a GGUF checkpoint: the file itself, or all parts if it is a part of a split one.
+///
+/// # Errors
+/// A part is missing.
+pub(crate) fn gguf_paths(path: &Path) -> Result<Vec<PathBuf>> {
+    let Some(names) = path.file_name().and_then(|name| name.to_str()).and_then(Gguf::part_names) else {
+        return Ok(vec![path.to_owned()]);
+    };
+    let paths: Vec<PathBuf> = names.iter().map(|name| path.with_file_name(name)).collect();
+    match paths.iter().position(|path| !path.is_file()) {
+        Some(at) => bail!("{} is missing, which is part {} of the {} of this model", paths[at].display(), at + 1, paths.len()),
+        None => Ok(paths),
+    }
 }
 
 /// A program on the command line.

@@ -3,9 +3,11 @@
 mod api;
 mod cache;
 mod download;
+mod held;
 mod known;
 mod name;
 mod selection;
+mod shared;
 mod transfer;
 
 use std::{
@@ -16,7 +18,13 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use self::cache::target_path;
-pub(crate) use self::{cache::Cached, download::Wanted, name::ModelName};
+pub(crate) use self::{
+    cache::Cached,
+    download::Wanted,
+    held::{Held, Removal},
+    known::KNOWN,
+    name::ModelName,
+};
 use crate::{environment, files};
 
 /// The hub's address where the environment names no other.

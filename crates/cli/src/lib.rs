@@ -32,6 +32,7 @@ mod read_ahead;
 mod recipe;
 mod reference;
 mod sampling;
+mod shelf;
 pub mod tensors;
 mod tokenizer;
 
@@ -40,8 +41,8 @@ use std::{ffi::OsString, process::ExitCode};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, chat, compile, completions, conformance, doctor, embed, eval, export, generate, inspect, man, pull, run, serve,
-    template, transcribe,
+    bench, cache, chat, compile, completions, conformance, doctor, embed, eval, export, generate, inspect, list, man, ps, pull, rm,
+    run, serve, show, template, transcribe,
 };
 
 /// Compile, run and inspect ExecuTorch programs whose work is delegated to MLX.
@@ -64,6 +65,7 @@ enum Command {
     Chat(chat::Args),
     Generate(generate::Args),
     Serve(Box<serve::Args>),
+    Ps(ps::Args),
     Template(template::Args),
     Transcribe(transcribe::Args),
     Embed(embed::Args),
@@ -71,6 +73,10 @@ enum Command {
     Bench(bench::Args),
     Conformance(conformance::Args),
     Pull(pull::Args),
+    List(list::Args),
+    Show(show::Args),
+    Rm(rm::Args),
+    Cache(cache::Args),
     Doctor(doctor::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -94,6 +100,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Chat(args) => chat::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Serve(args) => serve::run(args),
+        Command::Ps(args) => ps::run(args),
         Command::Template(args) => template::run(args),
         Command::Transcribe(args) => transcribe::run(args),
         Command::Embed(args) => embed::run(args),
@@ -101,6 +108,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::Conformance(args) => conformance::run(args),
         Command::Pull(args) => pull::run(args),
+        Command::List(args) => list::run(args),
+        Command::Show(args) => show::run(args),
+        Command::Rm(args) => rm::run(args),
+        Command::Cache(args) => cache::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Completions(args) => completions::run(args, Cli::command()),
         Command::Man(args) => man::run(args, Cli::command()),

@@ -3,6 +3,8 @@
 
 mod checkpoint;
 
+pub(crate) use self::checkpoint::{program_name, repository_programs};
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -17,7 +19,7 @@ use flambeau::{
     zoo,
 };
 
-use self::checkpoint::{Source, Weights, program_name};
+use self::checkpoint::{Source, Weights};
 use crate::{
     commands::{compile::QuantizeArgs, export},
     count::positive,
@@ -26,6 +28,7 @@ use crate::{
     file_kind::{FileKind, LockArgs, WeightsArgs},
     hub::{Cached, Hub, ModelName, Wanted},
     lora::LoraArgs,
+    shelf::programs,
     tokenizer::{MODEL_FILES, TEXT_FILES},
 };
 
@@ -278,6 +281,7 @@ impl ModelArgs {
         let key = checkpoint::Key::new(source, &settings)?;
         let target = folder.join(key.file_name());
         if target.is_file() {
+            programs::touch(&target);
             if [FOUR_BITS, EIGHT_BITS].contains(&how) {
                 eprintln!("{}: {how}", checkpoint.display());
             }
@@ -301,6 +305,7 @@ impl ModelArgs {
         let engine = flambeau::engines(threads, false).get("cpu")?;
         export::write(&opened, &options, compile::Options { threads, ..quantize }, &*engine, (&target, start), tokenizer)?;
         key.remove_superseded(&folder);
+        programs::make_room(&folder, &target)?;
         Ok(target)
     }
 

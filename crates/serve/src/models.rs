@@ -253,9 +253,15 @@ impl Entry {
         }
     }
 
-    /// An entry of `/v1/models`.
+    /// An entry of `/v1/models`. The idle time of a loaded model counts from its last request.
     fn describe(&self) -> Json {
-        let state = self.state();
+        let load = self.metrics.load();
+        let requests = load.running + load.waiting;
+        let mut state = self.state();
+        if requests > 0 {
+            state.used = Instant::now();
+        }
+        let idle = state.running.is_some().then(|| state.used.elapsed().as_secs());
         let mut entry = json!({
             "id": self.name,
             "object": "model",
@@ -263,6 +269,8 @@ impl Entry {
             "owned_by": "flambeau",
             "aliases": self.aliases,
             "status": { "value": if state.running.is_some() { "loaded" } else { "unloaded" } },
+            "requests": requests,
+            "idle_seconds": idle,
         });
         if let (Some(entry), Some(facts)) = (entry.as_object_mut(), state.facts.as_object()) {
             entry.extend(facts.clone());

@@ -6,13 +6,13 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use flambeau::{
     compile,
     engine::Engine,
     tensor::{Bytes, DType},
     text::Tokenizer,
-    zoo::{self, Checkpoint, Logits, TokenizerSource, gguf::Gguf},
+    zoo::{self, Checkpoint, Logits, TokenizerSource},
 };
 
 use super::compile::{QuantizeArgs, write_program};
@@ -20,7 +20,7 @@ use crate::{
     count::positive,
     engine::EngineArgs,
     failure::{hint, usage},
-    file_kind::{self, FileKind},
+    file_kind::{self, FileKind, gguf_paths},
     files,
     hub::{Hub, ModelName},
     lora::LoraArgs,
@@ -220,21 +220,6 @@ pub(crate) fn open_path(path: &Path) -> Result<Checkpoint> {
             let parts = gguf_paths(path)?.iter().map(|part| files::read(part)).collect::<Result<_>>()?;
             Checkpoint::from_gguf_parts(parts).with_context(place)
         }),
-    }
-}
-
-/// Files of a GGUF checkpoint: the file itself, or all parts if it is a part of a split one.
-///
-/// # Errors
-/// A part is missing.
-pub(crate) fn gguf_paths(path: &Path) -> Result<Vec<PathBuf>> {
-    let Some(names) = path.file_name().and_then(|name| name.to_str()).and_then(Gguf::part_names) else {
-        return Ok(vec![path.to_owned()]);
-    };
-    let paths: Vec<PathBuf> = names.iter().map(|name| path.with_file_name(name)).collect();
-    match paths.iter().position(|path| !path.is_file()) {
-        Some(at) => bail!("{} is missing, which is part {} of the {} of this model", paths[at].display(), at + 1, paths.len()),
-        None => Ok(paths),
     }
 }
 

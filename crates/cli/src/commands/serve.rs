@@ -1,6 +1,6 @@
 //! `flambeau serve`: models of every kind over HTTP.
 
-mod keys;
+pub(crate) mod keys;
 mod log;
 mod requests;
 mod sampling;

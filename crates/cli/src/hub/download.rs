@@ -116,7 +116,7 @@ impl Hub {
                 Err(error) => error,
             }
         };
-        let Some(cached) = self.held(name, wanted)? else { return Err(failure) };
+        let Some(cached) = self.wanted(name, wanted)? else { return Err(failure) };
         if !self.offline {
             eprintln!("{}; the files of the cache are used", failure::text(&failure));
         }
@@ -124,7 +124,7 @@ impl Hub {
     }
 
     /// The wanted files, if the cache has them all.
-    fn held(&self, name: &ModelName, wanted: &Wanted) -> Result<Option<Cached>> {
+    fn wanted(&self, name: &ModelName, wanted: &Wanted) -> Result<Option<Cached>> {
         let Some(cache) = self.cache.as_deref().filter(|_| !wanted.is_model()) else { return self.cached(name) };
         let repository = Repository::new(cache, name);
         let snapshot = repository.snapshot(&repository.commit(&name.revision)?);

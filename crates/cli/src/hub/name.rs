@@ -5,7 +5,7 @@ use std::fmt;
 use anyhow::{Result, anyhow};
 
 use super::known;
-use crate::failure::usage;
+use crate::failure::{hint, usage};
 
 /// The revision that a name without one means.
 const MAIN: &str = "main";
@@ -47,7 +47,12 @@ impl ModelName {
 
     /// Reads what names no file or folder as a model's name.
     pub(crate) fn of_no_file(text: &str) -> Result<ModelName> {
-        ModelName::parse(text).map_err(|_| anyhow!("there is no file or folder {text}, and it is no model name, which is ORG/NAME"))
+        ModelName::parse(text).map_err(|_| {
+            hint(
+                anyhow!("there is no file or folder {text}, and it is no model name, which is ORG/NAME"),
+                "`flambeau list --known` prints short names of well-known models",
+            )
+        })
     }
 
     /// `ORG/NAME`.
@@ -58,6 +63,12 @@ impl ModelName {
     /// The name of its folder in the cache.
     pub(super) fn folder(&self) -> String {
         format!("models--{}--{}", self.organisation, self.model)
+    }
+
+    /// The name of the model in a folder of the cache.
+    pub(super) fn of_folder(folder: &str) -> Option<ModelName> {
+        let (organisation, model) = folder.strip_prefix("models--")?.split_once("--")?;
+        ModelName::parse(&format!("{organisation}/{model}")).ok()
     }
 }
 
@@ -104,5 +115,13 @@ mod tests {
         for bad in ["model", "a/b/c", "../x", "a/..", "a/b@", "a/b@../c", "a/b?c", "/b", "a/b:", "a/b:..", "a/b:c/d", "a/b:c:d"] {
             assert!(ModelName::parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn folders_of_the_cache_have_names() {
+        let name = ModelName::parse("org/a--b:Q8_0").unwrap();
+        assert_eq!(name.folder(), "models--org--a--b");
+        assert_eq!(ModelName::of_folder(&name.folder()).unwrap().to_string(), "org/a--b");
+        assert_eq!(ModelName::of_folder("datasets--org--a"), None);
     }
 }

@@ -53,6 +53,14 @@ pub(crate) fn select(names: &[String], tag: Option<&str>) -> Result<Selection> {
     }
 }
 
+/// All models of a repository: its folder if it has weights, and each file that is a model.
+pub(crate) fn all(names: &[String]) -> Vec<Selection> {
+    let folder = Some(standard(names)).filter(|files| files.iter().any(|name| is_weights(name)));
+    let folder = folder.map(|files| Selection { files, single: None });
+    let single = |variant: Variant| Selection { single: variant.files.first().cloned(), files: variant.files };
+    folder.into_iter().chain(variants(names).into_iter().map(single)).collect()
+}
+
 /// Whether a file of a folder holds weights.
 fn is_weights(name: &str) -> bool {
     name.ends_with(".safetensors") || name == CTRANSLATE2
@@ -225,6 +233,7 @@ mod tests {
         let both = ["config.json", "model.safetensors", "m-Q4_K_M.gguf"];
         assert_eq!(chosen(&both, None), ["config.json", "model.safetensors"]);
         assert_eq!(chosen(&both, Some("q4_k_m")), ["m-Q4_K_M.gguf"]);
+        assert_eq!(all(&owned(&both)).len(), 2);
         assert!(select(&owned(&both[..2]), Some("Q8_0")).unwrap_err().to_string().contains("no GGUF"));
     }
 

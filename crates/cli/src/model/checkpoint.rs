@@ -13,10 +13,13 @@ use flambeau::zoo::gguf::{Gguf, TensorType};
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
-use crate::{commands::export, file_kind::FileKind, files, hub::ModelName};
-
-/// Characters of a digest in a file name.
-const DIGITS: usize = 16;
+use crate::{
+    commands::export,
+    file_kind::{FileKind, gguf_paths},
+    files,
+    hub::ModelName,
+    shelf::programs::DIGITS,
+};
 
 /// A checkpoint to export.
 #[derive(Clone, Debug)]
@@ -35,6 +38,12 @@ pub(crate) fn program_name(name: &ModelName, label: Option<&str>) -> String {
     let label = label.map(|label| format!("+{label}")).unwrap_or_default();
     let revision = revision.map(|revision| format!("@{}", revision.replace('/', "-"))).unwrap_or_default();
     format!("{}{label}{revision}", repository.replace('/', "--"))
+}
+
+/// Whether a program of that name is one of a repository's.
+pub(crate) fn repository_programs(repository: &ModelName, name: &str) -> bool {
+    let rest = name.strip_prefix(&format!("{}--{}", repository.organisation, repository.model));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', '@']))
 }
 
 /// The name of a checkpoint's program in the cache.
@@ -91,7 +100,7 @@ impl Key {
 /// The files of a checkpoint.
 fn paths(checkpoint: &Path) -> Result<Vec<PathBuf>> {
     if !checkpoint.is_dir() {
-        return export::gguf_paths(checkpoint);
+        return gguf_paths(checkpoint);
     }
     Ok(export::folder_paths(checkpoint)?.into_iter().map(|(_, path)| path).collect())
 }
@@ -158,7 +167,7 @@ pub(super) fn weights(checkpoint: &Path) -> Result<Weights> {
     if FileKind::of_file(checkpoint) == Some(FileKind::Nemo) {
         return Ok(Weights::Floats);
     }
-    for part in export::gguf_paths(checkpoint)? {
+    for part in gguf_paths(checkpoint)? {
         let file = Gguf::parse(files::read(&part)?).with_context(|| part.display().to_string())?;
         if file.tensors.values().any(|tensor| !matches!(tensor.kind, TensorType::Plain(_))) {
             return Ok(Weights::Codes);
@@ -192,6 +201,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let name = program_name(&ModelName::parse("org/m:q8_0@refs/pr/1").unwrap(), Some("Q8_0"));
         assert_eq!(name, "org--m+Q8_0@refs-pr-1");
+        let repository = ModelName::parse("org/m").unwrap();
+        assert!(repository_programs(&repository, &name) && !repository_programs(&repository, "org--m--n"));
         let keys = ["a.gguf", "b.gguf"].map(|file| {
             let path = dir.path().join(file);
             fs::write(&path, file).unwrap();

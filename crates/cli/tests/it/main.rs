@@ -14,6 +14,7 @@ mod recipes;
 mod results;
 mod serve;
 mod sessions;
+mod shelf;
 mod template;
 #[cfg(target_os = "linux")]
 mod terminal;

@@ -11,22 +11,22 @@ use crate::{
     hub::{COMMIT, Hub, Reply, sha256},
 };
 
-fn on(hub: &Hub, folder: &Path, args: &[&str]) -> Finished {
+pub(crate) fn on(hub: &Hub, folder: &Path, args: &[&str]) -> Finished {
     with(hub, folder, args, &[])
 }
 
-fn with(hub: &Hub, folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Finished {
+pub(crate) fn with(hub: &Hub, folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Finished {
     let mut command = command(folder, args);
     command.env("HF_ENDPOINT", &hub.address).env("NO_PROXY", "127.0.0.1").envs(variables.iter().copied());
     finished(command.output().unwrap())
 }
 
 /// The folder of `org/m` in the cache.
-fn repository(folder: &Path) -> PathBuf {
+pub(crate) fn repository(folder: &Path) -> PathBuf {
     folder.join("no-hub/hub/models--org--m")
 }
 
-fn names(folder: &Path) -> Vec<String> {
+pub(crate) fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
     names.sort();

@@ -1,6 +1,7 @@
 //! A server as people run it.
 
 use std::{
+    fs,
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     path::Path,
@@ -171,4 +172,23 @@ fn what_would_be_unsafe_or_cannot_be_is_refused_at_once() {
         let done = flambeau(folder.path(), &[&["serve", TINY, "--port", "0"], flags].concat());
         assert!(done.code == code && done.stderr.contains(expected), "{flags:?}: {} {}", done.code, done.stderr);
     }
+}
+
+#[test]
+fn a_servers_models_are_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("keys.txt"), "# for tests\nsk-1\n").unwrap();
+    let serving = serve(folder.path(), &["--alias", "tiny", "--api-key-file", "keys.txt"]);
+    let url = format!("http://{}", serving.address);
+    let refused = flambeau(folder.path(), &["ps", "--url", &url]);
+    assert!(refused.code == 1 && refused.stderr.contains("FLAMBEAU_API_KEY"), "{}", refused.stderr);
+    let listed = flambeau(folder.path(), &["ps", "--url", &url, "--api-key-file", "keys.txt"]);
+    let lines: Vec<&str> = listed.stdout.lines().collect();
+    assert!(lines.len() == 2 && lines[1].starts_with("tiny-llama  loaded"), "{} {}", listed.stdout, listed.stderr);
+    let json = flambeau(folder.path(), &["ps", "--url", &url, "--api-key-file", "keys.txt", "--json"]);
+    let json: Json = serde_json::from_str(&json.stdout).unwrap();
+    assert!(json[0]["size"].as_u64() > Some(1000) && json[0]["idle_seconds"].is_u64() && json[0]["requests"] == 0, "{json}");
+    drop(serving);
+    let gone = flambeau(folder.path(), &["ps", "--url", &url]);
+    assert!(gone.code == 1 && gone.stderr.contains("there is no server"), "{}", gone.stderr);
 }

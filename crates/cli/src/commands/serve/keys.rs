@@ -1,13 +1,16 @@
 //! The keys of a server's clients.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result};
 
 use crate::{environment, failure::usage};
 
 /// The variable that holds a key.
-const VARIABLE: &str = "FLAMBEAU_API_KEY";
+pub(crate) const VARIABLE: &str = "FLAMBEAU_API_KEY";
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct KeyArgs {
@@ -32,18 +35,26 @@ impl KeyArgs {
         let mut keys = self.api_key.clone();
         keys.extend(environment::text(VARIABLE));
         if let Some(path) = &self.api_key_file {
-            let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-            let found = in_file(&text);
-            if found.is_empty() {
-                return Err(usage(format!("{} holds no key", path.display())));
-            }
-            keys.extend(found);
+            keys.extend(of_file(path)?);
         }
         match keys.iter().find(|key| key.is_empty() || !key.bytes().all(|c| c.is_ascii_graphic())) {
             Some(_) => Err(usage("a key is one or more printable ASCII characters without blanks")),
             None => Ok(keys),
         }
     }
+}
+
+/// The keys of a file.
+///
+/// # Errors
+/// The file cannot be read, or holds none.
+pub(crate) fn of_file(path: &Path) -> Result<Vec<String>> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let found = in_file(&text);
+    if found.is_empty() {
+        return Err(usage(format!("{} holds no key", path.display())));
+    }
+    Ok(found)
 }
 
 fn in_file(text: &str) -> Vec<String> {

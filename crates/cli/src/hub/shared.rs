@@ -1,0 +1,41 @@
+//! Hugging Face's store of blobs that repositories share: `blobs/<2 digits>/<hash>` below the
+//! cache, with a manifest of the links that lead there.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+};
+
+/// The file that marks the store, and its text.
+const MARKER: (&str, &str) = (".huggingface-shared-blobs", "1\n");
+
+/// The shared blob that a repository's blob leads to.
+pub(super) fn target(cache: &Path, blob: &Path) -> Option<PathBuf> {
+    let store = cache.join("blobs");
+    let is_store = fs::read_to_string(store.join(MARKER.0)).is_ok_and(|text| text == MARKER.1);
+    // A file of a snapshot leads to a blob, and only that to the store.
+    let link = fs::read_link(blob).ok().filter(|_| is_store)?;
+    let target = blob.parent()?.join(link);
+    let (folder, hash) = (target.parent()?.canonicalize().ok()?, target.file_name()?);
+    let is_inside = folder.parent()? == store.canonicalize().ok()?;
+    is_inside.then(|| folder.join(hash))
+}
+
+/// Removes a shared blob unless a link of its manifest still leads there. Without a manifest it
+/// stays, and so does one that cannot be removed: it costs nothing but its room.
+pub(super) fn sweep(cache: &Path, shared: &Path) {
+    let beside = |end: &str| {
+        let mut name = shared.file_name().unwrap_or_default().to_owned();
+        name.push(end);
+        shared.with_file_name(name)
+    };
+    let Ok(lock) = File::options().create(true).append(true).open(beside(".lock")) else { return };
+    if lock.lock().is_err() {
+        return;
+    }
+    let Ok(manifest) = fs::read_to_string(beside(".refs")) else { return };
+    let is_used = manifest.lines().any(|line| target(cache, &cache.join(line)).is_some_and(|found| found == shared));
+    if !is_used && fs::remove_file(shared).is_ok() {
+        let _ = fs::remove_file(beside(".refs"));
+    }
+}
