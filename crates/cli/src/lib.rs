@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod constraint;
 mod count;
 mod disk;
 mod draft;
@@ -28,6 +29,7 @@ pub mod op_test_runner;
 mod outputs;
 mod profile;
 mod progress;
+mod prompt;
 mod read_ahead;
 mod recipe;
 mod reference;

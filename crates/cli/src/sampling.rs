@@ -31,6 +31,22 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     repeat_penalty: Option<f32>,
 
+    /// Frequency penalty: subtracted from a token's logit for each time that it occurred; 0 is none
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    frequency_penalty: Option<f32>,
+
+    /// Presence penalty: subtracted from the logit of each token that occurred; 0 is none
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    presence_penalty: Option<f32>,
+
+    /// Number of last tokens that the penalties look at; 0 or -1 means all
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = last_tokens)]
+    repeat_last_n: Option<usize>,
+
+    /// Added to the logit of a token: ID+X, ID-X, or ID-inf to forbid it; repeat it for more
+    #[arg(long, value_name = "ID+X", value_parser = bias)]
+    logit_bias: Vec<(u32, f32)>,
+
     /// Seed for sampling; without it, or with -1, each run differs
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
     seed: Option<Seed>,
@@ -47,6 +63,25 @@ fn seed(text: &str) -> Result<Seed, String> {
     }
 }
 
+fn last_tokens(text: &str) -> Result<usize, String> {
+    match text {
+        "-1" => Ok(0),
+        _ => text.parse().map_err(|_| "expected a whole number from 0, or -1 for all".to_owned()),
+    }
+}
+
+/// A token's id and the number that is added to its logit.
+fn bias(text: &str) -> Result<(u32, f32), String> {
+    let wrong = || format!("expected ID+X, ID-X or ID-inf, such as 15043-1.5, found {text}");
+    let at = text.find(['+', '-', '=']).ok_or_else(wrong)?;
+    let number = text[at..].trim_start_matches('=');
+    let bias: f32 = number.parse().map_err(|_| wrong())?;
+    match text[..at].parse() {
+        Ok(id) if !bias.is_nan() => Ok((id, bias)),
+        _ => Err(wrong()),
+    }
+}
+
 impl SamplingArgs {
     /// Parameters from the flags, then from the model's `generation_config.json`.
     pub(crate) fn params(&self, advice: Option<&GenerationDefaults>) -> Result<SamplingParams> {
@@ -58,8 +93,11 @@ impl SamplingArgs {
             top_p: self.top_p.unwrap_or(base.top_p),
             min_p: self.min_p.unwrap_or(base.min_p),
             repetition_penalty: self.repeat_penalty.unwrap_or(base.repetition_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(base.frequency_penalty),
+            presence_penalty: self.presence_penalty.unwrap_or(base.presence_penalty),
+            repeat_last_n: self.repeat_last_n.unwrap_or(base.repeat_last_n),
+            logit_bias: [base.logit_bias.as_slice(), &self.logit_bias].concat(),
             seed: self.seed.and_then(|seed| seed.0).unwrap_or_else(clock),
-            ..base
         };
         params.validate().map_err(|e| usage(e.to_string()))?;
         Ok(params)
@@ -69,6 +107,14 @@ impl SamplingArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn biases_are_read() {
+        let parsed = ["7+1.5", "7-1", "7=-2", "7-inf"].map(|text| bias(text).unwrap());
+        assert_eq!(parsed, [(7, 1.5), (7, -1.0), (7, -2.0), (7, f32::NEG_INFINITY)]);
+        assert!(["7", "x+1", "7+x", "7+nan", "+1"].iter().all(|text| bias(text).is_err()));
+        assert!(last_tokens("-1") == Ok(0) && last_tokens("64") == Ok(64) && last_tokens("-2").is_err());
+    }
 
     #[test]
     fn flags_come_before_what_the_makers_advise() {

@@ -23,11 +23,13 @@ use self::{
     talk::Talk,
 };
 use crate::{
+    constraint::ConstraintArgs,
     count::or_all,
     draft::DraftArgs,
     failure::{self, INTERRUPTED},
     files,
     language_model::LanguageModelArgs,
+    prompt::{TemplateArgs, unescape},
     sampling::SamplingArgs,
 };
 
@@ -56,6 +58,9 @@ pub(crate) struct Args {
     #[arg(long)]
     think: bool,
 
+    #[command(flatten)]
+    template: TemplateArgs,
+
     /// Most tokens of an answer; by default as many as the context holds
     #[arg(short = 'n', long, value_name = "N", alias = "max-tokens", allow_negative_numbers = true, value_parser = or_all)]
     max_new_tokens: Option<usize>,
@@ -63,9 +68,13 @@ pub(crate) struct Args {
     #[command(flatten)]
     sampling: SamplingArgs,
 
-    /// Stop string: text that ends an answer; repeat it for more
-    #[arg(long, value_name = "TEXT")]
+    /// Stop string: text that ends an answer; repeat it for more. `\n`, `\t`, `\\` and `\xHH` stand
+    /// for characters
+    #[arg(long, value_name = "TEXT", value_parser = unescape)]
     stop: Vec<String>,
+
+    #[command(flatten)]
+    constraint: ConstraintArgs,
 
     #[command(flatten)]
     draft: DraftArgs,
@@ -94,6 +103,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let sampling = args.sampling.params(loaded.text.defaults.as_ref())?;
     loaded.model =
         args.draft.attach(loaded.model, &loaded.text.tokenizer, &loaded.engine, args.model.threads(), args.model.lock())?;
+    args.template.apply(&mut loaded.text)?;
     let mut talk = Talk::new(args, loaded, sampling)?;
     if input.is_terminal() {
         eprintln!("{}: {}. /help lists commands, Ctrl-D leaves.", args.model.name(), talk.describe_context());

@@ -1,21 +1,22 @@
 //! `flambeau generate`: text from a language model.
 
 use std::{
-    io::{Read, Write},
+    io::Write,
     path::Path,
     process::ExitCode,
     sync::atomic::{AtomicBool, Ordering},
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use flambeau::{
-    runners::llm::{self, FinishReason, Generation, Request, Sequence, Stats},
-    text::{ChatInput, Clock, message},
+    runners::llm::{FinishReason, Generation, Generator, Logprobs, Request, Sequence, Stats},
+    text::{ChatInput, Clock, Tokenizer, message},
 };
 use serde_json::json;
 
 use crate::{
+    constraint::ConstraintArgs,
     count::or_all,
     draft::DraftArgs,
     failure::{INTERRUPTED, hint},
@@ -23,20 +24,20 @@ use crate::{
     language_model::{LanguageModelArgs, Loaded},
     memory,
     profile::ProfileArgs,
+    prompt::{PromptArgs, TemplateArgs, unescape},
     sampling::SamplingArgs,
     tokenizer::TextModel,
 };
 
 /// Generate text with a language model
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  flambeau generate smollm2.pte -p 'What is the capital of France?' -n 50")]
+#[command(after_help = "Example:\n  flambeau generate smollm2.pte 'What is the capital of France?' -n 50")]
 pub(crate) struct Args {
     #[command(flatten)]
     model: LanguageModelArgs,
 
-    /// Text to continue or to answer; `-` reads stdin
-    #[arg(short, long, value_name = "TEXT")]
-    prompt: String,
+    #[command(flatten)]
+    prompt: PromptArgs,
 
     /// System message of the conversation
     #[arg(long, value_name = "TEXT", alias = "system-prompt")]
@@ -50,6 +51,9 @@ pub(crate) struct Args {
     #[arg(long)]
     think: bool,
 
+    #[command(flatten)]
+    template: TemplateArgs,
+
     /// Most tokens to generate; -1 means as many as the context holds
     #[arg(short = 'n', long, value_name = "N", default_value_t = 256, alias = "max-tokens", allow_negative_numbers = true, value_parser = or_all)]
     max_new_tokens: usize,
@@ -57,9 +61,13 @@ pub(crate) struct Args {
     #[command(flatten)]
     sampling: SamplingArgs,
 
-    /// Stop string: text that ends generation; repeat it for more
-    #[arg(long, value_name = "TEXT")]
+    /// Stop string: text that ends generation; repeat it for more. `\n`, `\t`, `\\` and `\xHH`
+    /// stand for characters
+    #[arg(long, value_name = "TEXT", value_parser = unescape)]
     stop: Vec<String>,
+
+    #[command(flatten)]
+    constraint: ConstraintArgs,
 
     /// Do not stop at an end-of-sequence token
     #[arg(long)]
@@ -75,6 +83,10 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
+    /// Add log probabilities of each token and of the N likeliest ones to the JSON object
+    #[arg(long, value_name = "N", requires = "json")]
+    logprobs: Option<usize>,
+
     /// Print no statistics
     #[arg(short, long)]
     quiet: bool,
@@ -83,10 +95,12 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     args.sampling.params(None)?;
     args.profile.check_writable([Path::new(args.model.name())])?;
-    let Loaded { model, text, engine } = args.model.load(args.draft.logits(), args.profile.is_wanted())?;
+    let Loaded { model, mut text, engine } = args.model.load(args.draft.logits(), args.profile.is_wanted())?;
+    args.template.apply(&mut text)?;
     let model = args.draft.attach(model, &text.tokenizer, &engine, args.model.threads(), args.model.lock())?;
     let mut sequence = model.sequence()?;
-    let prompt = encode(args, &text)?;
+    let (prompt, rendered) = encode(args, &text)?;
+    let form = args.constraint.form(&text.tokenizer, &model.metadata().eos)?;
     let sampling = args.sampling.params(text.defaults.as_ref())?;
     let request = Request {
         prompt,
@@ -95,13 +109,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         stop: args.stop.clone(),
         stop_ids: model.metadata().eos.clone(),
         ignore_eos: args.ignore_eos,
+        logprobs: args.logprobs,
+        constraint: form.map(|form| form.constraint(&rendered)).transpose()?,
         prompt_lookup: args.draft.looks_up(),
         ..Request::default()
     };
     let cancelled = interrupt::flag()?;
-    let generation = stream(args, &mut sequence, &text, &request, &cancelled)?;
+    let (generation, logprobs) = stream(args, &mut sequence, &text, request, &cancelled)?;
     if args.json {
-        files::print_json(&to_json(&generation))?;
+        let mut json = to_json(&generation);
+        if args.logprobs.is_some() {
+            json["logprobs"] = logprobs.iter().map(|(id, logprobs)| logprobs_json(&text.tokenizer, *id, logprobs)).collect();
+        }
+        files::print_json(&json)?;
     }
     if generation.finish == FinishReason::Context {
         eprintln!("the context is full, and the text ends here (-c N gives a checkpoint's program room for N tokens)");
@@ -113,15 +133,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if generation.finish == FinishReason::Cancelled { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
-/// Token ids of the prompt, as a conversation if the model has a template for one.
-fn encode(args: &Args, text: &TextModel) -> Result<Vec<u32>> {
-    let prompt = if args.prompt == "-" {
-        let mut prompt = String::new();
-        std::io::stdin().lock().read_to_string(&mut prompt).context("cannot read the prompt from stdin")?;
-        prompt.trim_end_matches('\n').to_owned()
-    } else {
-        args.prompt.clone()
-    };
+/// Token ids of the prompt, as a conversation if the model has a template for one, and the text of
+/// that conversation.
+fn encode(args: &Args, text: &TextModel) -> Result<(Vec<u32>, String)> {
+    let prompt = args.prompt.read()?;
     let template = match &text.template {
         _ if args.raw => None,
         Ok(template) => template.as_ref(),
@@ -133,7 +148,7 @@ fn encode(args: &Args, text: &TextModel) -> Result<Vec<u32>> {
         if !args.raw && !args.quiet {
             eprintln!("the tokenizer has no chat template: continuing the prompt as it is");
         }
-        return Ok(text.tokenizer.encode_prompt(&prompt)?);
+        return Ok((text.tokenizer.encode_prompt(&prompt)?, String::new()));
     };
     let mut chat = ChatInput {
         messages: args.system.iter().map(|system| message("system", system)).collect(),
@@ -143,7 +158,8 @@ fn encode(args: &Args, text: &TextModel) -> Result<Vec<u32>> {
     };
     chat.messages.push(message("user", &prompt));
     chat.extra.insert("enable_thinking".into(), args.think.into());
-    Ok(text.tokenizer.encode(&template.render(&chat)?, false)?)
+    let rendered = template.render(&chat)?;
+    Ok((text.tokenizer.encode(&rendered, false)?, rendered))
 }
 
 /// The clock for templates that print the date.
@@ -152,27 +168,48 @@ pub(crate) fn now() -> Clock {
     Clock { unix_seconds: seconds, utc_offset: 0 }
 }
 
-fn stream(args: &Args, sequence: &mut Sequence, text: &TextModel, request: &Request, cancelled: &AtomicBool) -> Result<Generation> {
+/// Generates text, prints it piece by piece, and collects log probabilities by token.
+fn stream(
+    args: &Args,
+    sequence: &mut Sequence,
+    text: &TextModel,
+    request: Request,
+    cancelled: &AtomicBool,
+) -> Result<(Generation, Vec<(u32, Logprobs)>)> {
     let start = Instant::now();
-    let mut failed = None;
+    let now = || start.elapsed();
     let mut out = std::io::stdout().lock();
-    let mut on_text = |piece: &str| {
-        if args.json || failed.is_some() {
-            return;
+    let mut generator = Generator::new(sequence, &text.tokenizer, request, &now)?;
+    let mut logprobs = Vec::new();
+    loop {
+        let step = if cancelled.load(Ordering::Relaxed) { generator.cancel() } else { generator.step(sequence, &now) }?;
+        if !args.json && !step.text.is_empty() {
+            out.write_all(step.text.as_bytes()).and_then(|()| out.flush())?;
         }
-        if let Err(error) = out.write_all(piece.as_bytes()).and_then(|()| out.flush()) {
-            failed = Some(error);
-            cancelled.store(true, Ordering::Relaxed);
+        logprobs.extend(step.token.zip(step.logprobs));
+        if step.finish.is_some() {
+            break;
         }
-    };
-    let generation = llm::generate(sequence, &text.tokenizer, request, &|| start.elapsed(), cancelled, &mut on_text)?;
-    if let Some(error) = failed {
-        return Err(error.into());
     }
+    let generation = generator.end(sequence, &now);
     if !args.json && !generation.text.ends_with('\n') {
         writeln!(out)?;
     }
-    Ok(generation)
+    Ok((generation, logprobs))
+}
+
+/// The log probabilities of a token, in the form of OpenAI's chat completions.
+fn logprobs_json(tokenizer: &Tokenizer, id: u32, logprobs: &Logprobs) -> serde_json::Value {
+    let entry = |id: u32, logprob: f32| {
+        let bytes = tokenizer.token_bytes(id);
+        let text = bytes
+            .as_deref()
+            .map_or_else(|| tokenizer.id_to_token(id).unwrap_or_default(), |bytes| String::from_utf8_lossy(bytes).into());
+        json!({ "id": id, "token": text, "logprob": logprob.max(-9999.0) })
+    };
+    let mut json = entry(id, logprobs.chosen);
+    json["top_logprobs"] = logprobs.top.iter().map(|&(id, logprob)| entry(id, logprob)).collect();
+    json
 }
 
 fn per_second(rate: Option<f64>) -> String {

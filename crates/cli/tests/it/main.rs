@@ -5,6 +5,7 @@ mod chat;
 mod embed;
 mod errors;
 mod eval;
+mod generate;
 mod hub;
 mod live;
 mod outputs;

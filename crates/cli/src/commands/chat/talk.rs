@@ -16,7 +16,7 @@ use flambeau::{
 };
 
 use super::{Args, screen::Screen};
-use crate::{commands::generate, failure::hint, language_model::Loaded};
+use crate::{commands::generate, constraint::Form, failure::hint, language_model::Loaded};
 
 /// Advice for a full context.
 const MORE_ROOM: &str = "/undo takes back the last exchange, /reset begins anew, and a larger -c N gives a checkpoint more room";
@@ -31,6 +31,8 @@ pub(super) struct Talk<'a> {
     stop_ids: Vec<u32>,
     /// Control tokens that mark thoughts.
     kept_ids: Vec<u32>,
+    /// The form that all answers have.
+    form: Option<Form>,
     sampling: SamplingParams,
     /// When the conversation began: a prompt that told another time would not begin as the last one
     /// did.
@@ -45,6 +47,7 @@ impl<'a> Talk<'a> {
         Ok(Talk {
             args,
             conversation: Conversation::new(args.system.as_deref()),
+            form: args.constraint.form(&loaded.text.tokenizer, &stop_ids)?,
             kept_ids: kept_ids(&loaded.text.tokenizer, &stop_ids),
             stop_ids,
             session: Session::new(loaded.model.sequence()?),
@@ -114,6 +117,7 @@ impl<'a> Talk<'a> {
             stop: self.args.stop.clone(),
             stop_ids: self.stop_ids.clone(),
             kept_ids: self.kept_ids.clone(),
+            constraint: self.form.as_ref().map(|form| form.constraint(prompt)).transpose()?,
             prompt_lookup: self.args.draft.looks_up(),
             ..Request::default()
         };

@@ -1,0 +1,104 @@
+//! The flags that bind an answer to a form: JSON of a schema, or a grammar.
+
+use std::{fs, path::PathBuf};
+
+use anyhow::{Context, Result};
+use flambeau::{
+    runners::llm::ThinkingSplitter,
+    text::{Constraint, GrammarCompiler, Tokenizer, check_schema, spaced},
+};
+use serde_json::Value as Json;
+
+use crate::failure::usage;
+
+#[derive(Clone, Debug, clap::Args)]
+#[group(multiple = false)]
+pub(crate) struct ConstraintArgs {
+    /// Answer with JSON of this schema: the schema itself, or a file that holds it
+    #[arg(help_heading = "Form of the answer", short = 'j', long, value_name = "SCHEMA|FILE", alias = "json-schema-file")]
+    json_schema: Option<String>,
+
+    /// Answer by this grammar, in the Lark notation of llguidance
+    #[arg(help_heading = "Form of the answer", long, value_name = "LARK")]
+    grammar: Option<String>,
+
+    /// File with a grammar
+    #[arg(help_heading = "Form of the answer", long, value_name = "FILE")]
+    grammar_file: Option<PathBuf>,
+}
+
+impl ConstraintArgs {
+    /// The form that the flags ask for; `None` without one.
+    ///
+    /// # Errors
+    /// A file cannot be read, the schema is none, or the model's tokens cannot be bound.
+    pub(crate) fn form(&self, tokenizer: &Tokenizer, stop_ids: &[u32]) -> Result<Option<Form>> {
+        let (body, flag) = match (&self.json_schema, &self.grammar, &self.grammar_file) {
+            (Some(given), ..) => (schema(given)?, "--json-schema"),
+            (None, Some(grammar), _) => (nested(grammar), "--grammar"),
+            (None, None, Some(path)) => {
+                let grammar = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+                (nested(&grammar), "--grammar-file")
+            }
+            (None, None, None) => return Ok(None),
+        };
+        let mut ends = stop_ids.to_vec();
+        ends.extend(tokenizer.eos_ids().iter().filter(|id| !stop_ids.contains(id)));
+        let compiler = GrammarCompiler::new(tokenizer, &ends).context(flag)?;
+        let tokens = tokenizer.control_tokens().map(|(id, text)| (text, id)).collect();
+        let form = Form { compiler, body, flag, tokens };
+        // Refuses a wrong grammar before anything is computed.
+        form.constraint("")?;
+        Ok(Some(form))
+    }
+}
+
+/// A rule that is JSON of a schema.
+fn schema(given: &str) -> Result<String> {
+    let text = if given.trim_start().starts_with('{') {
+        given.to_owned()
+    } else {
+        fs::read_to_string(given).with_context(|| format!("--json-schema: cannot read {given}"))?
+    };
+    let json: Json = serde_json::from_str(&text).map_err(|error| usage(format!("--json-schema is no JSON: {error}")))?;
+    check_schema(&json).context("--json-schema")?;
+    Ok(format!("%json {}", spaced(json)))
+}
+
+/// A rule that is a grammar of its own.
+fn nested(grammar: &str) -> String {
+    format!("%lark {{\n{grammar}\n}}")
+}
+
+/// The form of answers.
+#[derive(Debug)]
+pub(crate) struct Form {
+    compiler: GrammarCompiler,
+    /// The rule of the answer, in Lark's notation.
+    body: String,
+    flag: &'static str,
+    tokens: Vec<(String, u32)>,
+}
+
+impl Form {
+    /// The constraint on an answer to a prompt. Thoughts that the prompt has begun come first, as
+    /// the model writes them.
+    ///
+    /// # Errors
+    /// The grammar is none.
+    pub(crate) fn constraint(&self, prompt: &str) -> Result<Constraint> {
+        let body = &self.body;
+        let grammar = match ThinkingSplitter::new(prompt).close() {
+            None => format!("start: answer\nanswer: {body}\n"),
+            Some(close) => {
+                let token = self.tokens.iter().find(|(text, _)| text == close);
+                let thoughts = match token {
+                    Some((_, id)) => format!("thought <[{id}]>\nthought: /(?s:.*)/"),
+                    None => format!("thought\nthought[suffix={}]: /(?s:.*)/", Json::from(close)),
+                };
+                format!("start: thoughts BLANK answer\nanswer: {body}\nthoughts: {thoughts}\nBLANK: /[ \\n]{{0,4}}/\n")
+            }
+        };
+        self.compiler.lark(grammar).context(self.flag)
+    }
+}
