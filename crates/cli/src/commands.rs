@@ -21,4 +21,5 @@ pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod show;
 pub(crate) mod template;
+pub(crate) mod tokenize;
 pub(crate) mod transcribe;

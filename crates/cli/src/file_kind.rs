@@ -151,7 +151,7 @@ impl ProgramArgs {
 pub(crate) struct WeightsArgs {
     /// Weights that lie outside of the program
     #[arg(long, value_name = "FILE.ptd")]
-    data: Option<PathBuf>,
+    pub(crate) data: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) lock: LockArgs,

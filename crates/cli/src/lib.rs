@@ -44,7 +44,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     bench, cache, chat, compile, completions, conformance, doctor, embed, eval, export, generate, inspect, list, man, ps, pull, rm,
-    run, serve, show, template, transcribe,
+    run, serve, show, template, tokenize, transcribe,
 };
 
 /// Compile, run and inspect ExecuTorch programs whose work is delegated to MLX.
@@ -69,6 +69,7 @@ enum Command {
     Serve(Box<serve::Args>),
     Ps(ps::Args),
     Template(template::Args),
+    Tokenize(tokenize::Args),
     Transcribe(transcribe::Args),
     Embed(embed::Args),
     Eval(eval::Args),
@@ -104,6 +105,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Ps(args) => ps::run(args),
         Command::Template(args) => template::run(args),
+        Command::Tokenize(args) => tokenize::run(args),
         Command::Transcribe(args) => transcribe::run(args),
         Command::Embed(args) => embed::run(args),
         Command::Eval(args) => eval::run(args),

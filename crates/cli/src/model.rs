@@ -159,6 +159,11 @@ impl ModelArgs {
         &self.model
     }
 
+    /// The paths of the model and of its weights, as far as they are given.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        [Path::new(&self.model)].into_iter().chain(self.weights.data.as_deref())
+    }
+
     /// Opens the program of a language model with its weights, and returns its path. An exported
     /// program computes `logits`.
     pub(crate) fn open(&self, logits: zoo::Logits, threads: Option<usize>) -> Result<(Program, PathBuf)> {

@@ -7,14 +7,20 @@ use std::{fmt, panic::resume_unwind, path::PathBuf, process::ExitCode, time::Ins
 use anyhow::{Result, bail};
 use flambeau::{
     engine::{Engine, FusedRegion, NodeByNode, Sampling, Steps},
-    runners::{
-        llm::{Feed, Model, ModelOptions, PIPELINE_DEPTH, Sequence},
-        speech::SpeechModel,
-    },
+    runners::llm::{Feed, Model, ModelOptions, PIPELINE_DEPTH, Sequence},
+    zoo::Logits,
 };
 use serde_json::{Value as Json, json};
 
-use crate::{count::positive, engine::EngineArgs, failure::usage, file_kind::ProgramArgs, files, profile::ProfileArgs, progress};
+use crate::{
+    count::positive,
+    engine::EngineArgs,
+    failure::usage,
+    files,
+    model::{Kind, ModelArgs, Opened},
+    profile::ProfileArgs,
+    progress,
+};
 
 /// Measure the speed of a language model, or of a model of speech
 ///
@@ -29,10 +35,11 @@ use crate::{count::positive, engine::EngineArgs, failure::usage, file_kind::Prog
 /// tokenizer, transcribes the whole recording greedily; the real-time factor is the time that a
 /// second takes.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  flambeau bench smollm2.pte -p 128,512 -n 128 -d 0,1024 -r 5 --threads 2 -o md")]
+#[command(after_help = "Examples:\n  flambeau bench smollm2.pte -p 128,512 -n 128 -d 0,1024 -r 5 --threads 2 -o md\n  \
+    flambeau bench unsloth/Qwen3-0.6B-GGUF:Q8_0 -n 64")]
 pub(crate) struct Args {
     #[command(flatten)]
-    program: ProgramArgs,
+    model: ModelArgs,
 
     /// Prompt lengths to prefill; 0 leaves the test out
     #[arg(short = 'p', long = "prompt-tokens", value_name = "N,..", value_delimiter = ',', default_value = "512")]
@@ -149,9 +156,9 @@ struct Measured {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let program = args.program.open()?;
-    if SpeechModel::is_in(&program) {
-        return speech::run(args, &program);
+    let Opened { program, path, kind } = args.model.open_any(Logits::Last, args.engine.threads)?;
+    if kind == Kind::Speech {
+        return speech::run(args, &program, &path);
     }
     if args.audio.is_some() {
         return Err(usage("--audio takes a model of speech"));
@@ -160,7 +167,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if tests.is_empty() {
         return Err(usage("nothing is left to measure: give -p or -n a number above 0"));
     }
-    args.profile.check_writable(args.program.paths())?;
+    args.profile.check_writable(args.model.paths())?;
     let options = ModelOptions { chunk: args.prefill_chunk, ..ModelOptions::default() };
     let engine = args.engine.engine(args.profile.is_wanted())?;
     let model = Model::load(&program, &engine, &options)?;

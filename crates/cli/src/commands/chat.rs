@@ -3,9 +3,11 @@
 mod entry;
 mod input;
 mod screen;
+mod settings;
 mod talk;
 #[cfg(unix)]
 mod terminal;
+mod window;
 mod wrap;
 
 use std::{
@@ -82,13 +84,20 @@ pub(crate) struct Args {
     /// Print tokens a second after each answer
     #[arg(long)]
     stats: bool,
+
+    /// When the context is full, leave the oldest messages out of the prompt, except the system
+    /// message, instead of refusing the next one
+    #[arg(long)]
+    context_shift: bool,
 }
 
 const HELP: &str = "\
-/reset          begin anew, with the same system message
+/reset, /clear  begin anew, with the same system message
 /undo           take back your last message and its answer
 /retry          answer your last message again
 /system TEXT    set the system message; without TEXT remove it
+/set NAME VALUE change a setting, such as temperature, top-k, seed, max-new-tokens or think
+/show [PART]    show the settings, or the system message, the template or the context
 /save FILE      write the conversation as JSON, in OpenAI's form
 /load FILE      continue a conversation that was written so
 /help, /exit";
@@ -154,7 +163,9 @@ fn respond(talk: &mut Talk<'_>, text: &str, cancelled: &AtomicBool) -> Result<Ne
         Entry::Message(text) => talk.say(&text, cancelled)?,
         Entry::Command(Command::Exit) => return Ok(Next::Leave),
         Entry::Command(Command::Help) => eprintln!("{HELP}"),
-        Entry::Command(Command::Reset) => talk.conversation.reset(),
+        Entry::Command(Command::Reset) => talk.reset(),
+        Entry::Command(Command::Set(name, value)) => talk.settings.set(&name, &value)?,
+        Entry::Command(Command::Show(part)) => talk.show(&part)?.iter().for_each(|line| eprintln!("{line}")),
         Entry::Command(Command::Undo) => {
             if !talk.conversation.undo() {
                 anyhow::bail!("there is no message to take back");
@@ -173,7 +184,7 @@ fn respond(talk: &mut Talk<'_>, text: &str, cancelled: &AtomicBool) -> Result<Ne
             eprintln!("(saved {} messages to {})", talk.conversation.messages().len(), path.display());
         }
         Entry::Command(Command::Load(path)) => {
-            talk.conversation = load(&path)?;
+            talk.load(load(&path)?);
             let unanswered = if talk.conversation.awaits_answer() { "; /retry answers the last one" } else { "" };
             eprintln!("(loaded {} messages from {}{unanswered})", talk.conversation.messages().len(), path.display());
         }

@@ -154,7 +154,7 @@ fn find(model: &str) -> Result<ChatTemplate> {
 }
 
 /// The folder or file of a model: the path itself, or its place in the hub's cache.
-fn place(model: &str) -> Result<PathBuf> {
+pub(crate) fn place(model: &str) -> Result<PathBuf> {
     let path = Path::new(model);
     if path.exists() {
         return Ok(path.to_owned());

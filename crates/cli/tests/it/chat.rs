@@ -282,6 +282,52 @@ fn a_full_context_says_what_to_do() {
 }
 
 #[test]
+fn a_full_context_loses_its_oldest_messages() {
+    let dir = tempfile::tempdir().unwrap();
+    let long = "the cat sat on the mat ".repeat(3);
+    let lines = [&long, &long, &long, "the cat", "/save talk.json"];
+    let done = talk(dir.path(), TINY, &["--context-shift", "--system", "a dog"], &lines);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert!(done.stderr.contains("messages are left out of the prompt"), "{}", done.stderr);
+    // The saved conversation is whole.
+    let saved = messages(&dir.path().join("talk.json"));
+    assert_eq!((saved.len(), &saved[0]["content"]), (9, &json!("a dog")));
+    // The last answer is that to the shorter conversation.
+    let rest = [&saved[..1], &saved[5..8]].concat();
+    std::fs::write(dir.path().join("rest.json"), json!(rest).to_string()).unwrap();
+    let again = talk(dir.path(), TINY, &[], &["/load rest.json", "/retry"]);
+    assert_eq!(again.stdout.lines().last(), done.stdout.lines().last(), "{}", again.stderr);
+    // A message that alone is too long is still refused.
+    let done = talk(dir.path(), TINY, &["--context-shift"], &["the cat", &long.repeat(5)]);
+    assert!(done.code == 1 && done.stderr.contains("context holds 64"), "{}", done.stderr);
+}
+
+#[test]
+fn settings_change_and_are_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain = answers(dir.path(), &["the cat"]);
+    let lines = [
+        "/set max-new-tokens 1",
+        "the cat",
+        "/set heat 3",
+        "/show",
+        "/show system",
+        "/set system a dog",
+        "/show system",
+        "/show context",
+    ];
+    let done = talk(dir.path(), TINY, &[], &lines);
+    assert_eq!(done.code, 1);
+    assert!(plain[0].starts_with(done.stdout.trim_end()) && done.stdout.trim_end().len() < plain[0].len(), "{}", done.stdout);
+    for expected in ["no setting heat", "max-new-tokens    1", "(no system message)", "a dog", "a context of 64 tokens"] {
+        assert!(done.stderr.contains(expected), "{expected} is not in: {}", done.stderr);
+    }
+    let drawn = talk(dir.path(), TINY, &[], &["/set temperature 50", "/set seed 1", "the cat", "/reset", "/set seed 1", "the cat"]);
+    let drawn: Vec<&str> = drawn.stdout.lines().collect();
+    assert!(drawn[0] == drawn[1] && drawn[0] != plain[0], "{drawn:?}");
+}
+
+#[test]
 fn statistics_are_printed_on_demand() {
     let dir = tempfile::tempdir().unwrap();
     let done = talk(dir.path(), TINY, &["--stats"], &["the cat", "a dog"]);

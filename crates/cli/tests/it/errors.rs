@@ -72,14 +72,12 @@ fn stand_ins_and_missing_parts_are_told() {
 
 #[test]
 fn files_of_another_kind_are_told_apart_with_what_serves() {
-    for command in [&["run", "-i", "x.bin"][..], &["bench"]] {
-        let on = |file| [command, &[file]].concat();
-        check(&on("archive.pt2"), 1, &["archive.pt2 is a torch.export archive", "hint: ", "flambeau compile archive.pt2"]);
-        check(&on("model.gguf"), 1, &["model.gguf is a GGUF file", "flambeau export model.gguf"]);
-        check(&on("empty.pte"), 1, &["empty.pte is empty"]);
-        check(&on("."), 1, &["cannot read .", "directory"]);
-    }
-    for command in [&["generate", "-p", "x"][..], &["chat"]] {
+    let run = |file| ["run", "-i", "x.bin", file];
+    check(&run("archive.pt2"), 1, &["archive.pt2 is a torch.export archive", "hint: ", "flambeau compile archive.pt2"]);
+    check(&run("model.gguf"), 1, &["model.gguf is a GGUF file", "flambeau export model.gguf"]);
+    check(&run("empty.pte"), 1, &["empty.pte is empty"]);
+    check(&run("."), 1, &["cannot read .", "directory"]);
+    for command in [&["generate", "-p", "x"][..], &["chat"], &["bench"]] {
         let on = |file| [command, &[file]].concat();
         check(&on("archive.pt2"), 1, &["archive.pt2 is a torch.export archive", "hint: ", "flambeau compile archive.pt2"]);
         check(&on("empty.pte"), 1, &["empty.pte is empty"]);

@@ -147,3 +147,33 @@ fn thoughts_that_a_prompt_begins_come_before_the_form() {
     let done = answer(dir.path(), &["--grammar", "start: \"true\""]);
     assert!(done.code == 0 && done.stdout.trim_end() != "true", "{} {}", done.stdout, done.stderr);
 }
+
+#[test]
+fn bench_takes_what_generate_takes() {
+    let dir = tempfile::tempdir().unwrap();
+    let done = flambeau(dir.path(), &["bench", TINY, "-p", "4", "-n", "2", "-r", "1", "--qlinear", "none", "--json"]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let rows: Json = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(rows.as_array().unwrap().iter().map(|row| row["test"].as_str().unwrap()).collect::<Vec<_>>(), ["pp4", "tg2"]);
+    let unknown = flambeau(dir.path(), &["bench", "nowhere"]);
+    assert!(unknown.code == 1 && unknown.stderr.contains("no file or folder nowhere"), "{}", unknown.stderr);
+}
+
+#[test]
+fn texts_become_tokens_and_texts_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let tokenize = |flags: &[&str]| {
+        let done = flambeau(dir.path(), &[&["tokenize", TINY], flags].concat());
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        done.stdout
+    };
+    assert_eq!(tokenize(&["the cat", "--ids"]), "6 7\n");
+    assert_eq!(tokenize(&["the cat"]), "      6  \"the\"\n      7  \"cat\"\n");
+    let json: Json = serde_json::from_str(&tokenize(&["-p", "the cat", "--json"])).unwrap();
+    assert_eq!((&json["count"], &json["tokens"][1]), (&json!(2), &json!({ "id": 7, "text": "cat" })));
+    assert_eq!(tokenize(&["--decode", "6, 7"]), "the cat\n");
+    assert_eq!(flambeau(dir.path(), &["export", TINY, "-o", "t.pte"]).code, 0);
+    assert_eq!(flambeau(dir.path(), &["tokenize", "t.pte", "the dog", "--ids"]).stdout, "6 15\n");
+    let missing = flambeau(dir.path(), &["tokenize", "org/m", "the dog"]);
+    assert!(missing.code == 1 && missing.stderr.contains("flambeau pull org/m"), "{}", missing.stderr);
+}

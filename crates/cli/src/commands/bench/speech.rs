@@ -1,6 +1,6 @@
 //! How long a model of speech takes to hear and to write.
 
-use std::{fs::File, process::ExitCode, time::Instant};
+use std::{fs::File, path::Path, process::ExitCode, time::Instant};
 
 use anyhow::{Context, Result, bail};
 use flambeau::{
@@ -60,7 +60,7 @@ struct Measured {
     took: Vec<f64>,
 }
 
-pub(super) fn run(args: &Args, program: &Program) -> Result<ExitCode> {
+pub(super) fn run(args: &Args, program: &Program, path: &Path) -> Result<ExitCode> {
     if args.profile.is_wanted() {
         return Err(usage("--profile and --trace take a language model"));
     }
@@ -77,7 +77,7 @@ pub(super) fn run(args: &Args, program: &Program) -> Result<ExitCode> {
     }
     let engine = args.engine.engine(false)?;
     let mut model = SpeechModel::load(program, &engine)?;
-    let tokenizer = tokenizer::find(program, &args.program.program, None).ok().map(|text| text.tokenizer);
+    let tokenizer = tokenizer::find(program, path, None).ok().map(|text| text.tokenizer);
     let bar = progress::count(args.repetitions as u64);
     let mut measured: Vec<Measured> = Vec::new();
     for repetition in 0..=args.repetitions {

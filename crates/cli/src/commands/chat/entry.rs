@@ -23,13 +23,18 @@ pub(super) enum Command {
     Retry,
     /// A new system message; `None` removes it.
     System(Option<String>),
+    /// A setting and its new value.
+    Set(String, String),
+    /// The settings, or the part of that name.
+    Show(String),
     Save(PathBuf),
     Load(PathBuf),
     Exit,
 }
 
 /// Commands by their first names.
-pub(super) const COMMANDS: [&str; 8] = ["/help", "/reset", "/undo", "/retry", "/system", "/save", "/load", "/exit"];
+pub(super) const COMMANDS: [&str; 10] =
+    ["/help", "/reset", "/undo", "/retry", "/system", "/set", "/show", "/save", "/load", "/exit"];
 
 /// Whether a command takes a file.
 pub(super) fn takes_file(name: &str) -> bool {
@@ -68,6 +73,8 @@ pub(super) fn parse(text: &str) -> Result<Entry> {
         "/undo" => Command::Undo,
         "/retry" => Command::Retry,
         "/system" => Command::System(Some(rest).filter(|rest| !rest.is_empty()).map(str::to_owned)),
+        "/set" => set(rest)?,
+        "/show" => Command::Show(rest.to_owned()),
         "/save" => Command::Save(file()?),
         "/load" => Command::Load(file()?),
         "/exit" | "/quit" | "/bye" => Command::Exit,
@@ -76,6 +83,24 @@ pub(super) fn parse(text: &str) -> Result<Entry> {
             bail!("there is no command {name}; there are {} and {last}", others.join(", "))
         }
     }))
+}
+
+/// Reads a setting; Ollama's words are taken too.
+fn set(rest: &str) -> Result<Command> {
+    let rest = rest.strip_prefix("parameter ").unwrap_or(rest).trim();
+    let (name, value) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+    let value = value.trim();
+    Ok(match name {
+        "" => bail!("/set needs a setting: /set NAME VALUE; /show lists them"),
+        "system" => {
+            let text = value.trim_matches('"');
+            Command::System(Some(text).filter(|text| !text.is_empty()).map(str::to_owned))
+        }
+        "nothink" => Command::Set("think".into(), "off".into()),
+        "verbose" => Command::Set("stats".into(), "on".into()),
+        "quiet" => Command::Set("stats".into(), "off".into()),
+        _ => Command::Set(name.to_owned(), value.to_owned()),
+    })
 }
 
 #[cfg(test)]
@@ -115,6 +140,10 @@ mod tests {
         assert_eq!(command("/system  be brief "), Command::System(Some("be brief".into())));
         assert_eq!(command("/system"), Command::System(None));
         assert_eq!(command("/save a b.json"), Command::Save("a b.json".into()));
+        assert_eq!(command("/set parameter top_k 5"), Command::Set("top_k".into(), "5".into()));
+        assert_eq!(command("/set nothink"), Command::Set("think".into(), "off".into()));
+        assert_eq!(command("/set system \"be brief\""), Command::System(Some("be brief".into())));
+        assert_eq!(command("/show"), Command::Show(String::new()));
     }
 
     #[test]

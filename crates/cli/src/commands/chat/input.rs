@@ -190,7 +190,7 @@ mod tests {
             pairs.into_iter().map(|pair| format!("{}{}", &line[..start], pair.replacement)).collect::<Vec<_>>()
         };
         assert_eq!(offered("/re"), ["/reset ", "/retry "]);
-        assert_eq!(offered("/s"), ["/system ", "/save "]);
+        assert_eq!(offered("/s"), ["/system ", "/set ", "/show ", "/save "]);
         assert_eq!(offered("/"), entry::COMMANDS.map(|name| format!("{name} ")));
         assert_eq!((offered("re"), offered("/system be"), offered("")), (Vec::new(), Vec::new(), Vec::new()));
         let folder = tempfile::tempdir().unwrap();

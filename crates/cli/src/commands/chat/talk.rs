@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use flambeau::{
     runners::{
         Error,
@@ -15,11 +15,15 @@ use flambeau::{
     text::{ChatInput, ChatTemplate, Clock, SamplingParams, Tokenizer},
 };
 
-use super::{Args, screen::Screen};
+use super::{Args, screen::Screen, settings::Settings, window::Window};
 use crate::{commands::generate, constraint::Form, failure::hint, language_model::Loaded};
 
 /// Advice for a full context.
-const MORE_ROOM: &str = "/undo takes back the last exchange, /reset begins anew, and a larger -c N gives a checkpoint more room";
+const MORE_ROOM: &str = "/undo takes back the last exchange, /reset begins anew, --context-shift leaves out the oldest, and a larger -c N gives a checkpoint more room";
+
+/// Share of the context that a prompt leaves to the answer. A prompt that leaves less is cut to
+/// half of the context, so that cuts are rare.
+const ANSWER_SHARE: usize = 8;
 
 /// A conversation with a loaded model.
 pub(super) struct Talk<'a> {
@@ -33,7 +37,9 @@ pub(super) struct Talk<'a> {
     kept_ids: Vec<u32>,
     /// The form that all answers have.
     form: Option<Form>,
-    sampling: SamplingParams,
+    pub(super) settings: Settings,
+    /// The messages that prompts hold.
+    window: Window,
     /// When the conversation began: a prompt that told another time would not begin as the last one
     /// did.
     began: Clock,
@@ -53,14 +59,57 @@ impl<'a> Talk<'a> {
             session: Session::new(loaded.model.sequence()?),
             tokenizer: loaded.text.tokenizer,
             template,
-            sampling,
+            settings: Settings {
+                sampling,
+                max_new_tokens: args.max_new_tokens,
+                think: args.think,
+                stats: args.stats,
+                stop: args.stop.clone(),
+            },
+            window: Window::default(),
             began: generate::now(),
         })
     }
 
+    /// Begins anew.
+    pub(super) fn reset(&mut self) {
+        self.conversation.reset();
+        self.window = Window::default();
+    }
+
+    /// Continues with another conversation.
+    pub(super) fn load(&mut self, conversation: Conversation) {
+        self.conversation = conversation;
+        self.window = Window::default();
+    }
+
+    /// The settings, or another part.
+    ///
+    /// # Errors
+    /// There is no such part.
+    pub(super) fn show(&mut self, part: &str) -> Result<Vec<String>> {
+        let lines = |text: &str| text.lines().map(str::to_owned).collect();
+        Ok(match part {
+            "" | "parameters" | "settings" => self.settings.lines(),
+            "system" => {
+                let system = self.conversation.messages().first().filter(|message| message["role"] == "system");
+                lines(system.and_then(|message| message["content"].as_str()).unwrap_or("(no system message)"))
+            }
+            "template" => lines(self.template.source()),
+            "context" | "info" => {
+                let used = self.prompt()?.1.len();
+                vec![format!("{}: {}, {used} in the prompt", self.args.model.name(), self.describe_context())]
+            }
+            _ => bail!("/show takes settings, system, template or context, not {part}"),
+        })
+    }
+
+    fn context(&self) -> Option<usize> {
+        self.session.sequence().model().context()
+    }
+
     pub(super) fn describe_context(&self) -> String {
-        let context = self.session.sequence().model().context();
-        context.map_or_else(|| "context of unknown length".into(), |tokens| format!("a context of {tokens} tokens"))
+        self.context().map_or_else(|| "context of unknown length".into(), |tokens| format!("a context of {tokens} tokens"))
     }
 
     /// Answers a message. One that cannot be answered is taken back.
@@ -75,9 +124,9 @@ impl<'a> Talk<'a> {
 
     /// Answers the last message.
     pub(super) fn answer(&mut self, cancelled: &AtomicBool) -> Result<()> {
-        let prompt = self.prompt()?;
+        let (prompt, ids) = self.fitting_prompt()?;
         let mut screen = Screen::new();
-        let generation = self.generate(&prompt, &mut screen, cancelled)?;
+        let generation = self.generate(&prompt, ids, &mut screen, cancelled)?;
         if generation.ids.is_empty() && generation.finish == FinishReason::Cancelled {
             eprintln!("(stopped before the answer began; your message is taken back)");
             return Ok(());
@@ -85,36 +134,58 @@ impl<'a> Talk<'a> {
         let mut answer = screen.end()?;
         answer.interrupted = generation.finish == FinishReason::Cancelled;
         self.conversation.answer(&answer);
-        self.sampling.seed = self.sampling.seed.wrapping_add(1);
+        self.settings.sampling.seed = self.settings.sampling.seed.wrapping_add(1);
         match generation.finish {
             FinishReason::Cancelled => eprintln!("(stopped; the answer is kept as far as it got)"),
             FinishReason::Context => eprintln!("(the context is full: {MORE_ROOM})"),
             FinishReason::Stop | FinishReason::Length => {}
         }
-        if self.args.stats {
+        if self.settings.stats {
             generate::print_stats(&generation.stats);
         }
         Ok(())
     }
 
-    /// The conversation as the model's template writes it.
-    fn prompt(&self) -> Result<String> {
+    /// A prompt that leaves room for the answer, without the oldest messages where there is none.
+    fn fitting_prompt(&mut self) -> Result<(String, Vec<u32>)> {
+        let (mut prompt, mut ids) = self.prompt()?;
+        let Some(context) = self.context().filter(|_| self.args.context_shift) else { return Ok((prompt, ids)) };
+        let room = self.settings.max_new_tokens.unwrap_or(usize::MAX).min(context / ANSWER_SHARE);
+        if ids.len() + room <= context {
+            return Ok((prompt, ids));
+        }
+        let mut left_out = None;
+        while ids.len() > context / 2 {
+            let Some(count) = self.window.shift(self.conversation.messages()) else { break };
+            left_out = Some(count);
+            (prompt, ids) = self.prompt()?;
+        }
+        if let Some(count) = left_out {
+            eprintln!("(the context is full: the oldest {count} messages are left out of the prompt)");
+        }
+        Ok((prompt, ids))
+    }
+
+    /// The conversation as the model's template writes it, and its tokens.
+    fn prompt(&mut self) -> Result<(String, Vec<u32>)> {
         let mut chat = ChatInput {
-            messages: self.conversation.messages().to_vec(),
+            messages: self.window.of(self.conversation.messages()),
             add_generation_prompt: true,
             now: Some(self.began),
             ..ChatInput::default()
         };
-        chat.extra.insert("enable_thinking".into(), self.args.think.into());
-        Ok(self.template.render(&chat)?)
+        chat.extra.insert("enable_thinking".into(), self.settings.think.into());
+        let prompt = self.template.render(&chat)?;
+        let ids = self.tokenizer.encode(&prompt, false)?;
+        Ok((prompt, ids))
     }
 
-    fn generate(&mut self, prompt: &str, screen: &mut Screen, cancelled: &AtomicBool) -> Result<Generation> {
+    fn generate(&mut self, prompt: &str, ids: Vec<u32>, screen: &mut Screen, cancelled: &AtomicBool) -> Result<Generation> {
         let request = Request {
-            prompt: self.tokenizer.encode(prompt, false)?,
-            max_new_tokens: self.args.max_new_tokens.unwrap_or(usize::MAX),
-            sampling: self.sampling.clone(),
-            stop: self.args.stop.clone(),
+            prompt: ids,
+            max_new_tokens: self.settings.max_new_tokens.unwrap_or(usize::MAX),
+            sampling: self.settings.sampling.clone(),
+            stop: self.settings.stop.clone(),
             stop_ids: self.stop_ids.clone(),
             kept_ids: self.kept_ids.clone(),
             constraint: self.form.as_ref().map(|form| form.constraint(prompt)).transpose()?,
