@@ -2,10 +2,28 @@
 
 use std::path::Path;
 
+use anyhow::{Result, anyhow};
+
+use crate::{failure::hint, memory::human};
+
+/// Refuses files that the disk of a folder has no room for, before they are made.
+///
+/// # Errors
+/// They take more bytes than are free; `advice` tells what helps.
+pub(crate) fn admit(what: &str, bytes: u64, folder: &Path, advice: &str) -> Result<()> {
+    match free(folder) {
+        Some(free) if bytes > free => {
+            let error = anyhow!("{what} takes {}, and the disk of {} has {}", human(bytes), folder.display(), human(free));
+            Err(hint(error, advice))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Free bytes on the disk of a folder, which need not exist yet; `None` where the system does not
 /// tell.
 #[cfg(unix)]
-pub(crate) fn free(folder: &Path) -> Option<u64> {
+fn free(folder: &Path) -> Option<u64> {
     let there =
         folder.ancestors().map(|path| if path.as_os_str().is_empty() { Path::new(".") } else { path }).find(|path| path.exists());
     let facts = rustix::fs::statvfs(there.unwrap_or(Path::new("."))).ok()?;
@@ -14,6 +32,20 @@ pub(crate) fn free(folder: &Path) -> Option<u64> {
 
 /// Free bytes on the disk of a folder; unknown on this system.
 #[cfg(not(unix))]
-pub(crate) fn free(_folder: &Path) -> Option<u64> {
+fn free(_folder: &Path) -> Option<u64> {
     None
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_room_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("not/there");
+        assert!(admit("a file", 1, &folder, "").is_ok() && free(Path::new("")).is_some());
+        let error = admit("a file", u64::MAX, &folder, "take less").unwrap_err();
+        assert!(error.to_string().starts_with("a file takes ") && error.to_string().contains("not/there has "), "{error}");
+    }
 }

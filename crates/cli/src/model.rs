@@ -29,7 +29,7 @@ use crate::{
     hub::{Cached, Hub, ModelName, Wanted},
     lora::LoraArgs,
     shelf::programs,
-    tokenizer::{MODEL_FILES, TEXT_FILES},
+    tokenizer::{self, MODEL_FILES, TEXT_FILES},
 };
 
 /// A model by its file, folder or name.
@@ -359,10 +359,12 @@ fn check_tokenizer(opened: &zoo::Checkpoint, checkpoint: &Path) -> Result<()> {
 /// A model of the hub, downloaded into Hugging Face's cache unless it is there.
 fn fetched(name: &ModelName) -> Result<Cached> {
     let hub = Hub::from_environment();
-    if let Some(model) = hub.cached(name)? {
-        return Ok(model);
+    match hub.cached(name)? {
+        // Another program may have fetched config and weights alone.
+        Some(model) if model.selection.single.is_some() || tokenizer::is_in(&model.snapshot) => return Ok(model),
+        Some(_) => {}
+        None => eprintln!("fetching {name} once"),
     }
-    eprintln!("fetching {name} once");
     hub.download(name, &Wanted::default())?;
     hub.cached(name)?.with_context(|| format!("{name} has no weights that Flambeau reads"))
 }

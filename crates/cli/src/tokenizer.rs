@@ -62,6 +62,11 @@ pub(crate) fn files_at(path: &Path) -> Result<Vec<(String, Bytes)>> {
     Ok(files)
 }
 
+/// Whether a folder has a tokenizer.
+pub(crate) fn is_in(folder: &Path) -> bool {
+    tokenizer_file(folder).is_file()
+}
+
 fn tokenizer_file(path: &Path) -> PathBuf {
     let names = || TEXT_FILES[..1].iter().chain(&MODEL_FILES);
     let found = || names().map(|name| path.join(name)).find(|file| file.is_file());

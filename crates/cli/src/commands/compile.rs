@@ -14,7 +14,7 @@ use flambeau::{
     pt2::{Archive, Exported},
 };
 
-use crate::{engine::EngineArgs, failure::usage, file_kind::FileKind, files, memory, outputs, progress, recipe};
+use crate::{disk, engine::EngineArgs, failure::usage, file_kind::FileKind, files, memory, outputs, progress, recipe};
 
 /// Compile .pt2 files of torch.export into a .pte file
 #[derive(Debug, clap::Args)]
@@ -158,6 +158,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 /// Writes a program with a progress bar, and tells its size and how long it took.
 pub(crate) fn write_program(output: &Output<'_>, path: &Path, start: Instant) -> Result<()> {
     let writer = output.writer()?;
+    if !files::is_standard(path) && !files::is_special(path) {
+        let advice = "-o or --cache-dir takes another folder, and `flambeau cache clear` removes exported programs";
+        disk::admit(&path.display().to_string(), writer.data_size(), path.parent().unwrap_or(Path::new("")), advice)?;
+    }
     let bar = progress::bytes(writer.data_size());
     let size = files::write(path, |out| Ok(writer.write(&mut bar.wrap_write(out)).map_err(compile::Error::from)?))?;
     bar.finish_and_clear();

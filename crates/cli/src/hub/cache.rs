@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    hash::{BuildHasher, RandomState},
     path::{Component, Path, PathBuf},
 };
 
@@ -77,14 +78,22 @@ impl Repository {
         if file.is_file() {
             return Ok(file);
         }
-        // A link to a blob that was removed is in the way.
-        let _ = fs::remove_file(&file);
+        let place = || format!("cannot write {}", file.display());
         let up: PathBuf = (0..=name.split('/').count()).map(|_| "..").collect();
-        if !may_link || link(&up.join("blobs").join(etag), &file).is_err() {
-            fs::rename(&blob, &file).with_context(|| format!("cannot write {}", file.display()))?;
+        // Another process may do the same now: the link is made beside its place, and then renamed.
+        let beside = file.with_file_name(unique(&format!(".{etag}"), "link"));
+        if may_link && link(&up.join("blobs").join(etag), &beside).is_ok() {
+            fs::rename(&beside, &file).with_context(place)?;
+        } else if fs::rename(&blob, &file).is_err() && !file.is_file() {
+            bail!("cannot move {} to {}", blob.display(), file.display());
         }
         Ok(file)
     }
+}
+
+/// A file name that no other process takes: 8 hexadecimal digits between two parts.
+pub(super) fn unique(start: &str, end: &str) -> String {
+    format!("{start}.{:08x}.{end}", RandomState::new().hash_one(start) as u32)
 }
 
 #[cfg(unix)]

@@ -2,7 +2,6 @@
 
 use std::{
     fs::{self, File},
-    hash::{BuildHasher, RandomState},
     path::{Path, PathBuf},
     sync::{
         Mutex, PoisonError,
@@ -17,15 +16,11 @@ use glob::Pattern;
 use super::{
     Hub, ModelName,
     api::{Client, Listing, Remote},
-    cache::{Cached, Repository, names, target_path},
+    cache::{Cached, Repository, names, target_path, unique},
     selection::{Selection, select},
     transfer::{Transfer, length, matches},
 };
-use crate::{
-    disk,
-    failure::{self, hint},
-    memory, progress,
-};
+use crate::{disk, failure, progress};
 
 /// Files that are fetched at the same time.
 const WORKERS: usize = 4;
@@ -174,7 +169,8 @@ fn fetch_all(
     // The largest files first, so that none of them is alone at the end.
     missing.sort_by_key(|(_, remote)| std::cmp::Reverse(remote.size));
     let bytes = missing.iter().map(|(_, remote)| remote.size.unwrap_or(0).saturating_sub(target.begun(remote))).sum();
-    admit(name, bytes, target.disk())?;
+    let advice = "`flambeau pull NAME -o DIR` takes another folder, and HF_HUB_CACHE another cache";
+    disk::admit(&format!("the download of {name}"), bytes, target.disk(), advice)?;
     let bar = progress::bytes(missing.iter().filter_map(|(_, remote)| remote.size).sum());
     bar.set_message(format!("{name}, {} files", missing.len()));
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -203,18 +199,6 @@ fn fetch_all(
     Ok(paths.into_iter().flatten().collect())
 }
 
-/// Refuses files that the disk has no room for, before they are fetched.
-fn admit(name: &ModelName, bytes: u64, folder: &Path) -> Result<()> {
-    match disk::free(folder) {
-        Some(free) if bytes > free => {
-            let (need, there) = (memory::human(bytes), memory::human(free));
-            let error = anyhow!("{name} takes {need} more, and the disk of {} has {there}", folder.display());
-            Err(hint(error, "`flambeau pull NAME -o DIR` takes another folder, and HF_HUB_CACHE another cache"))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// The cache as a target.
 struct Store<'a> {
     repository: Repository,
@@ -233,8 +217,7 @@ impl Store<'_> {
 
     /// A new place for a blob's bytes. It takes over the longest beginning of an earlier download.
     fn part(&self, etag: &str) -> Result<PathBuf> {
-        let digits = RandomState::new().hash_one(etag) as u32;
-        let part = self.repository.blob(&format!("{etag}.{digits:08x}.incomplete"));
+        let part = self.repository.blob(&unique(etag, "incomplete"));
         if let Some(earlier) = self.parts(etag).into_iter().max_by_key(|path| length(path)) {
             fs::rename(&earlier, &part).with_context(|| format!("cannot continue {}", earlier.display()))?;
         }
@@ -264,11 +247,7 @@ impl Target for Store<'_> {
         // Some file systems have no locks; then a file may be fetched twice.
         let is_locked = lock.lock().is_ok();
         if !blob.is_file() {
-            let part = if is_locked {
-                self.part(&remote.etag)?
-            } else {
-                self.repository.blob(&format!("{}.{:08x}.incomplete", remote.etag, std::process::id()))
-            };
+            let part = if is_locked { self.part(&remote.etag)? } else { self.repository.blob(&unique(&remote.etag, "incomplete")) };
             transfer.run(remote, &part)?;
             fs::rename(&part, &blob).with_context(place)?;
         }

@@ -195,6 +195,46 @@ fn tokens_stay_with_the_hub() {
     assert_eq!((asked.authorization.as_deref(), asked.from), (None, 2));
 }
 
+#[test]
+fn downloads_without_room_are_refused() {
+    let (dir, hub) = (tempfile::tempdir().unwrap(), Hub::new());
+    let listing = format!(
+        r#"{{"sha": "{COMMIT}", "siblings": [{{"rfilename": "model.safetensors", "lfs": {{"size": {}, "sha256": "00"}}}}]}}"#,
+        1_u64 << 62
+    );
+    hub.set("/api/models/org/m/revision/main?blobs=true", Reply::of(listing.as_bytes()));
+    for place in [&["-o", "m"][..], &[]] {
+        let done = on(&hub, dir.path(), &[&["pull", "org/m"], place].concat());
+        assert!(done.code == 1 && done.stderr.contains("the disk of") && done.stderr.contains("HF_HUB_CACHE"), "{}", done.stderr);
+    }
+    assert_eq!(hub.requests().len(), 2);
+}
+
+#[test]
+fn two_commands_fetch_a_file_once() {
+    let (dir, hub) = (tempfile::tempdir().unwrap(), published());
+    std::thread::scope(|scope| {
+        let pulls: Vec<_> = (0..3).map(|_| scope.spawn(|| on(&hub, dir.path(), &["pull", "org/m"]))).collect();
+        for done in pulls.into_iter().map(|pull| pull.join().unwrap()) {
+            assert_eq!(done.code, 0, "{}", done.stderr);
+        }
+    });
+    assert_eq!(hub.requests().iter().filter(|request| request.path.ends_with("safetensors")).count(), 1);
+    assert_eq!(names(&repository(dir.path()).join("blobs")).len(), 2);
+}
+
+#[test]
+fn snapshots_hold_files_where_links_are_unwanted() {
+    let (dir, hub) = (tempfile::tempdir().unwrap(), published());
+    let done = with(&hub, dir.path(), &["pull", "org/m"], &[("HF_HUB_DISABLE_SYMLINKS", "1")]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let file = repository(dir.path()).join("snapshots").join(COMMIT).join("model.safetensors");
+    assert!(!file.is_symlink() && fs::read(file).unwrap() == b"hello");
+    let before = hub.requests().len();
+    assert_eq!(on(&hub, dir.path(), &["pull", "org/m"]).code, 0);
+    assert_eq!(hub.requests().len(), before + 1);
+}
+
 /// A model of GGUF files; F16 can be run.
 fn gguf() -> (Hub, Vec<u8>) {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../testcases/checkpoints/gguf-llama-biases/checkpoint.gguf");
@@ -272,6 +312,24 @@ fn shards_that_the_index_names_are_fetched() {
     let done = on(&hub, dir.path(), &["generate", "org/m", "-p", "x"]);
     assert!(done.stderr.contains("fetching org/m once"), "{}", done.stderr);
     assert!(repository(dir.path()).join("blobs").join(sha256(b"two")).is_file());
+}
+
+#[test]
+fn a_tokenizer_that_python_left_out_is_fetched() {
+    let (dir, hub) = (tempfile::tempdir().unwrap(), Hub::new());
+    let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("../flambeau/examples/data/tiny-llama");
+    let files = ["config.json", "model.safetensors", "tokenizer.json"].map(|name| (name, fs::read(tiny.join(name)).unwrap()));
+    hub.publish("org/m", &files.each_ref().map(|(name, bytes)| (*name, &bytes[..])));
+    let done = on(&hub, dir.path(), &["pull", "org/m", "--file", "config.json", "--file", "model.safetensors"]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let args = ["generate", "org/m", "the cat", "-n", "2", "--raw", "-q"];
+    let done = with(&hub, dir.path(), &args, &[("HF_HUB_OFFLINE", "1")]);
+    assert!(done.code == 1 && done.stderr.contains("no tokenizer.json"), "{}", done.stderr);
+    let done = on(&hub, dir.path(), &args);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let before = hub.requests().len();
+    assert_eq!(on(&hub, dir.path(), &args).code, 0);
+    assert_eq!(hub.requests().len(), before);
 }
 
 #[test]
