@@ -1,5 +1,5 @@
 //! Reads and writes MLX payloads ([`mlx`]), ExecuTorch programs ([`pte`]) and external data files
-//! ([`ptd`]).
+//! ([`ptd`]). Reads bundled programs ([`bundled`]).
 //!
 //! Readers accept any bytes and return a value or an [`Error`]. The error names the offset, the
 //! field and a remedy. Segments are views of the caller's [`Bytes`](flambeau_tensor::Bytes), never
@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod blob;
+pub mod bundled;
 mod error;
 mod flat;
 pub mod limits;
