@@ -200,6 +200,13 @@ impl Output<'_> {
         compiled.delegate(weights)
     }
 
+    /// For each delegate of a method, the number of the call behind each node of its main chain.
+    /// The numbers are positions in [`MethodReport::calls`]. Empty if there is no such method.
+    pub fn node_calls(&self, method: &str) -> &[Vec<u32>] {
+        let compiled = self.methods.iter().find(|(compiled, _)| compiled.name() == method);
+        compiled.map_or(&[], |(compiled, _)| &compiled.calls)
+    }
+
     /// The checked graph of each delegate, in the order in which they are written.
     pub fn graphs(&self) -> impl Iterator<Item = &flambeau_ir::Checked> {
         self.methods.iter().flat_map(|(compiled, _)| &compiled.graphs).map(|graph| &**graph)

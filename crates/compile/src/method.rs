@@ -32,6 +32,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Compiled {
     pub(crate) graphs: Vec<Arc<Checked>>,
+    /// By graph and node of its main chain, the number of the node's call in the report.
+    pub(crate) calls: Vec<Vec<u32>>,
     plan: ExecutionPlan,
     /// Named constants of the delegates.
     constants: Vec<(String, Arc<Constant>)>,
@@ -123,7 +125,14 @@ fn whole(
     outer.step(&Step::Delegate(&slotted, &results));
     let Finished { plan, constants: outer_constants, bound } = outer.finish(name, exported, &trace.interface.outputs, true)?;
     let graph = check(slotted.graph).map_err(Error::Check)?;
-    Ok(Compiled { graphs: vec![Arc::new(graph)], plan, constants: slotted.constants, outer_constants, bound })
+    Ok(Compiled {
+        graphs: vec![Arc::new(graph)],
+        calls: vec![slotted.calls],
+        plan,
+        constants: slotted.constants,
+        outer_constants,
+        bound,
+    })
 }
 
 /// A method of several delegates with kernel calls between them.
@@ -137,6 +146,7 @@ fn parts(name: &str, exported: &Exported, ssa: &SsaGraph, trace: &Trace<'_>, pre
     let mut outer = Outer::new(ssa, &trace.interface.inputs);
     let mut compiled = Compiled {
         graphs: Vec::new(),
+        calls: Vec::new(),
         plan: ExecutionPlan::default(),
         constants: Vec::new(),
         outer_constants: Vec::new(),
@@ -158,6 +168,7 @@ fn parts(name: &str, exported: &Exported, ssa: &SsaGraph, trace: &Trace<'_>, pre
             let slotted = slotted(part.ssa, &prefix, &buffers, false)?;
             outer.step(&Step::Delegate(&slotted, &results));
             compiled.constants.extend(slotted.constants);
+            compiled.calls.push(slotted.calls);
             compiled.graphs.push(Arc::new(check(slotted.graph).map_err(Error::Check)?));
         }
         run_kernels(&mut outer, Some(level));

@@ -25,6 +25,8 @@ pub(crate) struct Slotted {
     pub(crate) constants: Vec<(String, Arc<Constant>)>,
     /// Numbers of the method inputs that the graph takes, in the order of its input map.
     pub(crate) inputs: Vec<u32>,
+    /// By node of the main chain, the number of its call.
+    pub(crate) calls: Vec<u32>,
 }
 
 /// Maps virtual slots to numbered slots.
@@ -88,7 +90,8 @@ pub(crate) fn assign(mut ssa: SsaGraph, prefix: &str, buffer_names: &[String], k
         meta,
         chains: ssa.chains.iter().map(|c| c.iter().map(|e| renumber(e.node.clone(), &numbering)).collect()).collect(),
     };
-    Slotted { graph, constants: keys, inputs: input_numbers }
+    let calls = ssa.chains[0].iter().map(|entry| entry.call).collect();
+    Slotted { graph, constants: keys, inputs: input_numbers, calls }
 }
 
 fn input_number(ssa: &SsaGraph, t: Tid) -> u32 {
