@@ -24,6 +24,7 @@ mod saved;
 mod shared_values;
 mod state;
 mod value;
+pub mod verify;
 mod views;
 
 pub use error::{ConstantError, Error, InstructionError, OperatorError, Place};

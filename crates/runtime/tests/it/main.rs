@@ -3,3 +3,4 @@
 mod instructions;
 mod methods;
 mod support;
+mod verify;
