@@ -23,3 +23,4 @@ pub(crate) mod show;
 pub(crate) mod template;
 pub(crate) mod tokenize;
 pub(crate) mod transcribe;
+pub(crate) mod verify;

@@ -9,6 +9,8 @@ use std::{
 use anyhow::{Result, bail};
 use flambeau::{
     runtime::{self, Program},
+    tensor::Bytes,
+    wire::bundled,
     zoo::gguf::Gguf,
 };
 
@@ -21,6 +23,7 @@ const TAR_MAGIC_AT: usize = 257;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileKind {
     Program,
+    Bundled,
     Data,
     Archive,
     Gguf,
@@ -32,6 +35,7 @@ impl fmt::Display for FileKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             FileKind::Program => "an ExecuTorch program",
+            FileKind::Bundled => "a bundled program of ExecuTorch",
             FileKind::Data => "an ExecuTorch data file",
             FileKind::Archive => "a torch.export archive",
             FileKind::Gguf => "a GGUF file",
@@ -47,6 +51,7 @@ impl FileKind {
         let has = |at: usize, magic: &[u8]| bytes.get(at..at + magic.len()) == Some(magic);
         match () {
             () if has(4, b"ET12") => Some(FileKind::Program),
+            () if bundled::is_bundled(bytes) => Some(FileKind::Bundled),
             () if has(4, b"FT01") => Some(FileKind::Data),
             () if has(0, b"PK\x03\x04") => Some(FileKind::Archive),
             () if has(0, b"GGUF") => Some(FileKind::Gguf),
@@ -70,6 +75,7 @@ impl FileKind {
             FileKind::Program => {
                 format!("it is compiled: `flambeau run {path}`, or `flambeau inspect {path}` to see what is in it")
             }
+            FileKind::Bundled => format!("it holds a program and test cases: `flambeau verify {path}` runs them"),
             FileKind::Data => format!("it holds weights of a program: `--data {path}` beside the program"),
             FileKind::Archive => format!("make a program of it: `flambeau compile {path} -o FILE.pte`"),
             FileKind::Gguf | FileKind::Ggml | FileKind::Nemo => {
@@ -140,6 +146,11 @@ impl ProgramArgs {
         self.weights.open(&self.program)
     }
 
+    /// A program in memory, with the weights of the command line.
+    pub(crate) fn of_bytes(&self, bytes: Bytes) -> Result<Program> {
+        self.weights.add_to(Program::from_bytes(bytes)?)
+    }
+
     /// The files of program and weights.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
         [&self.program].into_iter().chain(&self.weights.data).map(PathBuf::as_path)
@@ -160,7 +171,10 @@ pub(crate) struct WeightsArgs {
 impl WeightsArgs {
     /// Opens a program with its weights.
     pub(crate) fn open(&self, path: &Path) -> Result<Program> {
-        let program = self.lock.open(path)?;
+        self.add_to(self.lock.open(path)?)
+    }
+
+    fn add_to(&self, program: Program) -> Result<Program> {
         let Some(data) = &self.data else { return Ok(program) };
         FileKind::Data.expect(data, || {
             if self.lock.mlock { program.with_locked_data(data).map_err(advise) } else { Ok(program.with_data(data)?) }

@@ -30,11 +30,13 @@ mod outputs;
 mod profile;
 mod progress;
 mod prompt;
+mod pytorch;
 mod read_ahead;
 mod recipe;
 mod reference;
 mod sampling;
 mod shelf;
+mod source_map;
 pub mod tensors;
 mod tokenizer;
 
@@ -44,7 +46,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     bench, cache, chat, compile, completions, conformance, doctor, embed, eval, export, generate, inspect, list, man, ps, pull, rm,
-    run, serve, show, template, tokenize, transcribe,
+    run, serve, show, template, tokenize, transcribe, verify,
 };
 
 /// Compile, run and inspect ExecuTorch programs whose work is delegated to MLX.
@@ -64,6 +66,7 @@ enum Command {
     Export(export::Args),
     Run(run::Args),
     Inspect(inspect::Args),
+    Verify(verify::Args),
     Chat(chat::Args),
     Generate(generate::Args),
     Serve(Box<serve::Args>),
@@ -100,6 +103,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Export(args) => export::run(args),
         Command::Run(args) => run::run(args),
         Command::Inspect(args) => inspect::run(args),
+        Command::Verify(args) => verify::run(args),
         Command::Chat(args) => chat::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Serve(args) => serve::run(args),

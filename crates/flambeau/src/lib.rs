@@ -57,8 +57,8 @@ assert_eq!(outputs[0].describe(), "f32[1, 2]");
 /// ```
 pub mod tensor {
     pub use flambeau_tensor::{
-        AlignedBytes, Bool, Bytes, DType, DTypeClass, Element, Error, Mismatch, Shape, Tensor, Tolerance, bf16, cast, compare, f16,
-        numel, tensor_list,
+        AlignedBytes, Bool, Bytes, DType, DTypeClass, Distance, Element, Error, Mismatch, Shape, Tensor, Tolerance, bf16, cast,
+        compare, distance, f16, numel, tensor_list,
     };
 }
 
@@ -147,7 +147,7 @@ pub mod engine {
 /// # }
 /// ```
 pub mod wire {
-    pub use flambeau_wire::{Blob, Error, ProgramWriter, mlx, ptd, pte, read_program};
+    pub use flambeau_wire::{Blob, Error, ProgramWriter, bundled, mlx, ptd, pte, read_program};
 }
 
 /// Programs and their methods.
@@ -172,7 +172,7 @@ assert_eq!(outputs[0].describe(), "f32[2, 2]");
 pub mod runtime {
     pub use flambeau_runtime::{
         DimSpec, Engines, Error, MLX_BACKEND, Method, Program, TensorSpec, Value, ValueKind, ValueSpec, map_file, map_file_locked,
-        operator_names,
+        operator_names, verify,
     };
 }
 

@@ -43,6 +43,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let bytes = files::read(&args.file)?;
     let description = match FileKind::of(&bytes) {
         Some(FileKind::Program) => program::describe(bytes.clone(), args.nodes),
+        Some(FileKind::Bundled) => program::describe_bundled(&bytes, args.nodes),
         Some(FileKind::Data) => data::describe_data(&bytes),
         Some(FileKind::Archive) => archive::describe(bytes.clone(), args.nodes),
         Some(FileKind::Gguf) => data::describe_gguf(bytes.clone()),

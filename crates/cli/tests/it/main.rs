@@ -20,6 +20,7 @@ mod template;
 #[cfg(target_os = "linux")]
 mod terminal;
 mod transcribe;
+mod verify;
 mod whisper;
 mod windows;
 

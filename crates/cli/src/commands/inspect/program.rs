@@ -5,7 +5,10 @@ use flambeau::{
     ir::{self, Graph, Slot, SlotClass},
     runtime::{MLX_BACKEND, Program, Value},
     tensor::Bytes,
-    wire::pte::{EValue, ExecutionPlan, Instruction},
+    wire::{
+        bundled::{TestSuite, read_bundled_program},
+        pte::{EValue, ExecutionPlan, Instruction},
+    },
 };
 use serde_json::{Value as Json, json};
 
@@ -41,6 +44,21 @@ pub(crate) fn describe(bytes: Bytes, nodes: bool) -> Result<Description> {
     let json = json!({ "kind": "pte", "bytes": size, "named_data": { "keys": program.file().named_data.len(), "bytes": named },
                        "methods": methods, "unsupported": unsupported, "constants": constants });
     Ok(Description { lines, json })
+}
+
+/// Describes a bundled program: its test cases, and the program in it.
+pub(crate) fn describe_bundled(bytes: &Bytes, nodes: bool) -> Result<Description> {
+    let bundle = read_bundled_program(bytes)?;
+    let mut description = describe(bundle.program, nodes)?;
+    let cases = |suite: &TestSuite| format!("test cases of {}: {}", suite.method.escape_debug(), suite.cases.len());
+    description.lines.splice(0..0, bundle.suites.iter().map(cases));
+    description.json["test_cases"] = bundle
+        .suites
+        .iter()
+        .map(|suite| (suite.method.clone(), json!(suite.cases.len())))
+        .collect::<serde_json::Map<_, _>>()
+        .into();
+    Ok(description)
 }
 
 /// Bytes of all segments that named data refers to.

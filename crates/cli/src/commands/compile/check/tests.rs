@@ -42,7 +42,7 @@ fn the_first_call_that_differs_is_named() {
 #[test]
 fn floats_pass_within_rounding_and_integers_only_if_equal() {
     let floats = |v: &[f32]| Tensor::from_slice(v, &[v.len()]).unwrap();
-    let close = |a: &Tensor, b: &Tensor| compare(a, b, tolerance(b)).is_ok();
+    let close = |a: &Tensor, b: &Tensor| compare(a, b, rounding(b)).is_ok();
     assert!(close(&floats(&[1000.0, 0.01]), &floats(&[1000.05, 0.02])));
     assert!(!close(&floats(&[1.0, 0.01]), &floats(&[1.0, 0.02])));
     let integers = |v: &[i64]| Tensor::from_slice(v, &[v.len()]).unwrap();
