@@ -255,7 +255,7 @@ impl Checkpoint {
         }
         let (stated, weight) = match &self.architecture {
             Architecture::Decoder(config) => (config.dtype, EMBEDDING),
-            Architecture::Encoder(config) => (config.dtype, encoder::EMBEDDING),
+            Architecture::Encoder(config) => (config.dtype, config.embedding.table),
             Architecture::Moonshine(config) => (config.dtype, decoder::EMBEDDING),
             Architecture::Parakeet(config) => (config.dtype, parakeet::SUBSAMPLING),
             Architecture::Whisper(config) => (config.dtype, decoder::EMBEDDING),

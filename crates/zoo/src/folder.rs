@@ -21,7 +21,7 @@ use serde_json::{Map, Value};
 use crate::{
     Checkpoint, CheckpointTensor, Error, Result, TokenizerSource,
     checkpoint::Architecture,
-    ctranslate2, encoder,
+    ctranslate2,
     family::{self, Configs},
     fields::Fields,
     limits::MAX_JSON_BYTES,
@@ -262,7 +262,7 @@ fn text_name(name: &str) -> Option<String> {
 /// The name of a model's tensor by its name in the folder. `None` for parts that the model lacks.
 pub(crate) fn published_name(architecture: &Architecture, name: &str) -> Option<String> {
     match architecture {
-        Architecture::Encoder(_) => Some(encoder::tensor_name(name)),
+        Architecture::Encoder(config) => Some(config.tensor_name(name)),
         _ if architecture.listens() => Some(speech_name(name)),
         Architecture::Decoder(config) => text_name(name).map(|name| renamed(name, config.renames)),
         _ => text_name(name),

@@ -43,10 +43,10 @@ pub(crate) struct Settings {
 
 /// Constants of a rotary embedding.
 #[derive(Clone, Debug)]
-struct Turn {
-    rotary: Rotary,
+pub(crate) struct Turn {
+    pub(crate) rotary: Rotary,
     /// Factor [D] on queries, if cosines and sines are scaled.
-    amplitude: Option<Val>,
+    pub(crate) amplitude: Option<Val>,
 }
 
 /// Positions of the tokens of a call.
@@ -283,17 +283,24 @@ fn turns(b: &mut Builder, config: &Config, settings: Settings) -> Result<Vec<((R
         };
         if let Some(key) = key.filter(|key| turns.iter().all(|(known, _)| known != key)) {
             let suffix = if turns.is_empty() { String::new() } else { format!("_{}", turns.len()) };
-            let turn = turn(b, &key.0, key.1, settings, &suffix)?;
+            let turn = turn(b, &key.0, key.1, (settings.positions, settings.dtype), &suffix)?;
             turns.push((key, turn));
         }
     }
     Ok(turns)
 }
 
-/// Constants of a rotary embedding. The amplitude applies to rotated queries and keys. Only their
-/// products matter, so only queries are scaled, by its square.
-fn turn(b: &mut Builder, rope: &Rope, head_dim: usize, settings: Settings, suffix: &str) -> Result<Turn> {
-    let resolved = rope.resolve(settings.positions);
+/// Constants of a rotary embedding for at most `positions` positions, with activations of `dtype`.
+/// The amplitude applies to rotated queries and keys. Only their products matter, so only queries
+/// are scaled, by its square.
+pub(crate) fn turn(
+    b: &mut Builder,
+    rope: &Rope,
+    head_dim: usize,
+    (positions, dtype): (usize, DType),
+    suffix: &str,
+) -> Result<Turn> {
+    let resolved = rope.resolve(positions);
     let mut vector = |name: &str, values: &[f32], dtype: DType| -> Result<Val> {
         let name = format!("{name}{suffix}");
         let tensor = Tensor::from_slice(values, &[values.len()]).and_then(|t| cast(&t, dtype));
@@ -302,7 +309,7 @@ fn turn(b: &mut Builder, rope: &Rope, head_dim: usize, settings: Settings, suffi
     let periods = resolved.periods.map(|periods| vector("rope_periods", &periods, DType::F32)).transpose()?;
     let square = (resolved.amplitude * resolved.amplitude) as f32;
     let factors: Vec<f32> = (0..head_dim).map(|i| if i < rope.dims { square } else { 1.0 }).collect();
-    let amplitude = (square != 1.0).then(|| vector("rope_amplitude", &factors, settings.dtype)).transpose()?;
+    let amplitude = (square != 1.0).then(|| vector("rope_amplitude", &factors, dtype)).transpose()?;
     let rotary = Rotary { dims: rope.dims, base: resolved.theta, scale: resolved.scale, interleaved: rope.interleaved, periods };
     Ok(Turn { rotary, amplitude })
 }

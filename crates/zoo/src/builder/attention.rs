@@ -72,19 +72,32 @@ impl Builder {
         self.call("mlx.custom_sdpa.default", inputs, q.dtype, dims)
     }
 
-    /// Attention of queries [B, H, s, D] over all keys and values [B, H, n, D]. `scores` [B, H, s,
+    /// Attention of queries [B, H, s, D] over all keys and values [B, Hk, n, D]. `scores` [B, H, s,
     /// n] are added to the scaled products, or select keys if boolean. They may be broadcast.
     /// Returns [B, H, s, D].
-    pub(crate) fn attention_over_all(&mut self, [q, k, v]: [&Val; 3], scores: Option<&Val>, scale: f64) -> Val {
-        let inputs = vec![
+    pub(crate) fn attention_over_all(&mut self, qkv: [&Val; 3], scores: Option<&Val>, scale: f64) -> Val {
+        self.whole_attention(qkv, scores, false, scale)
+    }
+
+    /// As [`attention_over_all`](Self::attention_over_all), over keys up to the query's own. There
+    /// are as many keys as queries.
+    pub(crate) fn causal_attention(&mut self, qkv: [&Val; 3], scale: f64) -> Val {
+        self.whole_attention(qkv, None, true, scale)
+    }
+
+    fn whole_attention(&mut self, [q, k, v]: [&Val; 3], scores: Option<&Val>, causal: bool, scale: f64) -> Val {
+        let mut inputs = vec![
             tensor("query", q),
             tensor("key", k),
             tensor("value", v),
             scores.map_or(arg("attn_mask", Argument::None), |scores| tensor("attn_mask", scores)),
             float("dropout_p", 0.0),
-            arg("is_causal", Argument::Bool(false)),
+            arg("is_causal", Argument::Bool(causal)),
             float("scale", scale),
         ];
+        if q.dim(1) != k.dim(1) {
+            inputs.push(arg("enable_gqa", Argument::Bool(true)));
+        }
         self.call("aten.scaled_dot_product_attention.default", inputs, q.dtype, q.dims.clone())
     }
 

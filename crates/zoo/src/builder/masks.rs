@@ -39,6 +39,10 @@ impl Builder {
         self.binary("aten.logical_and.default", a, b)
     }
 
+    pub(crate) fn or(&mut self, a: &Val, b: &Val) -> Val {
+        self.binary("aten.logical_or.default", a, b)
+    }
+
     pub(crate) fn not(&mut self, x: &Val) -> Val {
         self.unary("aten.logical_not.default", x)
     }

@@ -2,7 +2,7 @@
 
 use flambeau_tensor::Tensor;
 
-use super::Parts;
+use super::{Distances, Parts};
 use crate::{Error, Result, builder::Val};
 
 /// Distance from which all distances share a bucket.
@@ -11,9 +11,9 @@ const FARTHEST: f32 = 128.0;
 impl Parts<'_> {
     /// Biases [b, heads, s, s] of the scores, which also mask keys that are not `seen` [b, 1, 1,
     /// s].
-    pub(super) fn with_distances(&mut self, seen: &Val) -> Result<Val> {
+    pub(super) fn with_distances(&mut self, seen: &Val, Distances { buckets, heads }: Distances) -> Result<Val> {
         const NAME: &str = "encoder.relative_attention_bias";
-        let (buckets, most) = (self.c.buckets, self.tokens);
+        let most = self.tokens;
         self.w.b.enter(NAME);
         let ids: Vec<i64> = (0..most).flat_map(|q| (0..most).map(move |k| bucket(k as i64 - q as i64, buckets))).collect();
         let ids = Tensor::from_slice(&ids, &[most, most]).map_err(|e| Error::tensor(NAME, "a table of buckets", e.to_string()))?;
@@ -21,7 +21,7 @@ impl Parts<'_> {
         let tokens = self.sizes[1].clone();
         let ids = self.w.b.slice(&ids, 0, &0.into(), &tokens);
         let ids = self.w.b.slice(&ids, 1, &0.into(), &tokens);
-        let table = self.w.plain(&format!("{NAME}.weight"), &[buckets, self.c.heads])?;
+        let table = self.w.plain(&format!("{NAME}.weight"), &[buckets, heads])?;
         let biases = self.w.b.embedding(&table, &ids);
         let biases = self.w.b.transpose(&biases, 1, 2);
         let biases = self.w.b.transpose(&biases, 0, 1);

@@ -1,38 +1,65 @@
 //! BERT and related text encoders.
 
-use super::{Configs, common};
+use super::{
+    Configs,
+    common::{self, Base, Defaults, layer},
+};
 use crate::{
     Result,
-    encoder::{Config, Names, Sentence},
+    encoder::{Config, Distances, EMBEDDING, Embedding, Positions, Sentence},
     fields::Fields,
     limits::{MAX_LAYERS, MAX_POSITIONS},
-    spec::Activation,
+    spec::{Activation, Attention, Layer, LayerNorms, Mlp, MlpBias, Norm, NormKind, QkvBias},
 };
 
-const BERT: Names = Names {
-    layer: "encoder.layer",
-    attention: ["attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"],
-    norms: ["attention.output.LayerNorm", "output.LayerNorm"],
-    feed: ["intermediate.dense", "output.dense"],
-};
+/// Replacements in BERT's names, in order.
+const BERT: &[(&str, &str)] = &[
+    ("encoder.layer.", "layers."),
+    ("attention.self.query", "self_attn.q_proj"),
+    ("attention.self.key", "self_attn.k_proj"),
+    ("attention.self.value", "self_attn.v_proj"),
+    ("attention.output.dense", "self_attn.o_proj"),
+    ("attention.output.LayerNorm", "post_attention_layernorm"),
+    ("intermediate.dense", "mlp.up_proj"),
+    ("output.dense", "mlp.down_proj"),
+    ("output.LayerNorm", "post_mlp_layernorm"),
+];
 
-const MPNET: Names = Names {
-    attention: ["attention.attn.q", "attention.attn.k", "attention.attn.v", "attention.attn.o"],
-    norms: ["attention.LayerNorm", "output.LayerNorm"],
-    ..BERT
-};
+const MPNET: &[(&str, &str)] = &[
+    ("encoder.layer.", "layers."),
+    ("attention.attn.q", "self_attn.q_proj"),
+    ("attention.attn.k", "self_attn.k_proj"),
+    ("attention.attn.v", "self_attn.v_proj"),
+    ("attention.attn.o", "self_attn.o_proj"),
+    ("attention.LayerNorm", "post_attention_layernorm"),
+    ("intermediate.dense", "mlp.up_proj"),
+    ("output.dense", "mlp.down_proj"),
+    ("output.LayerNorm", "post_mlp_layernorm"),
+];
 
-const DISTILBERT: Names = Names {
-    layer: "transformer.layer",
-    attention: ["attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin"],
-    norms: ["sa_layer_norm", "output_layer_norm"],
-    feed: ["ffn.lin1", "ffn.lin2"],
-};
+const DISTILBERT: &[(&str, &str)] = &[
+    ("transformer.layer.", "layers."),
+    ("attention.q_lin", "self_attn.q_proj"),
+    ("attention.k_lin", "self_attn.k_proj"),
+    ("attention.v_lin", "self_attn.v_proj"),
+    ("attention.out_lin", "self_attn.o_proj"),
+    ("sa_layer_norm", "post_attention_layernorm"),
+    ("ffn.lin1", "mlp.up_proj"),
+    ("ffn.lin2", "mlp.down_proj"),
+    ("output_layer_norm", "post_mlp_layernorm"),
+];
+
+/// Prefixes that tasks add to the names of an encoder's tensors.
+const PREFIXES: &[&str] = &["bert.", "roberta.", "mpnet.", "distilbert."];
+
+/// One norm after the sum of each half.
+pub(super) const POST: LayerNorms =
+    LayerNorms { mixer_in: None, mixer_out: Some("post_attention_layernorm"), feed_in: None, feed_out: Some("post_mlp_layernorm") };
 
 /// Names in a family's configs and tensors, and defaults for missing keys.
 struct Family {
     name: &'static str,
-    names: &'static Names,
+    renames: &'static [(&'static str, &'static str)],
     /// Keys of the width, the inner width, the number of layers and the number of heads.
     sizes: [&'static str; 4],
     activation: &'static str,
@@ -46,21 +73,21 @@ const SIZES: [&str; 4] = ["hidden_size", "intermediate_size", "num_hidden_layers
 
 /// Families by `model_type`.
 const FAMILIES: [Family; 5] = [
-    Family { name: "bert", names: &BERT, sizes: SIZES, activation: "hidden_act", padding: None, token_types: 2, buckets: 0 },
+    Family { name: "bert", renames: BERT, sizes: SIZES, activation: "hidden_act", padding: None, token_types: 2, buckets: 0 },
     Family {
         name: "distilbert",
-        names: &DISTILBERT,
+        renames: DISTILBERT,
         sizes: ["dim", "hidden_dim", "n_layers", "n_heads"],
         activation: "activation",
         padding: None,
         token_types: 0,
         buckets: 0,
     },
-    Family { name: "mpnet", names: &MPNET, sizes: SIZES, activation: "hidden_act", padding: Some(1), token_types: 0, buckets: 32 },
-    Family { name: "roberta", names: &BERT, sizes: SIZES, activation: "hidden_act", padding: Some(1), token_types: 2, buckets: 0 },
+    Family { name: "mpnet", renames: MPNET, sizes: SIZES, activation: "hidden_act", padding: Some(1), token_types: 0, buckets: 32 },
+    Family { name: "roberta", renames: BERT, sizes: SIZES, activation: "hidden_act", padding: Some(1), token_types: 2, buckets: 0 },
     Family {
         name: "xlm-roberta",
-        names: &BERT,
+        renames: BERT,
         sizes: SIZES,
         activation: "hidden_act",
         padding: Some(1),
@@ -104,25 +131,50 @@ fn read(family: &Family, f: &Fields<'_>, sentence: Sentence) -> Result<Config> {
     if family.buckets > 0 {
         f.expect_size("relative_attention_num_buckets", family.buckets)?;
     }
+    let (activation, norm) = (
+        activation(f, family.activation)?,
+        Norm { eps: f.positive_or("layer_norm_eps", 1e-12)?, kind: NormKind::Layer { bias: true } },
+    );
+    let base = Base {
+        defaults: Defaults::LLAMA,
+        hidden: width,
+        layers,
+        heads,
+        kv_heads: heads,
+        head_dim: width / heads,
+        positions: positions - first_position,
+        norm,
+        activation,
+    };
+    let attention = Attention { qkv_bias: QkvBias::All, output_bias: true, ..base.attention(None) };
+    let mlp = Mlp { gated: false, bias: MlpBias::All, ..base.mlp_of(f.size(feed)?, "mlp") };
     Ok(Config {
         family: family.name,
-        names: family.names,
         width,
-        feed: f.size(feed)?,
-        heads,
-        layers,
         vocab: f.size("vocab_size")?,
-        positions,
-        first_position,
-        token_types,
-        buckets: family.buckets,
-        activation: if f.get(family.activation).is_some() {
-            common::activation(f, family.activation)?
-        } else {
-            Activation::GeluErf
+        room: base.positions,
+        embedding: Embedding {
+            table: EMBEDDING,
+            scale: 1.0,
+            positions: Some(Positions { rows: positions, first: first_position }),
+            token_types,
+            norm: Some("embeddings.LayerNorm"),
         },
-        eps: f.positive_or("layer_norm_eps", 1e-12)?,
+        root: "layers",
+        layers: vec![Layer { norms: POST, ..layer(attention, mlp) }; layers],
+        norm,
+        norms_sums: true,
+        final_norm: None,
+        causal: false,
+        distances: (family.buckets > 0).then_some(Distances { buckets: family.buckets, heads }),
+        prefixes: PREFIXES,
+        renames: family.renames,
         dtype: common::dtype(f)?,
         sentence,
     })
+}
+
+/// The activation of a layer. Without a key it is the exact Gaussian unit.
+pub(super) fn activation(f: &Fields<'_>, key: &str) -> Result<Activation> {
+    if f.get(key).is_some() { common::activation(f, key) } else { Ok(Activation::GeluErf) }
 }
