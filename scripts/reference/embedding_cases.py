@@ -14,7 +14,7 @@ import tempfile
 import torch
 import transformers
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from checkpoint_cases import write_tensor
@@ -23,13 +23,32 @@ TEXTS = ["A man is eating food.", "Fox", "The quick brown fox jumps over the dog
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 COMMON = dict(max_position_embeddings=42, pad_token_id=1)
 SIZES = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2)
-# Name, family, sizes, way of pooling, and whether vectors get length 1.
+ROTARY = dict(rope_type="default", rope_theta=100.0)
+GROUPED = dict(num_key_value_heads=1, head_dim=8, rope_parameters=ROTARY)
+WINDOWS = dict(full_attention=dict(rope_type="default", rope_theta=300.0), sliding_attention=ROTARY)
+# The first release of Nomic Embed: keys of its config that later ones lack.
+FIRST_NOMIC = dict(
+    n_embd="hidden_size", n_head="num_attention_heads", n_inner="intermediate_size", n_layer="num_hidden_layers", n_positions="max_position_embeddings",
+    layer_norm_epsilon="layer_norm_eps", vocab_size="vocab_size", type_vocab_size="type_vocab_size", model_type="model_type", dtype="dtype",
+)
+# Name, family, sizes, way of pooling, and modules after it.
 CASES = [
-    ("bert", "Bert", SIZES, "mean", True),
-    ("bert-cls", "Bert", SIZES | dict(hidden_act="gelu_new", type_vocab_size=1), "cls", False),
-    ("distilbert", "DistilBert", dict(dim=16, hidden_dim=24, n_layers=2, n_heads=2), "max", False),
-    ("mpnet", "MPNet", SIZES, "mean", True),
-    ("xlm-roberta", "XLMRoberta", SIZES | dict(type_vocab_size=1, layer_norm_eps=1e-5), "cls", True),
+    ("bert", "Bert", SIZES, "mean", ["Normalize"]),
+    ("bert-cls", "Bert", SIZES | dict(hidden_act="gelu_new", type_vocab_size=1), "cls", []),
+    ("bert-dense", "Bert", SIZES, ["mean_sqrt_len_tokens", "weightedmean"], [(32, 12, True, "Tanh")]),
+    ("distilbert", "DistilBert", dict(dim=16, hidden_dim=24, n_layers=2, n_heads=2), "max", []),
+    ("mpnet", "MPNet", SIZES, "mean", ["Normalize"]),
+    ("xlm-roberta", "XLMRoberta", SIZES | dict(type_vocab_size=1, layer_norm_eps=1e-5), "cls", ["Normalize"]),
+    ("qwen3", "Qwen3", SIZES | GROUPED, "lasttoken", ["Normalize"]),
+    ("gemma3", "Gemma3Text", SIZES | dict(num_hidden_layers=3, num_key_value_heads=1, head_dim=8, query_pre_attn_scalar=8, sliding_window=8,
+     use_bidirectional_attention=True, layer_types=["sliding_attention", "sliding_attention", "full_attention"], rope_parameters=WINDOWS),
+     "mean", [(16, 24, False, "Identity"), (24, 16, False, "Identity"), "Normalize"]),
+    ("modernbert", "ModernBert", SIZES | dict(num_hidden_layers=4, local_attention=8, rope_parameters=WINDOWS), "cls", []),
+    ("nomic", "NomicBert", SIZES, "mean", []),
+    ("nomic-first", "NomicBert", SIZES, "mean", []),
+    ("gte", "Gte", SIZES | dict(rope_parameters=ROTARY), "cls", ["Normalize"]),
+    ("jina", "JinaEmbeddingsV3", SIZES | dict(rope_parameters=ROTARY), "mean", ["Normalize"]),
+    ("eurobert", "EuroBert", SIZES | GROUPED, "mean", []),
 ]
 
 
@@ -59,8 +78,27 @@ def randomize(model):
         tensor.copy_(noise.half())
 
 
+def module(description):
+    """A module after pooling: `Normalize`, or a layer by its sizes, bias and activation."""
+    if description == "Normalize":
+        return Normalize()
+    inputs, outputs, bias, activation = description
+    dense = Dense(inputs, outputs, bias=bias, activation_function=getattr(torch.nn, activation)())
+    randomize(dense)
+    return dense
+
+
+def as_first_nomic(path):
+    """Rewrites a config in the form of the first release."""
+    config = json.loads(path.read_text())
+    first = {key: config[now] for key, now in FIRST_NOMIC.items() if now in config}
+    fixed = dict(activation_function="swiglu", qkv_proj_bias=False, mlp_fc1_bias=False, mlp_fc2_bias=False, prenorm=False, causal=False,
+                 rotary_emb_base=1000, rotary_emb_fraction=1.0, rotary_emb_interleaved=False, use_rms_norm=False, scale_attn_weights=True)
+    path.write_text(json.dumps(first | fixed) + "\n")
+
+
 @torch.no_grad()
-def write(out, name, family, sizes, pooling, normalizes):
+def write(out, name, family, sizes, pooling, modules):
     folder, checkpoint = out / f"embedding-{name}", out / f"embedding-{name}" / "checkpoint"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -70,14 +108,16 @@ def write(out, name, family, sizes, pooling, normalizes):
         model = getattr(transformers, f"{family}Model")(config).eval()
         randomize(model)
         model.save_pretrained(plain)
-        modules = [Transformer(plain, max_seq_length=40), Pooling(16, pooling_mode=pooling), *([Normalize()] if normalizes else [])]
-        encoder = SentenceTransformer(modules=modules, device="cpu")
+        pooled = Pooling(16, pooling_mode=pooling)
+        encoder = SentenceTransformer(modules=[Transformer(plain, max_seq_length=40), pooled, *map(module, modules)], device="cpu")
         encoder.save_pretrained(str(checkpoint), create_model_card=False)
+    if name == "nomic-first":
+        as_first_nomic(checkpoint / "config.json")
     texts = TEXTS
     ids = [encoder.tokenizer(text)["input_ids"] for text in texts]
     vectors = torch.tensor(encoder.encode(texts))
     case = dict(kind="embedding", family=config.model_type, rtol=1e-4, atol=2e-5 * max(1.0, float(vectors.abs().max())), texts=texts, ids=ids,
-                pooling=pooling, normalized=normalizes)
+                pooling=pooling if isinstance(pooling, str) else "+".join(pooling), normalized="Normalize" in modules)
     (folder / "case.json").write_text(json.dumps(case) + "\n")
     write_tensor(folder / "embeddings.bin", vectors)
     print(folder.name, "tokens", [len(one) for one in ids], "first vector", [round(float(x), 4) for x in vectors[0][:3]])

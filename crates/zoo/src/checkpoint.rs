@@ -92,7 +92,7 @@ impl Checkpoint {
     /// Reads a Hugging Face folder, given as its files. They are `config.json`, `model.safetensors`
     /// or the index with its shards, and optional files for generation and the tokenizer.
     /// sentence-transformers adds `modules.json` and the files of
-    /// [`is_module_config`](Self::is_module_config). Other supported folders are MLX's
+    /// [`is_module_file`](Self::is_module_file). Other supported folders are MLX's
     /// quantization, Whisper in CTranslate2's form (`model.bin`, `config.json`, `tokenizer.json`)
     /// and Mistral's form (`params.json`, `consolidated.safetensors`).
     ///
@@ -103,10 +103,10 @@ impl Checkpoint {
         folder::checkpoint(files)
     }
 
-    /// Whether a path in a folder is the config of a sentence-transformers module, such as
-    /// `1_Pooling/config.json`.
-    pub fn is_module_config(path: &str) -> bool {
-        folder::sentence::module_config(path).is_some_and(|module| module.len() == path.len())
+    /// Whether a path in a folder is a file of a sentence-transformers module, such as
+    /// `1_Pooling/config.json` or `2_Dense/model.safetensors`.
+    pub fn is_module_file(path: &str) -> bool {
+        folder::sentence::module_file(path).is_some_and(|module| module.len() == path.len())
     }
 
     /// Reads a GGUF file of version 2 or 3.
@@ -270,6 +270,7 @@ impl Checkpoint {
     fn in_range(&self, dtype: DType) -> DType {
         match &self.architecture {
             Architecture::Decoder(config) if dtype == DType::F16 && !config.fits_f16 => DType::BF16,
+            Architecture::Encoder(config) if dtype == DType::F16 && !config.fits_f16 => DType::BF16,
             _ => dtype,
         }
     }

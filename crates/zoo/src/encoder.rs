@@ -10,12 +10,13 @@ use flambeau_pt2::Exported;
 use flambeau_tensor::DType;
 use indexmap::IndexMap;
 
-pub(crate) use self::sentence::{Pooling, Sentence};
+pub(crate) use self::sentence::{Dense, DenseActivation, Pooling, Sentence, Step};
 
 use self::{layers::Turns, masks::Masks};
 use crate::{
     Checkpoint, MethodConstant, Model, Options, Result,
     builder::{Int, Val},
+    checkpoint,
     model::{self, Precision},
     spec::{Layer, Norm},
     speech::decoder::float_caches,
@@ -53,6 +54,8 @@ pub(crate) struct Config {
     pub(crate) renames: &'static [(&'static str, &'static str)],
     /// Element type of the checkpoint, if stated.
     pub(crate) dtype: Option<DType>,
+    /// Whether activations stay below 65504, the largest number of f16.
+    pub(crate) fits_f16: bool,
     pub(crate) sentence: Sentence,
 }
 
@@ -90,6 +93,11 @@ pub(crate) struct Distances {
 pub(crate) const EMBEDDING: &str = "embeddings.word_embeddings.weight";
 
 impl Config {
+    /// Whether the layers are a decoder's.
+    pub(crate) fn is_decoder(&self) -> bool {
+        self.embedding.table == checkpoint::EMBEDDING
+    }
+
     /// The name of a tensor in this config: without the prefix of a family or task, and with
     /// PyTorch's names for the parts of norms.
     pub(crate) fn tensor_name(&self, name: &str) -> String {
@@ -145,7 +153,7 @@ impl Parts<'_> {
         if let Some(norm) = self.c.final_norm {
             x = self.w.norm(&x, norm, self.c.norm)?;
         }
-        let vector = self.text_vector(&x, &is_text);
+        let vector = self.text_vector(&x, &is_text)?;
         self.w.b.finish(&[&vector])
     }
 
@@ -181,9 +189,9 @@ fn metadata(c: &Config, dtype: DType, tokens: usize) -> Vec<(String, MethodConst
         ("get_max_seq_len", size(tokens)),
         ("get_max_batch_size", size(MAX_BATCH)),
         ("get_vocab_size", size(c.vocab)),
-        ("get_embedding_dim", size(c.width)),
-        ("get_pooling", MethodConstant::Text(c.sentence.pooling.name().into())),
-        ("is_normalized", MethodConstant::Bool(c.sentence.normalizes)),
+        ("get_embedding_dim", size(c.sentence.width(c.width))),
+        ("get_pooling", MethodConstant::Text(c.sentence.pooling_name())),
+        ("is_normalized", MethodConstant::Bool(c.sentence.normalizes())),
     ];
     out.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

@@ -98,7 +98,8 @@ impl Files {
         if self.0.contains_key(WEIGHTS) {
             return Ok(vec![WEIGHTS.into()]);
         }
-        let files: Vec<String> = self.0.keys().filter(|name| name.ends_with(".safetensors")).cloned().collect();
+        let is_weights = |name: &&String| name.ends_with(".safetensors") && !name.contains('/');
+        let files: Vec<String> = self.0.keys().filter(is_weights).cloned().collect();
         if files.is_empty() { Err(Error::MissingFile(WEIGHTS.into())) } else { Ok(files) }
     }
 
@@ -262,6 +263,7 @@ fn text_name(name: &str) -> Option<String> {
 /// The name of a model's tensor by its name in the folder. `None` for parts that the model lacks.
 pub(crate) fn published_name(architecture: &Architecture, name: &str) -> Option<String> {
     match architecture {
+        Architecture::Encoder(config) if config.is_decoder() => text_name(name).map(|name| renamed(name, config.renames)),
         Architecture::Encoder(config) => Some(config.tensor_name(name)),
         _ if architecture.listens() => Some(speech_name(name)),
         Architecture::Decoder(config) => text_name(name).map(|name| renamed(name, config.renames)),
@@ -294,10 +296,17 @@ fn undo_conversion(tensors: &mut IndexMap<String, CheckpointTensor>) {
     }
 }
 
+/// The tensors of a module of sentence-transformers, under the name of its folder.
+fn module_tensors(files: &Files, module: &str) -> Result<Vec<(String, CheckpointTensor)>> {
+    let name = format!("{module}/{WEIGHTS}");
+    let bytes = files.0.get(&name).ok_or_else(|| Error::MissingFile(name.clone()))?;
+    Ok(plain_tensors(&name, bytes)?.into_iter().map(|(name, tensor)| (format!("{module}.{name}"), tensor)).collect())
+}
+
 /// Reads the checkpoint in these files.
 pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
     let base = |name: &str| name.rsplit(['/', '\\']).next().unwrap_or(name).to_owned();
-    let own = |name: &str| sentence::module_config(name).map_or_else(|| base(name), str::to_owned);
+    let own = |name: &str| sentence::module_file(name).map_or_else(|| base(name), str::to_owned);
     let model = Files(files.into_iter().map(|(name, bytes)| (own(&name), bytes)).collect());
     let params = if model.is_mistrals() { model.json(mistral::PARAMS)? } else { None };
     let params = params.map(|params| mistral::Params::read(&params)).transpose()?;
@@ -337,5 +346,10 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
         tensors = params.published(tensors)?;
     }
     undo_conversion(&mut tensors);
+    if let Architecture::Encoder(config) = &architecture {
+        for dense in config.sentence.layers() {
+            tensors.extend(module_tensors(&model, &dense.module)?);
+        }
+    }
     Ok(Checkpoint::new(architecture, tensors, model.tokenizer()))
 }

@@ -58,14 +58,20 @@ fn what_is_not_computed_is_refused_by_name() {
         let said = complaint("config.json", |json| json[key] = value.clone());
         assert!(said.contains(key) || key == "num_attention_heads" && said.contains("hidden_size"), "{key}: {said}");
     }
-    let dense = json!({ "idx": 3, "name": "3", "path": "3_Dense", "type": "sentence_transformers.models.Dense" });
-    assert!(complaint("modules.json", |json| json.as_array_mut().unwrap().push(dense.clone())).contains("Dense"));
+    let with = |kind: &str| {
+        let module =
+            json!({ "idx": 3, "name": "3", "path": format!("3_{kind}"), "type": format!("sentence_transformers.models.{kind}") });
+        complaint("modules.json", |json| json.as_array_mut().unwrap().push(module.clone()))
+    };
+    assert!(with("LSTM").contains("LSTM"));
+    assert!(with("Dense").contains("3_Dense/config.json"));
     assert!(complaint("modules.json", |json| *json = json!({})).contains("modules.json"));
     assert!(complaint("modules.json", |json| json[1]["path"] = "2_Pooling".into()).contains("2_Pooling/config.json"));
     let pooling = |value: Value| complaint("1_Pooling/config.json", |json| *json = value.clone());
-    assert!(pooling(json!({ "pooling_mode": "lasttoken" })).contains("lasttoken"));
-    assert!(pooling(json!({ "pooling_mode_mean_tokens": true, "pooling_mode_max_tokens": true })).contains("found 2"));
-    assert!(pooling(json!({})).contains("found 0"));
+    assert!(pooling(json!({ "pooling_mode": "median" })).contains("median"));
+    assert!(pooling(json!({ "pooling_mode_median_tokens": true })).contains("pooling_mode_median_tokens"));
+    assert!(pooling(json!({ "pooling_mode": "mean", "include_prompt": false })).contains("include_prompt"));
+    assert!(pooling(json!({})).contains("found none"));
     let lowered = complaint("sentence_bert_config.json", |json| *json = json!({ "do_lower_case": true }));
     assert!(lowered.contains("do_lower_case"), "{lowered}");
 }
@@ -82,6 +88,47 @@ fn older_folders_say_the_same() {
     // Positions of this family start after the padding token's id.
     let offset = self::model("xlm-roberta", "tokenizer_config.json", |json| json["model_max_length"] = json!(512));
     assert_eq!(stated(&offset, "get_max_seq_len"), MethodConstant::Int(40));
+}
+
+#[test]
+fn several_ways_of_pooling_are_concatenated_in_a_fixed_order() {
+    let flags = json!({ "pooling_mode_max_tokens": true, "pooling_mode_lasttoken": true, "pooling_mode_cls_token": true });
+    let model = model("bert", "1_Pooling/config.json", |json| *json = flags.clone());
+    assert_eq!(stated(&model, "get_pooling"), MethodConstant::Text("cls+max+lasttoken".into()));
+    assert_eq!(stated(&model, "get_embedding_dim"), MethodConstant::Int(48));
+}
+
+#[test]
+fn layers_after_pooling_must_fit_and_be_known() {
+    let dense = |change: &dyn Fn(&mut Value)| {
+        let read = |file: &str| {
+            let mut bytes = fs::read(case("bert-dense").join(file)).unwrap();
+            if file == "2_Dense/config.json" {
+                let mut json: Value = serde_json::from_slice(&bytes).unwrap();
+                change(&mut json);
+                bytes = json.to_string().into_bytes();
+            }
+            (file.to_owned(), Bytes::from(bytes))
+        };
+        let files = FILES.iter().chain(&["2_Dense/config.json", "2_Dense/model.safetensors"]).map(|file| read(file)).collect();
+        Checkpoint::from_folder(files).and_then(|checkpoint| build(&checkpoint, &Options::default()))
+    };
+    assert_eq!(stated(&dense(&|_| {}).unwrap(), "get_embedding_dim"), MethodConstant::Int(12));
+    for (key, value) in [("activation_function", json!("torch.nn.Mish")), ("in_features", json!(31)), ("use_residual", json!(true))]
+    {
+        let said = dense(&|json| json[key] = value.clone()).unwrap_err().to_string();
+        assert!(said.contains(key) || said.contains("Mish") || said.contains("32 input features"), "{key}: {said}");
+    }
+}
+
+#[test]
+fn layers_of_decoders_that_encoders_cannot_have_are_refused() {
+    let refused = folder("qwen3", "config.json", |json| {
+        json["model_type"] = "qwen3_moe".into();
+        json.as_object_mut().unwrap().remove("layer_types");
+    });
+    let said = refused.unwrap_err().to_string();
+    assert!(said.contains("qwen3_moe") && said.contains("not supported"), "{said}");
 }
 
 #[test]

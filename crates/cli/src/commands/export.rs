@@ -229,11 +229,11 @@ pub(crate) fn folder_paths(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     for entry in std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
         let path = entry?.path();
         let Some(name) = path.file_name().and_then(|n| n.to_str()).map(str::to_owned) else { continue };
-        // Folders of sentence-transformers hold the configs of modules in folders of their own.
-        let config = format!("{name}/config.json");
-        if Checkpoint::is_module_config(&config) && folder.join(&config).is_file() {
-            list.push((config.clone(), folder.join(config)));
-            continue;
+        // Folders of sentence-transformers hold the files of modules in folders of their own.
+        for file in ["config.json", "model.safetensors"].map(|file| format!("{name}/{file}")) {
+            if Checkpoint::is_module_file(&file) && folder.join(&file).is_file() {
+                list.push((file.clone(), folder.join(file)));
+            }
         }
         let wanted = path.extension().and_then(|e| e.to_str()).is_some_and(|e| ["json", "safetensors", "jinja"].contains(&e));
         let is_named = MODEL_FILES.contains(&name.as_str()) || name == CTRANSLATE2;

@@ -69,7 +69,7 @@ fn is_weights(name: &str) -> bool {
 /// Whether a model needs this repository file to run: known files at the top, and
 /// sentence-transformers' module files.
 fn is_standard(name: &str) -> bool {
-    if Checkpoint::is_module_config(name) {
+    if Checkpoint::is_module_file(name) {
         return true;
     }
     let kept = [".json", ".safetensors", ".jinja", "tokenizer.model"];

@@ -63,17 +63,18 @@ impl Parts<'_> {
         self.w.linear(&joined, &format!("{path}.{}", a.names.output), self.c.width, a.output_bias)
     }
 
-    /// Queries [b, s, H·D], and keys and values [b, s, Hk·D].
+    /// Queries [b, s, H·D], and keys and values [b, s, Hk·D]. Some releases of a family join the
+    /// three matrices.
     fn projections(&mut self, x: &Val, a: &Attention, path: &str) -> Result<[Val; 3]> {
         let (q, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
-        if a.joined != Joined::Blocks {
+        let joined = format!("{path}.qkv_proj");
+        if a.joined != Joined::Blocks && !self.w.has(&format!("{joined}.weight")) {
             let mut one = |part: &str, rows| {
                 let bias = a.qkv_bias == QkvBias::All || a.qkv_bias == QkvBias::AllButKeys && part != "k";
                 self.w.linear(x, &format!("{path}.{part}_proj"), rows, bias)
             };
             return Ok([one("q", q)?, one("k", kv)?, one("v", kv)?]);
         }
-        let joined = format!("{path}.qkv_proj");
         let mut one = |part: &str, from, n| self.part(x, (&joined, part), q + 2 * kv, (from, n), a.qkv_bias == QkvBias::All);
         Ok([one("q", 0, q)?, one("k", q, kv)?, one("v", q + kv, kv)?])
     }
@@ -133,29 +134,34 @@ impl Parts<'_> {
 
     fn mlp(&mut self, x: &Val, mlp: &Mlp, path: &str) -> Result<Val> {
         let (n, names, bias) = (mlp.width, mlp.names, mlp.bias == MlpBias::All);
-        let mut one = |part: &str| self.w.linear(x, &format!("{path}.{part}"), n, bias);
-        let wide = match (mlp.gated, mlp.joined) {
-            (false, _) => {
-                let up = one(names.up)?;
-                self.activated(&up, mlp.activation)
-            }
-            (true, false) => {
-                let (gate, up) = (one(names.gate)?, one(names.up)?);
-                self.gated(&gate, &up, mlp.activation)
-            }
-            (true, true) => {
-                let joined = format!("{path}.gate_up_proj");
-                let gate = self.part(x, (&joined, "gate"), 2 * n, (0, n), bias)?;
-                let up = self.part(x, (&joined, "up"), 2 * n, (n, n), bias)?;
-                self.gated(&gate, &up, mlp.activation)
-            }
+        let one = |parts: &mut Self, part: &str| parts.w.linear(x, &format!("{path}.{part}"), n, bias);
+        let wide = if mlp.gated {
+            let (gate, up) = match self.joined_gate(mlp, path) {
+                Some((joined, first)) => {
+                    let mut part = |name: &str| {
+                        let from = if name == first { 0 } else { n };
+                        self.part(x, (&joined, name), 2 * n, (from, n), bias)
+                    };
+                    (part("gate")?, part("up")?)
+                }
+                None => (one(self, names.gate)?, one(self, names.up)?),
+            };
+            let gate = self.activated(&gate, mlp.activation);
+            self.w.b.mul(&gate, &up)
+        } else {
+            let up = one(self, names.up)?;
+            self.activated(&up, mlp.activation)
         };
         self.w.linear(&wide, &format!("{path}.{}", names.down), self.c.width, mlp.bias != MlpBias::None)
     }
 
-    fn gated(&mut self, gate: &Val, up: &Val, activation: Activation) -> Val {
-        let gate = self.activated(gate, activation);
-        self.w.b.mul(&gate, up)
+    /// The joined matrix of gates and ups, if there is one, and the half that comes first.
+    fn joined_gate(&self, mlp: &Mlp, path: &str) -> Option<(String, &'static str)> {
+        let [gates, ups] = ["gate_up_proj", "up_gate_proj"].map(|name| format!("{path}.{name}"));
+        match self.w.has(&format!("{ups}.weight")) {
+            true => Some((ups, "up")),
+            false => mlp.joined.then_some((gates, "gate")),
+        }
     }
 
     fn activated(&mut self, x: &Val, activation: Activation) -> Val {

@@ -3,6 +3,7 @@
 use super::{
     Configs,
     common::{self, Base, Defaults, layer},
+    decoder_encoder, llama, modernbert, rotary_bert,
 };
 use crate::{
     Result,
@@ -72,8 +73,17 @@ struct Family {
 const SIZES: [&str; 4] = ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"];
 
 /// Families by `model_type`.
-const FAMILIES: [Family; 5] = [
+const FAMILIES: [Family; 6] = [
     Family { name: "bert", renames: BERT, sizes: SIZES, activation: "hidden_act", padding: None, token_types: 2, buckets: 0 },
+    Family {
+        name: "camembert",
+        renames: BERT,
+        sizes: SIZES,
+        activation: "hidden_act",
+        padding: Some(1),
+        token_types: 2,
+        buckets: 0,
+    },
     Family {
         name: "distilbert",
         renames: DISTILBERT,
@@ -96,13 +106,35 @@ const FAMILIES: [Family; 5] = [
     },
 ];
 
+/// Description of an encoder.
+type Read = fn(&Configs<'_>) -> Result<Config>;
+
+/// Families with readers of their own.
+const LATER: [(&str, Read); 6] = [
+    ("eurobert", eurobert),
+    ("gte", rotary_bert::gte),
+    ("jina_embeddings_v3", rotary_bert::jina),
+    ("modernbert", modernbert::config),
+    ("new", rotary_bert::gte),
+    ("nomic_bert", rotary_bert::nomic),
+];
+
 /// Values of `model_type` of the families.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
-    FAMILIES.iter().map(|family| family.name)
+    FAMILIES.iter().map(|family| family.name).chain(LATER.iter().map(|(name, _)| *name))
+}
+
+/// EuroBERT: Llama whose tokens see the whole text.
+fn eurobert(configs: &Configs<'_>) -> Result<Config> {
+    let config = decoder_encoder::encoder(configs, llama::config(&configs.model)?, false)?;
+    Ok(Config { family: "eurobert", ..config })
 }
 
 /// Reads `config.json` of the family with this name. `None` for other names.
 pub(super) fn config(name: &str, configs: &Configs<'_>) -> Option<Result<Config>> {
+    if let Some((_, read)) = LATER.iter().find(|(known, _)| *known == name) {
+        return Some(read(configs));
+    }
     let family = FAMILIES.iter().find(|family| family.name == name)?;
     Some((configs.sentence)().and_then(|sentence| read(family, &configs.model, sentence)))
 }
@@ -113,10 +145,7 @@ fn read(family: &Family, f: &Fields<'_>, sentence: Sentence) -> Result<Config> {
     if !width.is_multiple_of(heads) {
         return Err(f.error(family.sizes[0], format!("a multiple of {heads} heads")));
     }
-    let layers = match f.size(layers)? {
-        n if n <= MAX_LAYERS => n,
-        _ => return Err(f.error(layers, format!("at most {MAX_LAYERS}"))),
-    };
+    let layers = self::layers(f, layers, f.size(layers)?)?;
     let first_position = match family.padding {
         Some(default) => f.count_or("pad_token_id", default)?.saturating_add(1),
         None => 0,
@@ -170,8 +199,14 @@ fn read(family: &Family, f: &Fields<'_>, sentence: Sentence) -> Result<Config> {
         prefixes: PREFIXES,
         renames: family.renames,
         dtype: common::dtype(f)?,
+        fits_f16: true,
         sentence,
     })
+}
+
+/// The number of layers under `key`.
+pub(super) fn layers(f: &Fields<'_>, key: &str, found: usize) -> Result<usize> {
+    if found <= MAX_LAYERS { Ok(found) } else { Err(f.error(key, format!("at most {MAX_LAYERS}"))) }
 }
 
 /// The activation of a layer. Without a key it is the exact Gaussian unit.

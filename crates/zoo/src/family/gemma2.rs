@@ -52,14 +52,19 @@ pub(super) fn vault(f: &Fields<'_>) -> Result<Config> {
     Ok(Config { family: "vaultgemma", layers, ..config })
 }
 
-/// Reads the base config, with norm weights stored minus 1. Bidirectional attention is refused,
-/// except between image tokens, which text does not have.
+/// Reads the base config of a decoder, with norm weights stored minus 1. Bidirectional attention is
+/// refused, except between image tokens, which text does not have.
 pub(super) fn read(f: &Fields<'_>, defaults: &Defaults) -> Result<Base> {
-    // Older configs have this key in addition to the used key.
-    f.get("hidden_act");
     if f.get("use_bidirectional_attention").is_some_and(|v| v != false && v != "vision") {
         return Err(f.error("use_bidirectional_attention", "false or vision"));
     }
+    read_any(f, defaults)
+}
+
+/// Reads the base config of a decoder or an encoder, with norm weights stored minus 1.
+pub(super) fn read_any(f: &Fields<'_>, defaults: &Defaults) -> Result<Base> {
+    // Older configs have this key in addition to the used key.
+    f.get("hidden_act");
     let base = Base::read(f, defaults)?;
     Ok(Base { norm: Norm { kind: NormKind::RmsPlusOne, ..base.norm }, ..base })
 }

@@ -15,7 +15,10 @@ use crate::{
 const THETA: (f64, f64) = (1_000_000.0, 10_000.0);
 
 pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
-    let base = gemma2::read(f, &Defaults { positions: 131_072, ..gemma2::DEFAULTS })?;
+    if f.get("use_bidirectional_attention").is_some_and(|v| !v.is_boolean() && v != "vision") {
+        return Err(f.error("use_bidirectional_attention", "a boolean or vision"));
+    }
+    let base = gemma2::read_any(f, &Defaults { positions: 131_072, ..gemma2::DEFAULTS })?;
     if f.get("attn_logit_softcapping").is_some() {
         return Err(f.error("attn_logit_softcapping", "null"));
     }

@@ -2,6 +2,7 @@
 
 mod bert;
 mod common;
+mod decoder_encoder;
 mod deepseek;
 mod gemma2;
 mod gemma3;
@@ -17,6 +18,7 @@ mod llama;
 mod llama_variants;
 mod mamba;
 mod mixtral;
+mod modernbert;
 mod moonshine;
 mod olmo2;
 mod parakeet;
@@ -25,6 +27,7 @@ mod qwen2;
 mod qwen3;
 mod qwen3_next;
 mod rope;
+mod rotary_bert;
 mod smollm3;
 mod sparse;
 mod voxtral;
@@ -309,8 +312,19 @@ pub(crate) fn architecture(configs: &Configs<'_>) -> Result<Architecture> {
         return Ok(Architecture::Encoder(encoder));
     }
     let mut config = config(f)?;
+    let sees_later = sees_later_tokens(f)?;
+    if sees_later || (configs.sentence)()?.is_stated {
+        return Ok(Architecture::Encoder(decoder_encoder::encoder(configs, config, !sees_later)?));
+    }
     add_ids(&mut config, configs.generation.as_ref())?;
     Ok(Architecture::Decoder(config))
+}
+
+/// Whether the tokens of a decoder's layers see later tokens too, as in EmbeddingGemma.
+fn sees_later_tokens(f: &Fields<'_>) -> Result<bool> {
+    const KEY: &str = "use_bidirectional_attention";
+    let text = f.child("text_config")?;
+    Ok([Some(f), text.as_ref()].into_iter().flatten().any(|f| f.get(KEY).is_some_and(|v| v == true)))
 }
 
 /// Adds token ids from `generation_config.json`.

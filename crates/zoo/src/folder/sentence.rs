@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::Files;
 use crate::{
     Error, Result,
-    encoder::{Pooling, Sentence},
+    encoder::{Dense, DenseActivation, Pooling, Sentence, Step},
     fields::Fields,
 };
 
@@ -16,10 +16,10 @@ const PROMPTS: &str = "config_sentence_transformers.json";
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
-/// The end of a path to the config of a module, such as `1_Pooling/config.json`. A module's folder
-/// has a number in its name.
-pub(crate) fn module_config(path: &str) -> Option<&str> {
-    let start = path.strip_suffix("/config.json")?;
+/// The end of a path to a file of a module, such as `1_Pooling/config.json`. A module's folder has a
+/// number in its name.
+pub(crate) fn module_file(path: &str) -> Option<&str> {
+    let start = ["/config.json", "/model.safetensors"].iter().find_map(|name| path.strip_suffix(name))?;
     let folder = start.rsplit(['/', '\\']).next()?;
     let (number, name) = folder.split_once('_')?;
     let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
@@ -40,11 +40,15 @@ pub(super) fn read(files: &Files) -> Result<Sentence> {
             let path = module["path"].as_str().unwrap_or_default();
             match kind {
                 "Transformer" if path.is_empty() => {}
-                "Pooling" => sentence.pooling = pooling(files, path)?,
-                "Normalize" => sentence.normalizes = true,
+                "Pooling" => {
+                    sentence.is_stated = true;
+                    sentence.pooling = pooling(files, path)?;
+                }
+                "Normalize" => sentence.steps.push(Step::Normalize),
+                "Dense" if sentence.is_stated => sentence.steps.push(Step::Dense(dense(files, path)?)),
                 other => {
                     return Err(bad(format!(
-                        "the module `{other}` in `{path}` is not computed here: only Transformer, Pooling, Normalize"
+                        "the module `{other}` in `{path}` is not supported: expected Transformer, Pooling, Dense or Normalize"
                     )));
                 }
             }
@@ -69,33 +73,56 @@ pub(super) fn read(files: &Files) -> Result<Sentence> {
     Ok(sentence)
 }
 
-fn pooling(files: &Files, path: &str) -> Result<Pooling> {
+fn pooling(files: &Files, path: &str) -> Result<Vec<Pooling>> {
     let name = format!("{path}/config.json");
     let map: Map<String, Value> = files.json(&name)?.ok_or_else(|| Error::MissingFile(name.clone()))?;
     let f = Fields::new(&map);
-    let known = [
-        ("cls", "pooling_mode_cls_token", Pooling::Cls),
-        ("mean", "pooling_mode_mean_tokens", Pooling::Mean),
-        ("max", "pooling_mode_max_tokens", Pooling::Max),
-    ];
-    let mut chosen = Vec::new();
-    if let Some(mode) = f.text("pooling_mode")? {
-        chosen.push(mode);
+    if !f.bool_or("include_prompt", true)? {
+        return Err(Error::file(&name, "`include_prompt` is false: pooling without the tokens of a prompt is not supported"));
     }
-    chosen.extend(
-        map.iter()
-            .filter(|(key, value)| key.starts_with("pooling_mode_") && **value == Value::Bool(true))
-            .map(|(key, _)| key.as_str()),
-    );
-    match chosen[..] {
-        [one] => {
-            let found = known.iter().find(|(mode, key, _)| *mode == one || *key == one);
-            found
-                .map(|(_, _, pooling)| *pooling)
-                .ok_or_else(|| Error::file(&name, format!("pooling by `{one}` is not computed here: only cls, mean, max")))
-        }
-        _ => Err(Error::file(&name, format!("expected one way of pooling, found {}", chosen.len()))),
+    let known = |found: &str, of: fn(Pooling) -> &'static str| {
+        let pooling = Pooling::ALL.into_iter().find(|pooling| of(*pooling) == found);
+        let names = || Pooling::ALL.map(Pooling::name).join(", ");
+        pooling.ok_or_else(|| Error::file(&name, format!("pooling by `{found}` is not supported: expected {}", names())))
+    };
+    let modes = match map.get("pooling_mode") {
+        Some(Value::Array(list)) => list.iter().filter_map(Value::as_str).collect(),
+        Some(Value::String(mode)) => vec![mode.as_str()],
+        _ => Vec::new(),
+    };
+    if !modes.is_empty() {
+        return modes.into_iter().map(|mode| known(mode, Pooling::name)).collect();
     }
+    let flags = map.iter().filter(|(key, value)| key.starts_with("pooling_mode_") && **value == Value::Bool(true));
+    let chosen = flags.map(|(key, _)| known(key, Pooling::flag)).collect::<Result<Vec<_>>>()?;
+    match chosen.is_empty() {
+        true => Err(Error::file(&name, "expected a way of pooling, found none")),
+        false => Ok(Pooling::ALL.into_iter().filter(|pooling| chosen.contains(pooling)).collect()),
+    }
+}
+
+fn dense(files: &Files, path: &str) -> Result<Dense> {
+    let name = format!("{path}/config.json");
+    let map: Map<String, Value> = files.json(&name)?.ok_or_else(|| Error::MissingFile(name.clone()))?;
+    let f = Fields::new(&map);
+    f.expect_text("module_input_name", "sentence_embedding")?;
+    f.expect_text("module_output_name", "sentence_embedding")?;
+    f.expect_bool("use_residual", false)?;
+    let class = f.text("activation_function")?.unwrap_or("torch.nn.modules.activation.Tanh");
+    let activation = DenseActivation::from_name(class.rsplit('.').next().unwrap_or_default());
+    let refused = || {
+        Error::file(
+            &name,
+            format!("the activation `{class}` is not supported: expected Identity, Tanh, Sigmoid, ReLU, GELU or SiLU"),
+        )
+    };
+    Ok(Dense {
+        module: path.to_owned(),
+        inputs: f.size("in_features")?,
+        outputs: f.size("out_features")?,
+        bias: f.bool_or("bias", true)?,
+        activation: activation.ok_or_else(refused)?,
+    })
 }
 
 fn lowers_case(files: &Files) -> Result<bool> {
@@ -107,17 +134,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn configs_of_modules_are_told_from_others() {
+    fn files_of_modules_are_told_from_others() {
         for (path, expected) in [
             ("1_Pooling/config.json", Some("1_Pooling/config.json")),
             ("some/where/2_Dense/config.json", Some("2_Dense/config.json")),
+            ("2_Dense/model.safetensors", Some("2_Dense/model.safetensors")),
+            ("model.safetensors", None),
             ("config.json", None),
             ("model/config.json", None),
             ("1_/config.json", None),
             ("1_Pooling/model.json", None),
             ("1_..%2f/config.json", None),
         ] {
-            assert_eq!(module_config(path), expected, "{path}");
+            assert_eq!(module_file(path), expected, "{path}");
         }
     }
 }

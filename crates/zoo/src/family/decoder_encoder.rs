@@ -1,0 +1,74 @@
+//! Decoders that serve as text encoders: their layers without caches and without a head.
+
+use super::Configs;
+use crate::{
+    Error, Result, encoder,
+    encoder::Embedding,
+    spec::{Attention, Config, Feed, Gate, Joined, Layer, Mixer, QkNorm, Values},
+};
+
+/// The encoder with the layers of a decoder. Tokens see later tokens too unless it is `causal`. A
+/// window then covers half of its size on either side.
+///
+/// # Errors
+/// [`Error::File`] for a layer that an encoder cannot have, and errors of the modules.
+pub(super) fn encoder(configs: &Configs<'_>, mut config: Config, causal: bool) -> Result<encoder::Config> {
+    for (_, attention) in config.attentions().filter(|_| !causal) {
+        attention.window = attention.window.map(|window| window / 2 + 1);
+    }
+    if config.per_layer.is_some()
+        || config.conditioned.is_some()
+        || config.embedding_norm
+        || !config.layers.iter().all(is_supported)
+    {
+        let what =
+            format!("vectors by layers of the family {} are not supported: only plain attention and dense layers", config.family);
+        return Err(Error::file("config.json", what));
+    }
+    Ok(encoder::Config {
+        family: config.family,
+        width: config.hidden,
+        vocab: config.vocab,
+        room: config.positions,
+        embedding: Embedding {
+            table: crate::checkpoint::EMBEDDING,
+            scale: config.embedding_scale,
+            positions: None,
+            token_types: 0,
+            norm: None,
+        },
+        root: "model.layers",
+        layers: config.layers,
+        norm: config.norm,
+        norms_sums: false,
+        final_norm: Some("model.norm"),
+        causal,
+        distances: None,
+        prefixes: &[],
+        renames: config.renames,
+        dtype: config.dtype,
+        fits_f16: config.fits_f16,
+        sentence: (configs.sentence)()?,
+    })
+}
+
+/// Whether an encoder computes everything in this layer.
+fn is_supported(layer: &Layer) -> bool {
+    let mixer = matches!(&layer.mixer, Mixer::Attention(a) if is_plain(a));
+    let feed = matches!(&layer.feed, Feed::Mlp(mlp) if mlp.factors == [1.0; 2]);
+    mixer && feed && !layer.parallel && layer.residual == 1.0 && !layer.scalar
+}
+
+fn is_plain(a: &Attention) -> bool {
+    let plain_norm = matches!(a.qk_norm, QkNorm::None | QkNorm::Heads | QkNorm::Whole);
+    plain_norm
+        && a.values == Values::Projected
+        && a.joined != Joined::Heads
+        && a.gate == Gate::None
+        && a.factors == [1.0; 2]
+        && !a.value_norm
+        && a.temperature.is_none()
+        && a.chunk.is_none()
+        && a.cap.is_none()
+        && !a.sinks
+}

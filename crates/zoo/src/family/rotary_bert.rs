@@ -1,0 +1,203 @@
+//! Encoders in the form of BERT with rotary embedding in place of learned positions.
+
+use super::{
+    Configs,
+    bert::{self, POST},
+    common::{self, Base, Defaults, layer},
+    rope,
+};
+use crate::{
+    Result,
+    encoder::{Config, EMBEDDING, Embedding},
+    fields::Fields,
+    rope::{Rope, Scaling},
+    spec::{Activation, Attention, Layer, Mlp, MlpBias, Norm, NormKind, QkvBias},
+};
+
+/// Prefixes that tasks add to the names of tensors.
+const PREFIXES: &[&str] = &["nomic_bert.", "bert.", "roberta.", "gte.", "new."];
+
+/// Replacements in published names, in order. The longer of two equal beginnings comes first.
+const RENAMES: &[(&str, &str)] = &[
+    ("emb_ln", "embeddings.LayerNorm"),
+    ("encoder.layers.", "layers."),
+    ("encoder.layer.", "layers."),
+    ("attention.qkv_proj", "self_attn.qkv_proj"),
+    ("attention.o_proj", "self_attn.o_proj"),
+    (".attn.Wqkv", ".self_attn.qkv_proj"),
+    (".attn.out_proj", ".self_attn.o_proj"),
+    (".mixer.Wqkv", ".self_attn.qkv_proj"),
+    (".mixer.out_proj", ".self_attn.o_proj"),
+    ("attn_ln", "post_attention_layernorm"),
+    ("mlp_ln", "post_mlp_layernorm"),
+    (".norm1.", ".post_attention_layernorm."),
+    (".norm2.", ".post_mlp_layernorm."),
+    (".mlp.fc11.", ".mlp.up_proj."),
+    (".mlp.fc12.", ".mlp.gate_proj."),
+    (".mlp.fc1.", ".mlp.up_proj."),
+    (".mlp.fc2.", ".mlp.down_proj."),
+];
+
+/// Differences between the families.
+struct Family {
+    name: &'static str,
+    defaults: Defaults,
+    eps: f64,
+    token_types: usize,
+    /// Biases of attention and of the feed-forward half.
+    bias: QkvBias,
+    feed_bias: MlpBias,
+    gated: bool,
+}
+
+const ROTARY: Defaults = Defaults { positions: 2048, theta: 1000.0, ..Defaults::LLAMA };
+
+/// Nomic Embed: no biases, a gated feed-forward half.
+const NOMIC: Family = Family {
+    name: "nomic_bert",
+    defaults: ROTARY,
+    eps: 1e-12,
+    token_types: 2,
+    bias: QkvBias::None,
+    feed_bias: MlpBias::None,
+    gated: true,
+};
+
+/// Alibaba's GTE: biases of attention and of the narrow layer.
+const GTE: Family = Family {
+    name: "gte",
+    defaults: Defaults { positions: 8192, theta: 160_000.0, ..ROTARY },
+    eps: 1e-12,
+    token_types: 1,
+    bias: QkvBias::All,
+    feed_bias: MlpBias::Down,
+    gated: true,
+};
+
+/// Jina Embeddings 3: XLM-RoBERTa with rotary embedding.
+const JINA: Family = Family {
+    name: "jina_embeddings_v3",
+    defaults: Defaults { positions: 8194, theta: 20_000.0, ..ROTARY },
+    eps: 1e-5,
+    token_types: 1,
+    bias: QkvBias::All,
+    feed_bias: MlpBias::All,
+    gated: false,
+};
+
+pub(super) fn nomic(configs: &Configs<'_>) -> Result<Config> {
+    let f = &configs.model;
+    if f.get("n_embd").is_some() { first_nomic(configs) } else { read(&NOMIC, configs, None) }
+}
+
+pub(super) fn jina(configs: &Configs<'_>) -> Result<Config> {
+    read(&JINA, configs, None)
+}
+
+/// GTE under its own name, and under the name `new` of its first release.
+pub(super) fn gte(configs: &Configs<'_>) -> Result<Config> {
+    let f = &configs.model;
+    f.expect_text("position_embedding_type", "rope")?;
+    f.expect_text("layer_norm_type", "layer_norm")?;
+    f.expect_bool("logn_attention_scale", false)?;
+    f.expect_bool("logn_attention_clip1", false)?;
+    for key in ["pack_qkv", "unpad_inputs", "use_memory_efficient_attention"] {
+        f.bool_opt(key)?;
+    }
+    read(&GTE, configs, f.child("rope_scaling")?.filter(|child| !child.is_empty()))
+}
+
+/// Reads a config in transformers' form.
+fn read(family: &Family, configs: &Configs<'_>, scaling: Option<Fields<'_>>) -> Result<Config> {
+    let f = &configs.model;
+    let base = Base::read(f, &Defaults { activation_key: "hidden_act", ..family.defaults })?;
+    let activation = match f.get("hidden_act") {
+        None if family.name == NOMIC.name => Activation::Silu,
+        _ => bert::activation(f, "hidden_act")?,
+    };
+    f.expect_size("num_key_value_heads", base.heads)?;
+    let norm = Norm { eps: f.positive_or("layer_norm_eps", family.eps)?, kind: NormKind::Layer { bias: true } };
+    let base = Base { norm, activation, ..base };
+    let rope = match scaling {
+        Some(scaling) if scaling.text("type")? == Some("ntk") => stretched(f, &scaling, &base)?,
+        _ => rope::read(f, &base)?,
+    };
+    let token_types = f.count_or("type_vocab_size", family.token_types)?;
+    written(family, configs, &base, f.size("intermediate_size")?, rope, token_types)
+}
+
+/// A rotary embedding whose base is multiplied by `factor`. All frequencies are divided by its
+/// power 2 / dims as well.
+fn stretched(f: &Fields<'_>, scaling: &Fields<'_>, base: &Base) -> Result<Rope> {
+    let (factor, dims) = (scaling.positive("factor")?, base.head_dim);
+    let divisors = (0..dims / 2).map(|i| factor.powf((2 * i + 2) as f64 / dims as f64)).collect();
+    let theta = f.positive_or("rope_theta", base.defaults.theta)?;
+    Ok(Rope { theta, dims, interleaved: false, reversed: false, scaling: Scaling::Divisors(divisors) })
+}
+
+/// Reads Nomic's config in the form of its first release, with GPT-2's keys.
+fn first_nomic(configs: &Configs<'_>) -> Result<Config> {
+    let f = &configs.model;
+    for key in ["prenorm", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "parallel_block", "rotary_emb_interleaved"] {
+        f.expect_bool(key, false)?;
+    }
+    for key in ["use_rms_norm", "causal", "scale_attn_by_inverse_layer_idx"] {
+        f.expect_bool(key, false)?;
+    }
+    f.expect_text("activation_function", "swiglu")?;
+    f.expect_bool("scale_attn_weights", true)?;
+    if f.positive_or("rotary_emb_fraction", 1.0)? != 1.0 {
+        return Err(f.error("rotary_emb_fraction", "1"));
+    }
+    if f.count_or("moe_every_n_layers", 0)? != 0 || f.count_or("num_experts", 0)? != 0 {
+        return Err(f.error("moe_every_n_layers", "0, for experts are not supported in text encoders"));
+    }
+    let (hidden, heads, layers) = (f.size("n_embd")?, f.size("n_head")?, f.size("n_layer")?);
+    if !hidden.is_multiple_of(heads) {
+        return Err(f.error("n_embd", format!("a multiple of {heads} heads")));
+    }
+    // Beyond the trained length the frequencies would depend on the length of each text.
+    let (trained, scaling) = (f.size_or("max_trained_positions", 2048)?, f.positive_opt("rotary_scaling_factor")?);
+    let positions = f.size("n_positions")?;
+    let base = Base {
+        defaults: ROTARY,
+        hidden,
+        layers: bert::layers(f, "n_layer", layers)?,
+        heads,
+        kv_heads: heads,
+        head_dim: hidden / heads,
+        positions: if scaling.is_some() { positions.min(trained) } else { positions },
+        norm: Norm { eps: f.positive_or("layer_norm_epsilon", 1e-12)?, kind: NormKind::Layer { bias: true } },
+        activation: Activation::Silu,
+    };
+    let theta = f.positive_or("rotary_emb_base", ROTARY.theta)?;
+    let rope = Rope { theta, dims: base.head_dim, interleaved: false, reversed: false, scaling: Scaling::None };
+    let token_types = f.count_or("type_vocab_size", NOMIC.token_types)?;
+    written(&NOMIC, configs, &base, f.size("n_inner")?, rope, token_types)
+}
+
+fn written(family: &Family, configs: &Configs<'_>, base: &Base, feed: usize, rope: Rope, token_types: usize) -> Result<Config> {
+    let f = &configs.model;
+    let is_biased = family.bias == QkvBias::All;
+    let attention = Attention { qkv_bias: family.bias, output_bias: is_biased, ..base.attention(Some(rope)) };
+    let mlp = Mlp { gated: family.gated, bias: family.feed_bias, ..base.mlp_of(feed, "mlp") };
+    Ok(Config {
+        family: family.name,
+        width: base.hidden,
+        vocab: f.size("vocab_size")?,
+        room: base.positions,
+        embedding: Embedding { table: EMBEDDING, scale: 1.0, positions: None, token_types, norm: Some("embeddings.LayerNorm") },
+        root: "layers",
+        layers: vec![Layer { norms: POST, ..layer(attention, mlp) }; base.layers],
+        norm: base.norm,
+        norms_sums: true,
+        final_norm: None,
+        causal: false,
+        distances: None,
+        prefixes: PREFIXES,
+        renames: RENAMES,
+        dtype: common::dtype(f)?,
+        fits_f16: true,
+        sentence: (configs.sentence)()?,
+    })
+}
