@@ -151,6 +151,16 @@ impl Tokenizer {
         Self::encode_by(plain, text, false)
     }
 
+    /// Token ids of a pair of texts with the special tokens around them, and the type of each token:
+    /// 0 in the first text and 1 in the second, where the tokenizer tells them apart.
+    ///
+    /// # Errors
+    /// As for [`encode`](Self::encode).
+    pub fn encode_pair(&self, first: &str, second: &str) -> Result<(Vec<u32>, Vec<u32>)> {
+        let encoding = guarded(|| self.shared.inner.encode_fast((first, second), true)).map_err(Error::Encode)?;
+        Ok((encoding.get_ids().to_vec(), encoding.get_type_ids().to_vec()))
+    }
+
     fn encode_by(inner: &tokenizers::Tokenizer, text: &str, add_special: bool) -> Result<Vec<u32>> {
         let encoding = guarded(|| inner.encode_fast(text, add_special)).map_err(Error::Encode)?;
         Ok(encoding.get_ids().to_vec())

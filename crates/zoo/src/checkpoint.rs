@@ -5,7 +5,7 @@ use flambeau_text::GgufVocab;
 use indexmap::IndexMap;
 
 use crate::{
-    CheckpointTensor, Result, encoder, folder, ggml,
+    CheckpointTensor, Result, encoder, family, folder, ggml,
     gguf::{self, Gguf},
     limits::MAX_POSITIONS,
     model::DEFAULT_POSITIONS,
@@ -210,7 +210,25 @@ impl Checkpoint {
 
     /// Whether it is a model for text embeddings.
     pub fn is_encoder(&self) -> bool {
-        matches!(self.architecture, Architecture::Encoder(_))
+        matches!(&self.architecture, Architecture::Encoder(config) if config.scores.is_none())
+    }
+
+    /// Whether it gives scores of texts, or of pairs of texts.
+    pub fn gives_scores(&self) -> bool {
+        matches!(&self.architecture, Architecture::Encoder(config) if config.scores.is_some())
+    }
+
+    /// Turns a language model into one that scores how well a document fits a query, as
+    /// Qwen3-Reranker does. The tokens `yes` and `no` are its answers.
+    ///
+    /// # Errors
+    /// [`crate::Error::File`] for layers that programs without a cache cannot have, and
+    /// [`crate::Error::Key`] for tokens outside the vocabulary.
+    pub fn into_reranker(mut self, yes: u32, no: u32) -> Result<Checkpoint> {
+        if let Architecture::Decoder(config) = self.architecture {
+            self.architecture = Architecture::Encoder(family::answering(config, encoder::Sentence::default(), yes, no)?);
+        }
+        Ok(self)
     }
 
     /// The program's name of a tensor that has another name in the file.

@@ -4,17 +4,21 @@
 mod layers;
 mod masks;
 mod relative;
+mod scores;
 mod sentence;
 
-use flambeau_pt2::Exported;
 use flambeau_tensor::DType;
 use indexmap::IndexMap;
 
-pub(crate) use self::sentence::{Dense, DenseActivation, Pooling, Sentence, Step};
+pub(crate) use self::{
+    scores::{Hidden, ScoreWeights, Scores},
+    sentence::{Dense, DenseActivation, Pooling, Prompts, Sentence, Step},
+};
 
 use self::{layers::Turns, masks::Masks};
 use crate::{
     Checkpoint, MethodConstant, Model, Options, Result,
+    block::Written,
     builder::{Int, Val},
     checkpoint,
     model::{self, Precision},
@@ -56,7 +60,13 @@ pub(crate) struct Config {
     pub(crate) dtype: Option<DType>,
     /// Whether activations stay below 65504, the largest number of f16.
     pub(crate) fits_f16: bool,
+    /// Name of a language model's head, if it has one beside the embedding.
+    pub(crate) head: Option<&'static str>,
     pub(crate) sentence: Sentence,
+    /// The head, if texts get scores and not vectors.
+    pub(crate) scores: Option<Scores>,
+    /// Text before and after a query and a document, for a language model that scores them.
+    pub(crate) template: Option<String>,
 }
 
 /// The input of the first layer.
@@ -68,7 +78,8 @@ pub(crate) struct Embedding {
     pub(crate) scale: f64,
     /// Learned positions, if there are any.
     pub(crate) positions: Option<Positions>,
-    /// Number of token types, or 0 without token types. All tokens have the first type.
+    /// Number of token types, or 0 without token types. Tokens have the first type, except the
+    /// second text of a scored pair.
     pub(crate) token_types: usize,
     /// The norm of the sum, if there is one.
     pub(crate) norm: Option<&'static str>,
@@ -98,6 +109,11 @@ impl Config {
         self.embedding.table == checkpoint::EMBEDDING
     }
 
+    /// Whether the program takes the types of tokens, which tell the texts of a pair apart.
+    fn takes_types(&self) -> bool {
+        self.scores.is_some() && self.embedding.token_types > 1
+    }
+
     /// The name of a tensor in this config: without the prefix of a family or task, and with
     /// PyTorch's names for the parts of norms.
     pub(crate) fn tensor_name(&self, name: &str) -> String {
@@ -120,8 +136,9 @@ pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> R
     let tokens = model::ranged("max_seq_len", options.max_seq_len.unwrap_or(default), c.room)?;
     let w = Writer::new(checkpoint, dtype, scales);
     let parts = Parts { w, c, dtype, tokens, sizes: [0.into(), 0.into()], turns: Turns::default(), masks: Masks::default() };
-    let methods = IndexMap::from([("forward", parts.forward()?)]);
-    Ok(Model { methods, floats: Vec::new(), metadata: metadata(c, dtype, tokens), tokenizer: checkpoint.tokenizer().clone() })
+    let (program, floats) = parts.forward()?;
+    let methods = IndexMap::from([("forward", program)]);
+    Ok(Model { methods, floats, metadata: metadata(c, dtype, tokens), tokenizer: checkpoint.tokenizer().clone() })
 }
 
 struct Parts<'a> {
@@ -137,28 +154,33 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// `input_ids` and `attention_mask` i64 [b, s] → f32 [b, width].
-    fn forward(mut self) -> Result<Exported> {
+    /// `input_ids`, `attention_mask` and possibly `token_type_ids` i64 [b, s] → f32 [b, width].
+    fn forward(mut self) -> Result<Written> {
         let b = self.w.b.symbol("s0", 1, MAX_BATCH);
         let s = self.w.b.symbol("s1", 1, self.tokens);
         let ids = self.w.b.input("input_ids", DType::I64, vec![b.clone(), s.clone()]);
-        let mask = self.w.b.input("attention_mask", DType::I64, vec![b, s]);
+        let mask = self.w.b.input("attention_mask", DType::I64, vec![b.clone(), s.clone()]);
+        let types = self.c.takes_types().then(|| self.w.b.input("token_type_ids", DType::I64, vec![b, s]));
         self.sizes = [self.w.b.size(&ids, 0), self.w.b.size(&ids, 1)];
         let is_text = self.w.b.at_least(&mask, 1);
         self.masks = Masks::new(&mut self.w.b, &is_text);
-        let mut x = self.embedded(&ids)?;
+        let mut x = self.embedded(&ids, types.as_ref())?;
         for (i, layer) in self.c.layers.iter().enumerate() {
             x = self.layer(&x, layer, &format!("{}.{i}", self.c.root))?;
         }
         if let Some(norm) = self.c.final_norm {
             x = self.w.norm(&x, norm, self.c.norm)?;
         }
-        let vector = self.text_vector(&x, &is_text)?;
-        self.w.b.finish(&[&vector])
+        let result = match &self.c.scores {
+            Some(scores) => self.scores(&x, &is_text, scores)?,
+            None => self.text_vector(&x, &is_text)?,
+        };
+        let floats = self.w.b.take_floats();
+        Ok((self.w.b.finish(&[&result])?, floats))
     }
 
     /// Sum of token, position and type embeddings, [b, s, width].
-    fn embedded(&mut self, ids: &Val) -> Result<Val> {
+    fn embedded(&mut self, ids: &Val, types: Option<&Val>) -> Result<Val> {
         let &Config { vocab, width, embedding: Embedding { table: name, scale, positions, token_types, norm }, .. } = self.c;
         self.w.b.enter("embeddings");
         let source = self.w.source(name, &[vocab, width])?;
@@ -173,8 +195,11 @@ impl Parts<'_> {
         }
         if token_types > 0 {
             let table = self.w.plain("embeddings.token_type_embeddings.weight", &[token_types, width])?;
-            let first = self.w.b.select(&table, 0, 0);
-            x = self.w.b.add(&x, &first);
+            let rows = match types {
+                Some(types) => self.w.b.embedding(&table, types),
+                None => self.w.b.select(&table, 0, 0),
+            };
+            x = self.w.b.add(&x, &rows);
         }
         norm.map_or_else(|| Ok(x.clone()), |norm| self.w.norm(&x, norm, self.c.norm))
     }
@@ -183,15 +208,25 @@ impl Parts<'_> {
 /// Constant methods read by the runner.
 fn metadata(c: &Config, dtype: DType, tokens: usize) -> Vec<(String, MethodConstant)> {
     let size = |v: usize| MethodConstant::Int(v as i64);
-    let out = [
+    let mut out = vec![
         ("get_model_type", MethodConstant::Text(c.family.into())),
         ("get_dtype", MethodConstant::Int(i64::from(dtype.code()))),
         ("get_max_seq_len", size(tokens)),
         ("get_max_batch_size", size(MAX_BATCH)),
         ("get_vocab_size", size(c.vocab)),
-        ("get_embedding_dim", size(c.sentence.width(c.width))),
-        ("get_pooling", MethodConstant::Text(c.sentence.pooling_name())),
-        ("is_normalized", MethodConstant::Bool(c.sentence.normalizes())),
     ];
+    if let Some(scores) = &c.scores {
+        out.push(("get_labels", MethodConstant::Text(serde_json::json!(scores.labels).to_string())));
+        out.extend(c.template.clone().map(|template| ("get_pair_template", MethodConstant::Text(template))));
+    } else {
+        out.push(("get_embedding_dim", size(c.sentence.width(c.width))));
+        out.push(("get_pooling", MethodConstant::Text(c.sentence.pooling_name())));
+        out.push(("is_normalized", MethodConstant::Bool(c.sentence.normalizes())));
+        let Prompts { texts, default } = &c.sentence.prompts;
+        if !texts.is_empty() {
+            out.push(("get_prompts", MethodConstant::Text(serde_json::json!(texts).to_string())));
+        }
+        out.extend(default.clone().map(|name| ("get_default_prompt", MethodConstant::Text(name))));
+    }
     out.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

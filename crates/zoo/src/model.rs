@@ -103,6 +103,11 @@ pub struct Model {
     ///   and 0 for padding after them.
     /// - Result: f32 [b, width], a vector for each text.
     ///
+    /// A classifier of texts has the method of a text encoder.
+    /// - Inputs: in addition `token_type_ids` i64 [b, s] if the model tells the texts of a pair
+    ///   apart. They are 1 in the second text.
+    /// - Result: f32 [b, labels], scores before a sigmoid or softmax.
+    ///
     /// Whisper has three or four methods.
     /// - `encoder`: `input_features` f32 [1, mels, frames] → last hidden state [1, positions,
     ///   width]. It fills `cross_key_i` and `cross_value_i` [1, H, positions, D] for the other

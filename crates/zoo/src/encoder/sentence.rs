@@ -1,5 +1,7 @@
 //! From the vectors of tokens to the vector of a text: modules of sentence-transformers.
 
+use std::collections::BTreeMap;
+
 use flambeau_tensor::DType;
 
 use super::Parts;
@@ -22,12 +24,31 @@ pub(crate) struct Sentence {
     pub(crate) steps: Vec<Step>,
     /// Largest number of tokens of a text, including special tokens, if stated.
     pub(crate) max_tokens: Option<usize>,
+    pub(crate) prompts: Prompts,
+    /// Tokens whose logits say that a document fits a query, or does not, if stated.
+    pub(crate) answers: Option<[u32; 2]>,
+}
+
+/// Texts that may stand before a text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Prompts {
+    /// Prompts by name.
+    pub(crate) texts: BTreeMap<String, String>,
+    /// Name of the prompt before every text that asks for no other.
+    pub(crate) default: Option<String>,
 }
 
 impl Default for Sentence {
     /// Default of sentence-transformers for a folder without this setting.
     fn default() -> Sentence {
-        Sentence { is_stated: false, pooling: vec![Pooling::Mean], steps: Vec::new(), max_tokens: None }
+        Sentence {
+            is_stated: false,
+            pooling: vec![Pooling::Mean],
+            steps: Vec::new(),
+            max_tokens: None,
+            prompts: Prompts::default(),
+            answers: None,
+        }
     }
 }
 

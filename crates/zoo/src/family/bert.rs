@@ -126,7 +126,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 
 /// EuroBERT: Llama whose tokens see the whole text.
 fn eurobert(configs: &Configs<'_>) -> Result<Config> {
-    let config = decoder_encoder::encoder(configs, llama::config(&configs.model)?, false)?;
+    let config = decoder_encoder::encoder(llama::config(&configs.model)?, false, (configs.sentence)()?)?;
     Ok(Config { family: "eurobert", ..config })
 }
 
@@ -200,7 +200,10 @@ fn read(family: &Family, f: &Fields<'_>, sentence: Sentence) -> Result<Config> {
         renames: family.renames,
         dtype: common::dtype(f)?,
         fits_f16: true,
+        head: None,
         sentence,
+        scores: None,
+        template: None,
     })
 }
 

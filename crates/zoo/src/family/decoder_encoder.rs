@@ -1,9 +1,9 @@
 //! Decoders that serve as text encoders: their layers without caches and without a head.
 
-use super::Configs;
 use crate::{
-    Error, Result, encoder,
-    encoder::Embedding,
+    Error, Result,
+    checkpoint::{EMBEDDING, HEAD},
+    encoder::{self, Embedding, Sentence},
     spec::{Attention, Config, Feed, Gate, Joined, Layer, Mixer, QkNorm, Values},
 };
 
@@ -11,8 +11,8 @@ use crate::{
 /// window then covers half of its size on either side.
 ///
 /// # Errors
-/// [`Error::File`] for a layer that an encoder cannot have, and errors of the modules.
-pub(super) fn encoder(configs: &Configs<'_>, mut config: Config, causal: bool) -> Result<encoder::Config> {
+/// [`Error::File`] for a layer that an encoder cannot have.
+pub(crate) fn encoder(mut config: Config, causal: bool, sentence: Sentence) -> Result<encoder::Config> {
     for (_, attention) in config.attentions().filter(|_| !causal) {
         attention.window = attention.window.map(|window| window / 2 + 1);
     }
@@ -30,13 +30,7 @@ pub(super) fn encoder(configs: &Configs<'_>, mut config: Config, causal: bool) -
         width: config.hidden,
         vocab: config.vocab,
         room: config.positions,
-        embedding: Embedding {
-            table: crate::checkpoint::EMBEDDING,
-            scale: config.embedding_scale,
-            positions: None,
-            token_types: 0,
-            norm: None,
-        },
+        embedding: Embedding { table: EMBEDDING, scale: config.embedding_scale, positions: None, token_types: 0, norm: None },
         root: "model.layers",
         layers: config.layers,
         norm: config.norm,
@@ -48,7 +42,10 @@ pub(super) fn encoder(configs: &Configs<'_>, mut config: Config, causal: bool) -
         renames: config.renames,
         dtype: config.dtype,
         fits_f16: config.fits_f16,
-        sentence: (configs.sentence)()?,
+        head: (config.tied != Some(true)).then_some(HEAD),
+        sentence,
+        scores: None,
+        template: None,
     })
 }
 

@@ -11,6 +11,7 @@ mod glm4;
 mod gpt_oss;
 mod granite;
 mod harmless;
+mod heads;
 mod kimi_linear;
 mod layer_norm;
 mod lfm2;
@@ -33,6 +34,7 @@ mod sparse;
 mod voxtral;
 mod whisper;
 
+pub(crate) use heads::answering;
 pub(crate) use whisper::alignment_heads;
 
 use crate::{Error, Result, checkpoint::Architecture, encoder::Sentence, fields::Fields, spec::Config};
@@ -307,14 +309,18 @@ pub(crate) fn architecture(configs: &Configs<'_>) -> Result<Architecture> {
         return Ok(architecture);
     }
     if let Some(encoder) = bert::config(name, configs) {
-        let encoder = encoder?;
+        let encoder = heads::with_head(configs, encoder?)?;
         f.finish(&harmless::beside_encoder)?;
         return Ok(Architecture::Encoder(encoder));
     }
     let mut config = config(f)?;
-    let sees_later = sees_later_tokens(f)?;
-    if sees_later || (configs.sentence)()?.is_stated {
-        return Ok(Architecture::Encoder(decoder_encoder::encoder(configs, config, !sees_later)?));
+    let (sees_later, sentence) = (sees_later_tokens(f)?, (configs.sentence)()?);
+    if let Some([yes, no]) = sentence.answers {
+        return Ok(Architecture::Encoder(heads::answering(config, sentence, yes, no)?));
+    }
+    if sees_later || sentence.is_stated || heads::is_classifier(f)? {
+        let encoder = decoder_encoder::encoder(config, !sees_later, sentence)?;
+        return Ok(Architecture::Encoder(heads::with_head(configs, encoder)?));
     }
     add_ids(&mut config, configs.generation.as_ref())?;
     Ok(Architecture::Decoder(config))

@@ -74,7 +74,10 @@ pub(super) fn config(configs: &Configs<'_>) -> Result<Config> {
         renames: RENAMES,
         dtype: common::dtype(f)?,
         fits_f16: true,
+        head: None,
         sentence: (configs.sentence)()?,
+        scores: None,
+        template: None,
     })
 }
 

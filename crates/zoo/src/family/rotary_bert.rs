@@ -198,6 +198,9 @@ fn written(family: &Family, configs: &Configs<'_>, base: &Base, feed: usize, rop
         renames: RENAMES,
         dtype: common::dtype(f)?,
         fits_f16: true,
+        head: None,
         sentence: (configs.sentence)()?,
+        scores: None,
+        template: None,
     })
 }

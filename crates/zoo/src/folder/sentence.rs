@@ -1,11 +1,13 @@
 //! Reads sentence-transformers' files: pooling of token vectors to a text vector.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
 use super::Files;
 use crate::{
     Error, Result,
-    encoder::{Dense, DenseActivation, Pooling, Sentence, Step},
+    encoder::{Dense, DenseActivation, Pooling, Prompts, Sentence, Step},
     fields::Fields,
 };
 
@@ -45,10 +47,11 @@ pub(super) fn read(files: &Files) -> Result<Sentence> {
                     sentence.pooling = pooling(files, path)?;
                 }
                 "Normalize" => sentence.steps.push(Step::Normalize),
+                "LogitScore" => sentence.answers = Some(answers(files, path)?),
                 "Dense" if sentence.is_stated => sentence.steps.push(Step::Dense(dense(files, path)?)),
                 other => {
                     return Err(bad(format!(
-                        "the module `{other}` in `{path}` is not supported: expected Transformer, Pooling, Dense or Normalize"
+                        "the module `{other}` in `{path}` is not supported: expected Transformer, Pooling, Dense, Normalize or LogitScore"
                     )));
                 }
             }
@@ -65,12 +68,29 @@ pub(super) fn read(files: &Files) -> Result<Sentence> {
         let stated = files.json(TOKENIZER_CONFIG)?.and_then(|config| config.get("model_max_length")?.as_u64());
         sentence.max_tokens = stated.filter(|&n| n > 0).and_then(|n| usize::try_from(n).ok());
     }
-    if let Some(prompts) = files.json(PROMPTS)?
-        && let Some(name) = Fields::new(&prompts).text("default_prompt_name")?
-    {
-        return Err(Error::file(PROMPTS, format!("the prompt `{name}` stands before every text, which is not done here")));
+    if let Some(map) = files.json(PROMPTS)? {
+        sentence.prompts = prompts(&map)?;
     }
     Ok(sentence)
+}
+
+/// Prompts by name, and the default one.
+fn prompts(map: &Map<String, Value>) -> Result<Prompts> {
+    let bad = |what: String| Error::file(PROMPTS, what);
+    let texts = match map.get("prompts") {
+        None | Some(Value::Null) => BTreeMap::new(),
+        Some(Value::Object(prompts)) => {
+            let text = |(name, text): (&String, &Value)| Some((name.clone(), text.as_str()?.to_owned()));
+            let texts: Option<BTreeMap<_, _>> = prompts.iter().filter(|(_, text)| !text.is_null()).map(text).collect();
+            texts.ok_or_else(|| bad("expected texts in `prompts`".into()))?
+        }
+        Some(_) => return Err(bad("expected an object `prompts`".into())),
+    };
+    let default = Fields::new(map).text("default_prompt_name")?.map(str::to_owned);
+    match default.as_ref().filter(|name| !texts.contains_key(*name)) {
+        Some(name) => Err(bad(format!("the default prompt `{name}` is not among `prompts`"))),
+        None => Ok(Prompts { texts, default }),
+    }
 }
 
 fn pooling(files: &Files, path: &str) -> Result<Vec<Pooling>> {
@@ -99,6 +119,16 @@ fn pooling(files: &Files, path: &str) -> Result<Vec<Pooling>> {
         true => Err(Error::file(&name, "expected a way of pooling, found none")),
         false => Ok(Pooling::ALL.into_iter().filter(|pooling| chosen.contains(pooling)).collect()),
     }
+}
+
+/// Tokens whose logits say that a document fits a query, and that it does not.
+fn answers(files: &Files, path: &str) -> Result<[u32; 2]> {
+    let name = format!("{path}/config.json");
+    let map = files.json(&name)?.ok_or_else(|| Error::MissingFile(name.clone()))?;
+    let token = |key: &str| map.get(key).and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
+    let both = token("true_token_id").zip(token("false_token_id"));
+    let missing = || Error::file(&name, "expected token ids under `true_token_id` and `false_token_id`");
+    both.map(|(yes, no)| [yes, no]).ok_or_else(missing)
 }
 
 fn dense(files: &Files, path: &str) -> Result<Dense> {

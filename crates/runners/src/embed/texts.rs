@@ -1,0 +1,129 @@
+//! The program of a text encoder: batches of token ids to rows of numbers.
+
+use std::sync::Arc;
+
+use flambeau_runtime::{Engine, LoadOptions, Method, Program, Value};
+use flambeau_tensor::{DType, Tensor, cast};
+
+use super::batches;
+use crate::{Error, Result};
+
+/// Name of the program's method.
+const METHOD: &str = "forward";
+
+/// A tokenized text, or a pair of texts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tokens {
+    pub ids: Vec<u32>,
+    /// Type of each token: 1 in the second text of a pair. Empty if all are 0.
+    pub types: Vec<u32>,
+}
+
+impl From<Vec<u32>> for Tokens {
+    fn from(ids: Vec<u32>) -> Tokens {
+        Tokens { ids, types: Vec::new() }
+    }
+}
+
+/// A method that takes token ids [b, s], an attention mask [b, s] and possibly the types of tokens
+/// [b, s], and returns a row per text, [b, n].
+#[derive(Debug)]
+pub(super) struct Texts {
+    method: Method,
+    pub(super) width: usize,
+    pub(super) max_tokens: usize,
+    max_batch: usize,
+    pub(super) vocabulary: usize,
+}
+
+impl Texts {
+    /// Loads the method, whose rows have `width` numbers.
+    pub(super) fn load(program: &Program, engine: &Arc<dyn Engine>, width: usize) -> Result<Texts> {
+        let texts = Texts {
+            width,
+            max_tokens: size(program, "get_max_seq_len")?,
+            max_batch: size(program, "get_max_batch_size")?,
+            vocabulary: size(program, "get_vocab_size")?,
+            method: program.method(METHOD, engine, &LoadOptions::default())?,
+        };
+        match texts.method.inputs().len() {
+            2 | 3 => Ok(texts),
+            n => Err(Error::NoEncoder(format!("its method `{METHOD}` has {n} inputs, expected tokens and which of them are text"))),
+        }
+    }
+
+    /// Whether the method takes the types of tokens.
+    pub(super) fn takes_types(&self) -> bool {
+        self.method.inputs().len() == 3
+    }
+
+    /// Checks whether a text can be computed.
+    pub(super) fn check(&self, ids: &[u32]) -> Result<()> {
+        if ids.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        if ids.len() > self.max_tokens {
+            return Err(Error::PromptTooLong { prompt: ids.len(), context: self.max_tokens });
+        }
+        match ids.iter().find(|&&token| token as usize >= self.vocabulary) {
+            Some(&token) => Err(Error::OutsideVocabulary { token, vocabulary: self.vocabulary }),
+            None => Ok(()),
+        }
+    }
+
+    /// The rows of texts with their types, in order. Texts of similar length run in one batch.
+    pub(super) fn compute(&mut self, texts: &[(&[u32], &[u32])]) -> Result<Vec<Vec<f32>>> {
+        texts.iter().try_for_each(|(ids, _)| self.check(ids))?;
+        let lengths: Vec<usize> = texts.iter().map(|(ids, _)| ids.len()).collect();
+        let mut rows = vec![Vec::new(); texts.len()];
+        for batch in batches(&lengths, self.max_batch) {
+            let chosen: Vec<_> = batch.iter().map(|&at| texts[at]).collect();
+            for (at, row) in batch.into_iter().zip(self.compute_together(&chosen)?) {
+                rows[at] = row;
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Computes one batch in one run.
+    fn compute_together(&mut self, texts: &[(&[u32], &[u32])]) -> Result<Vec<Vec<f32>>> {
+        let longest = texts.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0);
+        let size = texts.len() * longest;
+        let [mut ids, mut mask, mut types] = [(); 3].map(|()| Vec::with_capacity(size));
+        for (text, their_types) in texts {
+            ids.extend(text.iter().map(|&id| i64::from(id)));
+            mask.extend(text.iter().map(|_| 1));
+            types.extend(their_types.iter().map(|&kind| i64::from(kind)));
+            // Padding is masked, so its token does not matter.
+            ids.resize(mask.len().next_multiple_of(longest), 0);
+            mask.resize(ids.len(), 0i64);
+            types.resize(ids.len(), 0);
+        }
+        let shape = [texts.len(), longest];
+        let unfit = |e: flambeau_tensor::Error| Error::NoEncoder(e.to_string());
+        let inputs = [ids, mask, types].into_iter().take(self.method.inputs().len());
+        let inputs = inputs.map(|values| Tensor::from_slice(&values, &shape).map(Value::Tensor).map_err(unfit));
+        let outputs = self.method.run(&inputs.collect::<Result<Vec<_>>>()?)?;
+        let found = || {
+            Error::NoEncoder(format!("its method `{METHOD}` gave {}", outputs.first().map_or("nothing".into(), Value::describe)))
+        };
+        let rows = outputs.first().and_then(Value::as_tensor).filter(|rows| rows.shape() == [texts.len(), self.width]);
+        let rows = cast(rows.ok_or_else(found)?, DType::F32).map_err(unfit)?.aligned();
+        let values = rows.as_slice::<f32>().map_err(unfit)?;
+        Ok(values.chunks_exact(self.width).map(<[f32]>::to_vec).collect())
+    }
+}
+
+/// A size above 0 that the program states.
+pub(super) fn size(program: &Program, name: &str) -> Result<usize> {
+    let size = program.constant_int(name).and_then(|size| usize::try_from(size).ok()).filter(|&size| size > 0);
+    size.ok_or_else(|| Error::NoEncoder(format!("it does not state `{name}`")))
+}
+
+/// A text that the program states.
+pub(super) fn text(program: &Program, name: &str) -> Option<String> {
+    match program.constant(name)?.pop()? {
+        Value::String(text) => Some(text),
+        _ => None,
+    }
+}
