@@ -52,12 +52,13 @@ CASES = [
 ]
 
 
-def tokenizer(folder):
+def tokenizer(folder, pairs=False):
     letters = sorted(set("".join(TEXTS).lower()) - {" "})
     pieces = [*letters, *("##" + letter for letter in letters), "man", "eat", "##ing", "the", "fox"]
     tok = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(SPECIAL + pieces)}, unk_token="<unk>"))
     tok.normalizer, tok.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-    tok.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
+    pair = "<s> $A </s> $B:1 </s>:1" if pairs else None
+    tok.post_processor = processors.TemplateProcessing(single="<s> $A </s>", pair=pair, special_tokens=[("<s>", 0), ("</s>", 2)])
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tok, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>",
                                                 cls_token="<s>", sep_token="</s>", model_max_length=40)
     fast.save_pretrained(folder)

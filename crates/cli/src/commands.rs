@@ -16,6 +16,7 @@ pub(crate) mod list;
 pub(crate) mod man;
 pub(crate) mod ps;
 pub(crate) mod pull;
+pub(crate) mod rerank;
 pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod serve;

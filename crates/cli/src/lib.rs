@@ -34,6 +34,7 @@ mod pytorch;
 mod read_ahead;
 mod recipe;
 mod reference;
+mod reranker;
 mod sampling;
 mod shelf;
 mod source_map;
@@ -45,8 +46,8 @@ use std::{ffi::OsString, process::ExitCode};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, cache, chat, compile, completions, conformance, doctor, embed, eval, export, generate, inspect, list, man, ps, pull, rm,
-    run, serve, show, template, tokenize, transcribe, verify,
+    bench, cache, chat, compile, completions, conformance, doctor, embed, eval, export, generate, inspect, list, man, ps, pull,
+    rerank, rm, run, serve, show, template, tokenize, transcribe, verify,
 };
 
 /// Compile, run and inspect ExecuTorch programs whose work is delegated to MLX.
@@ -75,6 +76,7 @@ enum Command {
     Tokenize(tokenize::Args),
     Transcribe(transcribe::Args),
     Embed(embed::Args),
+    Rerank(rerank::Args),
     Eval(eval::Args),
     Bench(bench::Args),
     Conformance(conformance::Args),
@@ -112,6 +114,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Tokenize(args) => tokenize::run(args),
         Command::Transcribe(args) => transcribe::run(args),
         Command::Embed(args) => embed::run(args),
+        Command::Rerank(args) => rerank::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Conformance(args) => conformance::run(args),

@@ -14,7 +14,10 @@ use std::{
 use anyhow::{Context, Result, bail};
 use flambeau::{
     compile,
-    runners::{embed::Embedder, speech::SpeechModel},
+    runners::{
+        embed::{Classifier, Embedder},
+        speech::SpeechModel,
+    },
     runtime::Program,
     zoo,
 };
@@ -28,6 +31,7 @@ use crate::{
     file_kind::{FileKind, LockArgs, WeightsArgs},
     hub::{Cached, Hub, ModelName, Wanted},
     lora::LoraArgs,
+    reranker,
     shelf::programs,
     tokenizer::{self, MODEL_FILES, TEXT_FILES},
 };
@@ -100,6 +104,8 @@ pub(crate) enum Kind {
     Language,
     /// It makes vectors of texts.
     Encoder,
+    /// It gives scores of texts, or of pairs of texts.
+    Classifier,
     /// It transcribes.
     Speech,
 }
@@ -108,6 +114,7 @@ impl Kind {
     fn of_program(program: &Program) -> Kind {
         match () {
             () if Embedder::is_in(program) => Kind::Encoder,
+            () if Classifier::is_in(program) => Kind::Classifier,
             () if SpeechModel::is_in(program) => Kind::Speech,
             () => Kind::Language,
         }
@@ -116,6 +123,7 @@ impl Kind {
     fn of_checkpoint(checkpoint: &zoo::Checkpoint) -> Kind {
         match () {
             () if checkpoint.is_encoder() => Kind::Encoder,
+            () if checkpoint.gives_scores() => Kind::Classifier,
             () if checkpoint.is_speech() => Kind::Speech,
             () => Kind::Language,
         }
@@ -126,6 +134,7 @@ impl Kind {
         match self {
             Kind::Language => "a language model: use it with `flambeau generate`, `chat` or `serve`",
             Kind::Encoder => "a text encoder: use it with `flambeau embed` or `serve`",
+            Kind::Classifier => "a classifier of texts: use it with `flambeau rerank` or `serve`",
             Kind::Speech => "a model of speech: use it with `flambeau transcribe` or `serve`",
         }
     }
@@ -175,6 +184,11 @@ impl ModelArgs {
         self.open_as(Kind::Encoder, zoo::Logits::default(), threads)
     }
 
+    /// As [`open`](Self::open), for a classifier of texts. A language model becomes a reranker.
+    pub(crate) fn open_classifier(&self, threads: Option<usize>) -> Result<(Program, PathBuf)> {
+        self.open_as(Kind::Classifier, zoo::Logits::default(), threads)
+    }
+
     /// As [`open`](Self::open), for a model of speech.
     pub(crate) fn open_speech(&self, threads: Option<usize>) -> Result<(Program, PathBuf)> {
         self.open_as(Kind::Speech, zoo::Logits::default(), threads)
@@ -202,7 +216,7 @@ impl ModelArgs {
         let program = self.weights.open(&path)?;
         // A program without metadata may be of any kind.
         let kind = Kind::of_program(&program);
-        if kind == Kind::Encoder {
+        if [Kind::Encoder, Kind::Classifier].contains(&kind) {
             self.check_kind(kind, wanted)?;
         }
         Ok(Opened { program, path, kind })
@@ -282,7 +296,10 @@ impl ModelArgs {
         }
         let folder = self.export.cache_dir.clone().map_or_else(|| environment::cache("models"), Ok)?;
         let tokenizer = if self.given.tokenizer { export::Carried::Nothing } else { export::Carried::Own };
-        let settings = format!("{options:?} {quantize:?} {tokenizer:?}{}", self.export.lora.state()?);
+        let mut settings = format!("{options:?} {quantize:?} {tokenizer:?}{}", self.export.lora.state()?);
+        if kind == Kind::Classifier {
+            settings.push_str(" as a classifier");
+        }
         let key = checkpoint::Key::new(source, &settings)?;
         let target = folder.join(key.file_name());
         if target.is_file() {
@@ -299,6 +316,9 @@ impl ModelArgs {
         let start = Instant::now();
         let mut opened = opened.map_or_else(|| export::open_path(checkpoint), Ok)?;
         self.export.lora.merge(&mut opened)?;
+        if wanted == Some(Kind::Classifier) && Kind::of_checkpoint(&opened) == Kind::Language {
+            opened = reranker::of_language_model(opened, checkpoint)?;
+        }
         self.check_kind(Kind::of_checkpoint(&opened), wanted)?;
         if kind == Kind::Language && !self.given.tokenizer {
             check_tokenizer(&opened, checkpoint)?;
@@ -339,7 +359,7 @@ impl ModelArgs {
                 }
                 Ok((QuantizeArgs::of_recipe("speech").options()?, EIGHT_BITS))
             }
-            Kind::Speech | Kind::Encoder => Ok((compile::Options::default(), "weights as they are")),
+            Kind::Speech | Kind::Encoder | Kind::Classifier => Ok((compile::Options::default(), "weights as they are")),
         }
     }
 }

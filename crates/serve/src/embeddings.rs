@@ -1,15 +1,20 @@
-//! `/v1/embeddings`.
+//! `/v1/embeddings`, and the thread of text encoders and classifiers.
 
 mod answer;
-mod request;
-mod worker;
+pub(crate) mod request;
+pub(crate) mod worker;
 
 use std::sync::Arc;
 
 use axum::{Extension, body::Body, extract::State, http::Request, response::Response};
-use flambeau::{engine::Engine, runtime::Program, text::Tokenizer};
+use flambeau::{
+    engine::Engine,
+    runners::embed::{Tokens, shorten},
+    runtime::Program,
+    text::Tokenizer,
+};
 use serde_json::{Value as Json, json};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub use self::answer::EmbeddingList;
 use self::{answer::Form, request::EmbeddingRequest, worker::EncoderWorker};
@@ -23,7 +28,7 @@ use crate::{
     reply,
 };
 
-/// A text encoder to serve.
+/// A text encoder or classifier of texts to serve.
 #[derive(Clone)]
 pub struct NewEncoder {
     /// The model's public name.
@@ -43,12 +48,12 @@ impl std::fmt::Debug for NewEncoder {
     }
 }
 
-/// A text encoder behind its thread.
+/// A text encoder or classifier behind its thread.
 #[derive(Debug)]
 pub(crate) struct ServedEncoder {
-    name: String,
-    tokenizer: Tokenizer,
-    worker: EncoderWorker,
+    pub(crate) name: String,
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) worker: EncoderWorker,
     /// Places for requests, from before their tokens are known until they are answered.
     places: Arc<Semaphore>,
 }
@@ -67,11 +72,49 @@ impl ServedEncoder {
 
     /// Its entry in `/v1/models`.
     pub(crate) fn facts(&self) -> Json {
+        if let Some(scoring) = &self.worker.facts.scoring {
+            return json!({
+                "capabilities": { "rerank": scoring.ranks(), "classification": true },
+                "context_length": scoring.max_tokens(),
+                "labels": scoring.labels(),
+            });
+        }
         json!({
             "capabilities": { "embedding": true },
             "context_length": self.worker.facts.max_tokens,
             "embedding_length": self.worker.facts.dimension,
+            "prompts": self.worker.facts.prompts.keys().collect::<Vec<_>>(),
         })
+    }
+}
+
+impl ServedEncoder {
+    /// A place for a request, held until it is answered.
+    ///
+    /// # Errors
+    /// Too many wait.
+    pub(crate) fn place(&self) -> Result<OwnedSemaphorePermit> {
+        let busy = |_| ApiError::busy("as many requests as the model takes are waiting already");
+        Arc::clone(&self.places).try_acquire_owned().map_err(busy)
+    }
+
+    /// The vector or the scores of each text.
+    ///
+    /// # Errors
+    /// The request timed out, or the worker failed.
+    pub(crate) async fn rows(
+        &self,
+        app: &App,
+        caller: Caller,
+        texts: Vec<Tokens>,
+        place: OwnedSemaphorePermit,
+    ) -> Result<Vec<Vec<f32>>> {
+        let tokens = texts.iter().map(|text| text.ids.len()).sum();
+        add(&self.worker.metrics.prompt_tokens, tokens);
+        if let Some(meter) = app.rates.meter(caller) {
+            meter.add_tokens(tokens);
+        }
+        app.progress(self.worker.submit(texts, place)?).next().await?
     }
 }
 
@@ -87,17 +130,15 @@ pub(crate) struct Vectors {
 /// # Errors
 /// The request is wrong, or too many wait.
 async fn compute_in_form(app: &App, caller: Caller, model: &Arc<ServedEncoder>, fields: Fields) -> Result<(Vectors, Form)> {
-    let busy = |_| ApiError::busy("as many requests as the model takes are waiting already");
-    let place = Arc::clone(&model.places).try_acquire_owned().map_err(busy)?;
+    let place = model.place()?;
     let encoder = Arc::clone(model);
-    let EmbeddingRequest { texts, form } =
+    let EmbeddingRequest { texts, form, dimensions } =
         app.aside(move || EmbeddingRequest::read(fields, &encoder.tokenizer, &encoder.worker.facts)).await?;
     let tokens = texts.iter().map(Vec::len).sum();
-    add(&model.worker.metrics.prompt_tokens, tokens);
-    if let Some(meter) = app.rates.meter(caller) {
-        meter.add_tokens(tokens);
+    let mut list = model.rows(app, caller, texts.into_iter().map(Tokens::from).collect(), place).await?;
+    if let Some(size) = dimensions {
+        list.iter_mut().for_each(|vector| shorten(vector, size));
     }
-    let list = app.progress(model.worker.submit(texts, place)?).next().await??;
     Ok((Vectors { list, tokens }, form))
 }
 

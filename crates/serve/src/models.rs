@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use flambeau::runners::llm::DiskCache;
+use flambeau::runners::{embed::Classifier, llm::DiskCache};
 use serde_json::{Value as Json, json};
 use tokio::{
     sync::Mutex as AsyncMutex,
@@ -28,7 +28,7 @@ use crate::{
 pub enum AnyModel {
     /// It continues texts and answers in conversations.
     Language(Box<NewModel>),
-    /// It makes vectors of texts.
+    /// It makes vectors of texts, or gives scores of texts and pairs of texts.
     Encoder(NewEncoder),
     /// It transcribes recordings.
     Speech(NewSpeechModel),
@@ -46,6 +46,7 @@ impl AnyModel {
     fn kind(&self) -> ModelKind {
         match self {
             AnyModel::Language(_) => ModelKind::Language,
+            AnyModel::Encoder(model) if Classifier::is_in(&model.program) => ModelKind::Classifier,
             AnyModel::Encoder(_) => ModelKind::Encoder,
             AnyModel::Speech(model) => ModelKind::Speech { recordings: model.running.saturating_add(model.waiting) },
         }
@@ -77,6 +78,8 @@ pub enum ModelKind {
     Language,
     /// It makes vectors of texts.
     Encoder,
+    /// It gives scores of texts, or of pairs of texts.
+    Classifier,
     /// It transcribes recordings, with these numbers running and waiting.
     Speech {
         /// Recordings that are transcribed or wait.
@@ -90,6 +93,7 @@ impl ModelKind {
         match self {
             ModelKind::Language => "answers conversations, at /v1/chat/completions",
             ModelKind::Encoder => "makes vectors of texts, at /v1/embeddings",
+            ModelKind::Classifier => "gives scores of texts, at /v1/rerank and /v1/classify",
             ModelKind::Speech { .. } => "transcribes recordings, at /v1/audio/transcriptions",
         }
     }
@@ -99,6 +103,7 @@ impl ModelKind {
         match self {
             ModelKind::Language => json!({ "completion": true }),
             ModelKind::Encoder => json!({ "embedding": true }),
+            ModelKind::Classifier => json!({ "classification": true }),
             ModelKind::Speech { .. } => json!({ "transcription": true }),
         }
     }
@@ -397,6 +402,17 @@ impl Models {
     /// As [`find`](Self::find).
     pub(crate) async fn find_encoder(&self, name: Option<&str>) -> Result<Arc<ServedEncoder>> {
         match self.get(name, |kind| kind == ModelKind::Encoder).await? {
+            Running::Encoder(model) => Ok(model),
+            _ => Err(changed()),
+        }
+    }
+
+    /// As [`find`](Self::find), for a classifier of texts.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub(crate) async fn find_classifier(&self, name: Option<&str>) -> Result<Arc<ServedEncoder>> {
+        match self.get(name, |kind| kind == ModelKind::Classifier).await? {
             Running::Encoder(model) => Ok(model),
             _ => Err(changed()),
         }

@@ -31,7 +31,7 @@ use crate::{
     ollama,
     openai::{chat::ChatRequest, completions::CompletionRequest},
     openapi::{Contents, Routes},
-    page, reply,
+    page, reply, rerank,
     responses::{self, Past, ResponseAnswer, ResponseStore},
 };
 
@@ -116,6 +116,15 @@ fn generating(routes: Routes) -> Routes {
         .get("/v1/responses/{id}/input_items", "The conversation that a response answers", responses::input_items)
         .post("/v1/responses/{id}/cancel", "Cancels a response in the background", Contents::None, responses::cancel)
         .post("/v1/embeddings", "Vectors of texts", Contents::Object(&["input"]), embeddings::embed)
+        .post("/v1/rerank", "Documents by their relevance to a query", rerank::DOCUMENTS, rerank::rerank)
+        .post("/rerank", "Documents by their relevance to a query", rerank::DOCUMENTS, rerank::rerank)
+        .post("/v1/reranking", "Documents by their relevance to a query", rerank::DOCUMENTS, rerank::rerank)
+        .post("/reranking", "Documents by their relevance to a query", rerank::DOCUMENTS, rerank::rerank)
+        .post("/v2/rerank", "Documents by their relevance to a query, in Cohere's form", rerank::DOCUMENTS, rerank::rerank_cohere)
+        .post("/v1/score", "The relevance of texts to texts", rerank::PAIRS, rerank::score)
+        .post("/score", "The relevance of texts to texts", rerank::PAIRS, rerank::score)
+        .post("/v1/classify", "Labels of texts", Contents::Object(&["input"]), rerank::classify)
+        .post("/classify", "Labels of texts", Contents::Object(&["input"]), rerank::classify)
         .post("/v1/audio/transcriptions", "Transcribes a recording", Contents::Form, audio::transcribe)
         .post("/v1/audio/translations", "Transcribes a recording in English", Contents::Form, audio::translate)
 }

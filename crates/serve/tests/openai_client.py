@@ -156,12 +156,14 @@ def embeddings():
     assert [len(entry.embedding) for entry in answer.data] == [16, 16] and answer.usage.prompt_tokens == 16, answer
     assert [entry.embedding for entry in answer.data] == [struct_round(entry.embedding) for entry in floats.data]
     assert abs(sum(x * x for x in answer.data[0].embedding) - 1) < 1e-5
+    short = client.embeddings.create(model="encoder", input=texts, dimensions=8)
+    assert len(short.data[0].embedding) == 8 and abs(sum(x * x for x in short.data[0].embedding) - 1) < 1e-5
     try:
-        client.embeddings.create(model="encoder", input=texts, dimensions=8)
+        client.embeddings.create(model="encoder", input=texts, dimensions=17)
     except openai.BadRequestError as error:
         assert error.param == "dimensions", error
     else:
-        raise AssertionError("vectors were shortened")
+        raise AssertionError("vectors were made longer")
 
 
 def struct_round(values):

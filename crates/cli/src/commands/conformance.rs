@@ -2,6 +2,7 @@
 
 mod case;
 mod checkpoint;
+mod classifier;
 mod embedding;
 mod session;
 mod speech;

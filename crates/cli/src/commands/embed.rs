@@ -5,12 +5,13 @@ use std::{io, path::PathBuf, process::ExitCode, sync::Arc};
 use anyhow::{Context, Result};
 use flambeau::{
     engine::Engine,
-    runners::embed::{Embedder, truncate},
+    runners::embed::{Embedder, shorten, truncate},
     text::Tokenizer,
 };
 use flambeau_serve::EmbeddingList;
 
 use crate::{
+    count::positive,
     engine::EngineArgs,
     failure::{hint, usage},
     files,
@@ -21,12 +22,12 @@ use crate::{
 /// Make vectors of texts with a text encoder, such as all-MiniLM-L6-v2
 ///
 /// Texts of similar meaning get vectors of similar direction. Prints JSON in the form of OpenAI's
-/// embeddings; `flambeau
-/// serve` answers the same at /v1/embeddings. Encoders that were exported from a folder keep its
+/// embeddings; `flambeau serve` answers the same at /v1/embeddings. Encoders that were exported from a folder keep its
 /// pooling and its normalization.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  flambeau embed sentence-transformers/all-MiniLM-L6-v2 'A man is eating food.' 'Somebody eats.'\n  \
+    flambeau embed Qwen/Qwen3-Embedding-0.6B --prompt-name query --dimensions 256 'capital of France'\n  \
     flambeau embed ./all-MiniLM-L6-v2 --truncate - < sentences.txt > vectors.json\n  \
     flambeau export ./all-MiniLM-L6-v2 -o minilm.pte --qlinear 8w && flambeau embed minilm.pte 'Hello'"
 )]
@@ -37,6 +38,19 @@ pub(crate) struct Args {
     /// Texts; `-` takes a text from each line of stdin
     #[arg(value_name = "TEXT", required = true)]
     texts: Vec<String>,
+
+    /// Put one of the model's own prompts before every text, by its name, such as query
+    #[arg(long, value_name = "NAME", conflicts_with = "prompt")]
+    prompt_name: Option<String>,
+
+    /// Put this text before every text
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
+
+    /// Shorten vectors to their first N elements and scale them to length 1, for models that were
+    /// trained for it (Matryoshka)
+    #[arg(long, value_name = "N", value_parser = positive)]
+    dimensions: Option<usize>,
 
     /// Leave out the end of texts that are too long for the model, in place of an error
     #[arg(long)]
@@ -68,9 +82,13 @@ pub(crate) fn load(flags: &ModelFlags, engine: &Arc<dyn Engine>) -> Result<(Embe
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let texts = texts(&args.texts)?;
     let (mut embedder, tokenizer) = load(&args.flags, &args.flags.engine.engine(false)?)?;
+    let prompt = prompt(args, &embedder)?;
+    if let Some(n) = args.dimensions.filter(|&n| n > embedder.dimension()) {
+        return Err(usage(format!("--dimensions {n}: the model's vectors have {} elements", embedder.dimension())));
+    }
     let mut list = Vec::with_capacity(texts.len());
-    for (number, text) in texts.iter().enumerate() {
-        let mut ids = tokenizer.encode(text, true)?;
+    for (number, text) in texts.iter().map(String::as_str).enumerate() {
+        let mut ids = tokenizer.encode(&[&prompt, text].concat(), true)?;
         if args.truncate {
             truncate(&mut ids, embedder.max_tokens(), &tokenizer);
         }
@@ -78,10 +96,26 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         checked.map_err(|error| hint(error, "--truncate leaves out what is too much"))?;
         list.push(ids);
     }
-    let vectors = embedder.embed(&list.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+    let mut vectors = embedder.embed(&list.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+    if let Some(size) = args.dimensions {
+        vectors.iter_mut().for_each(|vector| shorten(vector, size));
+    }
     let tokens: usize = list.iter().map(Vec::len).sum();
     files::print_line(serde_json::to_string(&EmbeddingList::of_floats(args.flags.model.name(), &vectors, tokens))?)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The text before every text.
+fn prompt(args: &Args, embedder: &Embedder) -> Result<String> {
+    let Some(name) = &args.prompt_name else {
+        return Ok(args.prompt.clone().unwrap_or_else(|| embedder.default_prompt().to_owned()));
+    };
+    let names: Vec<&str> = embedder.prompts().keys().map(String::as_str).collect();
+    let unknown = || match names.is_empty() {
+        true => usage(format!("--prompt-name {name}: the model has no prompts")),
+        false => usage(format!("--prompt-name {name}: the model's prompts are {}", names.join(", "))),
+    };
+    embedder.prompts().get(name).cloned().ok_or_else(unknown)
 }
 
 /// The texts, with the lines of stdin in the place of `-`.

@@ -24,7 +24,7 @@ use crate::{
     files,
     hub::{Hub, ModelName},
     lora::LoraArgs,
-    memory, outputs,
+    memory, outputs, reranker,
     tokenizer::{self, MODEL_FILES, TEXT_FILES},
 };
 
@@ -211,14 +211,14 @@ pub(crate) fn open_path(path: &Path) -> Result<Checkpoint> {
             Ok((name, bytes))
         };
         let files = folder_paths(path)?.into_iter().map(read).collect::<Result<_>>()?;
-        return Checkpoint::from_folder(files).with_context(place);
+        return reranker::by_name(Checkpoint::from_folder(files).with_context(place)?, path);
     }
     match FileKind::of_file(path) {
         Some(FileKind::Nemo) => Checkpoint::from_nemo(&files::read(path)?).with_context(place),
         Some(FileKind::Ggml) => Checkpoint::from_ggml(&files::read(path)?).with_context(place),
         _ => FileKind::Gguf.expect(path, || {
             let parts = gguf_paths(path)?.iter().map(|part| files::read(part)).collect::<Result<_>>()?;
-            Checkpoint::from_gguf_parts(parts).with_context(place)
+            reranker::by_name(Checkpoint::from_gguf_parts(parts).with_context(place)?, path)
         }),
     }
 }

@@ -304,6 +304,7 @@ fn source(args: &Args, name: &str, model: &ModelArgs, engine: &Arc<dyn Engine>) 
     let kind = match model.open_any(args.draft.logits(), args.load.engine.threads)?.kind {
         Kind::Language => ModelKind::Language,
         Kind::Encoder => ModelKind::Encoder,
+        Kind::Classifier => ModelKind::Classifier,
         Kind::Speech => ModelKind::Speech { recordings: args.parallel.min(RECORDINGS).saturating_add(args.queue) },
     };
     eprintln!("{name}: loaded on demand");
@@ -324,6 +325,10 @@ fn load(args: &Args, name: &str, model: &ModelArgs, engine: &Arc<dyn Engine>) ->
         }
         Kind::Encoder => {
             eprintln!("{name}: makes vectors of texts");
+            load_encoder(args, name, &opened, engine)?.into()
+        }
+        Kind::Classifier => {
+            eprintln!("{name}: gives scores of texts");
             load_encoder(args, name, &opened, engine)?.into()
         }
         Kind::Speech => {

@@ -1,6 +1,6 @@
 //! `flambeau embed` on a tiny text encoder.
 
-use std::{io::Write, process::Stdio};
+use std::{fs, io::Write, path::Path, process::Stdio};
 
 use serde_json::Value as Json;
 
@@ -46,4 +46,44 @@ fn what_cannot_be_embedded_is_said() {
     let speech = concat!(env!("CARGO_MANIFEST_DIR"), "/../testcases/checkpoints/speech-moonshine/checkpoint");
     let other = flambeau(dir.path(), &["embed", speech, "Fox"]);
     assert!(other.code == 1 && other.stderr.contains("flambeau transcribe"), "{}", other.stderr);
+}
+
+#[test]
+fn prompts_stand_before_texts_and_vectors_are_shortened() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("model");
+    copy(MODEL.as_ref(), &model);
+    let prompts = r#"{"prompts": {"query": "the fox ", "document": ""}, "default_prompt_name": "query"}"#;
+    fs::write(model.join("config_sentence_transformers.json"), prompts).unwrap();
+    let vectors = |args: &[&str]| {
+        let done = flambeau(dir.path(), &[&["embed", "model"], args].concat());
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        json(&done.stdout)["data"].clone()
+    };
+    let whole = vectors(&["--prompt-name", "document", "the fox Fox", "Fox"]);
+    assert_eq!(vectors(&["Fox"])[0]["embedding"], whole[0]["embedding"]);
+    assert_eq!(vectors(&["--prompt", "the fox ", "Fox"])[0]["embedding"], whole[0]["embedding"]);
+    let short = vectors(&["--prompt-name", "document", "--dimensions", "4", "Fox"]);
+    let numbers = |vector: &Json| vector.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect::<Vec<_>>();
+    let (short, whole) = (numbers(&short[0]["embedding"]), numbers(&whole[1]["embedding"]));
+    let length = whole[..4].iter().map(|x| x * x).sum::<f64>().sqrt();
+    assert!(short.len() == 4 && short.iter().zip(&whole).all(|(a, b)| (a - b / length).abs() < 1e-6), "{short:?} {whole:?}");
+    let unknown = flambeau(dir.path(), &["embed", "model", "--prompt-name", "passage", "Fox"]);
+    assert!(unknown.code == 2 && unknown.stderr.contains("document, query"), "{}", unknown.stderr);
+    let wide = flambeau(dir.path(), &["embed", "model", "--dimensions", "17", "Fox"]);
+    assert!(wide.code == 2 && wide.stderr.contains("16 elements"), "{}", wide.stderr);
+}
+
+/// Copies a folder with its folders.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            copy(&path, &target);
+        } else {
+            fs::copy(&path, target).unwrap();
+        }
+    }
 }

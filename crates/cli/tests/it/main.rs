@@ -12,6 +12,7 @@ mod outputs;
 mod program;
 mod pull;
 mod recipes;
+mod rerank;
 mod results;
 mod serve;
 mod sessions;

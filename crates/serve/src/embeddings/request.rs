@@ -11,11 +11,11 @@ use crate::{
 };
 
 /// Most texts of a request, as OpenAI has it.
-const MAX_TEXTS: usize = 2048;
+pub(crate) const MAX_TEXTS: usize = 2048;
 
 /// Most bytes of a text for each token that the model takes: more than any word of a language has,
 /// and less than takes long to cut.
-const MAX_BYTES_A_TOKEN: usize = 64;
+pub(crate) const MAX_BYTES_A_TOKEN: usize = 64;
 
 /// Fields that change no result.
 const HARMLESS: &[&str] = &["user"];
@@ -28,6 +28,8 @@ pub(crate) struct EmbeddingRequest {
     /// The tokens of each text.
     pub(crate) texts: Vec<Vec<u32>>,
     pub(crate) form: Form,
+    /// Elements of a vector to return, if not all.
+    pub(crate) dimensions: Option<usize>,
 }
 
 impl EmbeddingRequest {
@@ -42,15 +44,11 @@ impl EmbeddingRequest {
             Some("base64") => Form::Base64,
             Some(other) => return Err(wrong("encoding_format", "float or base64", &other.into())),
         };
-        if let Some(dimensions) = fields.count("dimensions", 1..=u32::MAX.into())?
-            && dimensions != facts.dimension
-        {
-            let message = format!("`dimensions` must be {}: the vectors of this model cannot be shortened", facts.dimension);
-            return Err(ApiError::unsupported("dimensions", message));
-        }
+        let dimensions = fields.count("dimensions", 1..=facts.dimension.max(1) as u64)?;
+        let prompt = prompt(&mut fields, facts)?;
         let truncates = fields.flag("truncate")?.unwrap_or(false);
         fields.finish(HARMLESS)?;
-        let reader = Reader { tokenizer, facts, truncates };
+        let reader = Reader { tokenizer, facts, truncates, prompt: &prompt };
         let texts = match input {
             Json::String(text) => vec![reader.text(&text)?],
             Json::Array(list) if list.first().is_some_and(Json::is_number) => vec![reader.tokens(&list)?],
@@ -62,8 +60,22 @@ impl EmbeddingRequest {
             }
             other => return Err(expected(&other)),
         };
-        Ok(EmbeddingRequest { texts, form })
+        Ok(EmbeddingRequest { texts, form, dimensions })
     }
+}
+
+/// The text before every text: a prompt of the model by name, or the client's own.
+fn prompt(fields: &mut Fields, facts: &Facts) -> Result<String> {
+    let (own, name) = (fields.text("prompt")?, fields.text("prompt_name")?);
+    if own.is_some() && name.is_some() {
+        return Err(ApiError::value("prompt_name", "`prompt` and `prompt_name` exclude each other"));
+    }
+    let Some(name) = name else { return Ok(own.unwrap_or_else(|| facts.default_prompt.clone())) };
+    facts.prompts.get(&name).cloned().ok_or_else(|| {
+        let known: Vec<&str> = facts.prompts.keys().map(String::as_str).collect();
+        let known = if known.is_empty() { "no name: the model has no prompts".into() } else { known.join(", ") };
+        wrong("prompt_name", &known, &name.into())
+    })
 }
 
 fn expected(found: &Json) -> ApiError {
@@ -74,6 +86,8 @@ struct Reader<'a> {
     tokenizer: &'a Tokenizer,
     facts: &'a Facts,
     truncates: bool,
+    /// Text before every text.
+    prompt: &'a str,
 }
 
 impl Reader<'_> {
@@ -89,7 +103,8 @@ impl Reader<'_> {
         if text.is_empty() {
             return Err(ApiError::value(INPUT, "`input` has an empty text"));
         }
-        let most = self.facts.max_tokens.saturating_mul(MAX_BYTES_A_TOKEN);
+        let whole = [self.prompt, text].concat();
+        let (text, most) = (whole.as_str(), self.facts.max_tokens.saturating_mul(MAX_BYTES_A_TOKEN));
         let text = match text.len() > most {
             // Text beyond the limit is not tokenized.
             true if self.truncates => &text[..text.floor_char_boundary(most)],

@@ -2,7 +2,7 @@
 
 use std::{
     any::Any,
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
@@ -11,7 +11,14 @@ use std::{
     thread,
 };
 
-use flambeau::{engine::Engine, runners::embed::Embedder, runtime::Program};
+use flambeau::{
+    engine::Engine,
+    runners::{
+        Error as RunError,
+        embed::{Classifier, Embedder, Scoring, Tokens},
+    },
+    runtime::Program,
+};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -23,11 +30,51 @@ use crate::{
 /// batches.
 const TURN: usize = 4096;
 
-/// Result of a request.
+/// A loaded program, which makes a row of numbers of each text.
+enum Loaded {
+    Encoder(Embedder),
+    Classifier(Classifier),
+}
+
+impl Loaded {
+    fn new(program: &Program, engine: &Arc<dyn Engine>) -> Result<Loaded, RunError> {
+        Ok(match Classifier::is_in(program) {
+            true => Loaded::Classifier(Classifier::load(program, engine)?),
+            false => Loaded::Encoder(Embedder::load(program, engine)?),
+        })
+    }
+
+    fn facts(&self) -> Facts {
+        match self {
+            Loaded::Encoder(encoder) => Facts {
+                max_tokens: encoder.max_tokens(),
+                dimension: encoder.dimension(),
+                vocabulary: encoder.vocabulary(),
+                prompts: encoder.prompts().clone(),
+                default_prompt: encoder.default_prompt().to_owned(),
+                scoring: None,
+            },
+            Loaded::Classifier(classifier) => Facts {
+                max_tokens: classifier.scoring().max_tokens(),
+                scoring: Some(classifier.scoring().clone()),
+                ..Facts::default()
+            },
+        }
+    }
+
+    fn compute(&mut self, texts: &[&Tokens]) -> Result<Vec<Vec<f32>>, RunError> {
+        match self {
+            Loaded::Encoder(encoder) => encoder.embed(&texts.iter().map(|text| &text.ids[..]).collect::<Vec<_>>()),
+            Loaded::Classifier(classifier) => classifier.scores(texts),
+        }
+    }
+}
+
+/// Result of a request: a vector, or scores, of each text.
 pub(crate) type Vectors = Result<Vec<Vec<f32>>>;
 
 struct Submission {
-    texts: VecDeque<Vec<u32>>,
+    texts: VecDeque<Tokens>,
     vectors: Vec<Vec<f32>>,
     done: mpsc::Sender<Vectors>,
     /// Dropped when the request is answered.
@@ -35,11 +82,17 @@ struct Submission {
 }
 
 /// Limits and sizes of a model.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Facts {
     pub(crate) max_tokens: usize,
     pub(crate) dimension: usize,
     pub(crate) vocabulary: usize,
+    /// Texts that may stand before a text, by name.
+    pub(crate) prompts: BTreeMap<String, String>,
+    /// The text that stands before every text unless the client gives another.
+    pub(crate) default_prompt: String,
+    /// Input and output of a classifier.
+    pub(crate) scoring: Option<Scoring>,
 }
 
 /// A handle of the thread, which ends when all handles are gone.
@@ -54,7 +107,7 @@ impl EncoderWorker {
     /// Loads the model and starts the thread, which counts on `metrics`.
     ///
     /// # Errors
-    /// The program is no text encoder, or the system has no thread left.
+    /// The program is no text encoder and no classifier, or the system has no thread left.
     pub(crate) fn start(
         name: &str,
         program: Program,
@@ -62,10 +115,10 @@ impl EncoderWorker {
         metrics: Arc<Metrics>,
     ) -> std::io::Result<EncoderWorker> {
         let (submissions, taken) = channel();
-        let embedder = Embedder::load(&program, &engine).map_err(std::io::Error::other)?;
-        let facts = Facts { max_tokens: embedder.max_tokens(), dimension: embedder.dimension(), vocabulary: embedder.vocabulary() };
+        let loaded = Loaded::new(&program, &engine).map_err(std::io::Error::other)?;
+        let facts = loaded.facts();
         let desk = Desk { program, engine, waiting: VecDeque::new(), metrics: Arc::clone(&metrics) };
-        thread::Builder::new().name(format!("serve {name}")).spawn(move || desk.work(embedder, &taken))?;
+        thread::Builder::new().name(format!("serve {name}")).spawn(move || desk.work(loaded, &taken))?;
         Ok(EncoderWorker { submissions, metrics, facts: Arc::new(facts) })
     }
 
@@ -73,7 +126,7 @@ impl EncoderWorker {
     ///
     /// # Errors
     /// The worker has stopped.
-    pub(crate) fn submit(&self, texts: Vec<Vec<u32>>, place: impl Any + Send) -> Result<mpsc::Receiver<Vectors>> {
+    pub(crate) fn submit(&self, texts: Vec<Tokens>, place: impl Any + Send) -> Result<mpsc::Receiver<Vectors>> {
         let (done, received) = mpsc::channel(1);
         add(&self.metrics.requests, 1);
         add(&self.metrics.waiting, 1);
@@ -93,7 +146,7 @@ struct Desk {
 
 impl Desk {
     /// Works until all senders are dropped.
-    fn work(mut self, mut embedder: Embedder, submissions: &Receiver<Submission>) {
+    fn work(mut self, mut loaded: Loaded, submissions: &Receiver<Submission>) {
         loop {
             if self.waiting.is_empty() {
                 match submissions.recv() {
@@ -104,8 +157,8 @@ impl Desk {
             self.waiting.extend(submissions.try_iter());
             self.drop_orphans();
             let turn = self.turn();
-            let texts: Vec<&[u32]> = turn.iter().map(|(_, text)| text.as_slice()).collect();
-            let result = catch_unwind(AssertUnwindSafe(|| embedder.embed(&texts))).unwrap_or_else(|_| {
+            let texts: Vec<&Tokens> = turn.iter().map(|(_, text)| text).collect();
+            let result = catch_unwind(AssertUnwindSafe(|| loaded.compute(&texts))).unwrap_or_else(|_| {
                 add(&self.metrics.panics, 1);
                 Err(flambeau::runners::Error::Panicked { what: "while vectors were computed".into() })
             });
@@ -120,8 +173,8 @@ impl Desk {
                     tracing::error!("vectors cannot be computed: {error}");
                     self.fail(&turn, &ApiError::internal("an internal error ended the request"));
                     // State after the error is not reused.
-                    match Embedder::load(&self.program, &self.engine) {
-                        Ok(fresh) => embedder = fresh,
+                    match Loaded::new(&self.program, &self.engine) {
+                        Ok(fresh) => loaded = fresh,
                         Err(error) => return tracing::error!("the model cannot be loaded again: {error}"),
                     }
                 }
@@ -131,13 +184,13 @@ impl Desk {
 
     /// Texts to compute next, each with the place of its request: requests that wait take turns
     /// until there are enough tokens.
-    fn turn(&mut self) -> Vec<(usize, Vec<u32>)> {
+    fn turn(&mut self) -> Vec<(usize, Tokens)> {
         let (mut turn, mut tokens) = (Vec::new(), 0);
         loop {
             let before = turn.len();
             for (at, submission) in self.waiting.iter_mut().enumerate() {
-                if let Some(text) = submission.texts.pop_front_if(|text| tokens == 0 || tokens + text.len() <= TURN) {
-                    tokens += text.len();
+                if let Some(text) = submission.texts.pop_front_if(|text| tokens == 0 || tokens + text.ids.len() <= TURN) {
+                    tokens += text.ids.len();
                     turn.push((at, text));
                 }
             }
@@ -161,7 +214,7 @@ impl Desk {
     }
 
     /// Ends the requests that took part in a turn.
-    fn fail(&mut self, turn: &[(usize, Vec<u32>)], error: &ApiError) {
+    fn fail(&mut self, turn: &[(usize, Tokens)], error: &ApiError) {
         let mut at = 0;
         let metrics = &self.metrics;
         self.waiting.retain(|submission| {

@@ -30,15 +30,21 @@ const TEXTS: [&str; 3] = ["A man is eating food.", "Fox", "The quick brown fox j
 
 /// A small text encoder of the cases.
 pub(crate) fn encoder() -> NewEncoder {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../testcases/checkpoints/embedding-bert/checkpoint");
     let names = ["config.json", "model.safetensors", "modules.json", "1_Pooling/config.json", "tokenizer_config.json"];
-    let files = names.map(|name| (name.to_owned(), map_file(folder.join(name)).unwrap()));
-    let model = zoo::build(&Checkpoint::from_folder(files.to_vec()).unwrap(), &zoo::Options::default()).unwrap();
+    let new = of_case("embedding-bert", &names);
+    NewEncoder { name: "encoder".into(), aliases: vec!["text-embedding-3-small".into()], ..new }
+}
+
+/// The model of a case, from these files.
+pub(crate) fn of_case(case: &str, names: &[&str]) -> NewEncoder {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../testcases/checkpoints").join(case).join("checkpoint");
+    let files: Vec<_> = names.iter().map(|name| ((*name).to_owned(), map_file(folder.join(name)).unwrap())).collect();
+    let model = zoo::build(&Checkpoint::from_folder(files).unwrap(), &zoo::Options::default()).unwrap();
     let mut file = Vec::new();
     zoo::compile(&model, compile::Options::default(), &*cpu()).unwrap().write(&mut file).unwrap();
     NewEncoder {
-        name: "encoder".into(),
-        aliases: vec!["text-embedding-3-small".into()],
+        name: case.into(),
+        aliases: Vec::new(),
         program: Program::from_bytes(file).unwrap(),
         engine: cpu(),
         tokenizer: Tokenizer::from_json(&fs::read(folder.join("tokenizer.json")).unwrap()).unwrap(),
@@ -94,6 +100,17 @@ pub(crate) fn vectors_are_those_of_the_model() {
     assert_eq!((server.metric_of("encoder", "failed_total"), server.metric_of("encoder", "waiting")), (0, 0));
 }
 
+pub(crate) fn vectors_are_shortened_and_prompts_stand_before_texts() {
+    let server = server();
+    let short = vectors(&post(server.address, PATH, &json!({ "input": "Fox", "dimensions": 4 })));
+    let whole = offline(&["Fox"]).remove(0);
+    let length = whole[..4].iter().map(|x| x * x).sum::<f32>().sqrt();
+    let expected: Vec<f32> = whole[..4].iter().map(|x| x / length).collect();
+    assert!(distance(&short, &[expected]) < 1e-6, "{short:?}");
+    let prompted = post(server.address, PATH, &json!({ "input": "Fox", "prompt": "the " }));
+    assert_eq!(vectors(&prompted), offline(&["the Fox"]));
+}
+
 pub(crate) fn vectors_come_as_bytes_too() {
     let server = server();
     let ask = |form| post(server.address, PATH, &json!({ "input": "Fox", "encoding_format": form }));
@@ -125,7 +142,9 @@ pub(crate) fn what_an_encoder_cannot_do_is_refused() {
         (json!({ "input": vec!["a"; 2049] }), "input"),
         (json!({ "input": long }), "input"),
         (json!({ "input": "x".repeat(100_000) }), "input"),
-        (json!({ "input": "a", "dimensions": 8 }), "dimensions"),
+        (json!({ "input": "a", "dimensions": 17 }), "dimensions"),
+        (json!({ "input": "a", "prompt_name": "query" }), "prompt_name"),
+        (json!({ "input": "a", "prompt_name": "query", "prompt": "" }), "prompt_name"),
         (json!({ "input": "a", "dimensions": 0 }), "dimensions"),
         (json!({ "input": "a", "encoding_format": "hex" }), "encoding_format"),
         (json!({ "input": "a", "truncate": "yes" }), "truncate"),
@@ -144,6 +163,7 @@ pub(crate) fn what_an_encoder_cannot_do_is_refused() {
     assert_eq!(post(server.address, PATH, &json!({ "model": "nobody", "input": "a" })).status, 404);
     let listed = get(server.address, "/v1/models/encoder").json();
     assert_eq!(listed["capabilities"], json!({ "embedding": true }));
+    assert_eq!(listed["prompts"], json!([]));
     assert_eq!((&listed["embedding_length"], &listed["context_length"]), (&json!(16), &json!(40)));
 }
 

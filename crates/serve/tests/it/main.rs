@@ -10,6 +10,7 @@ mod embeddings;
 mod hardening;
 mod page;
 mod requests;
+mod rerank;
 mod restart;
 mod server;
 
@@ -77,10 +78,14 @@ fn main() -> ExitCode {
         restart::models_that_come_back_find_their_texts,
         restart::texts_of_others_are_not_used,
         embeddings::vectors_are_those_of_the_model,
+        embeddings::vectors_are_shortened_and_prompts_stand_before_texts,
         embeddings::vectors_come_as_bytes_too,
         embeddings::what_an_encoder_cannot_do_is_refused,
         embeddings::requests_at_the_same_time_share_runs,
         embeddings::a_panic_costs_the_requests_of_its_run,
+        rerank::documents_come_by_their_relevance,
+        rerank::pairs_are_scored_and_texts_get_labels,
+        rerank::what_a_classifier_cannot_do_is_refused,
         audio::recordings_are_transcribed_in_every_form,
         audio::transcripts_are_streamed,
         audio::what_a_model_of_speech_cannot_do_is_refused,

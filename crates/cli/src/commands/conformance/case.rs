@@ -19,7 +19,7 @@ use flambeau::{
 };
 use serde_json::Value as Json;
 
-use super::{checkpoint::CheckpointCase, embedding::EmbeddingCase, speech::SpeechCase};
+use super::{checkpoint::CheckpointCase, classifier::ClassifierCase, embedding::EmbeddingCase, speech::SpeechCase};
 use crate::{files, inputs, kv_cache, tensors::NamedTensor};
 
 /// Outcome of a case.
@@ -102,6 +102,7 @@ pub(crate) struct Case {
 enum Published {
     Text(CheckpointCase),
     Embedding(EmbeddingCase),
+    Classifier(ClassifierCase),
     Speech(SpeechCase),
 }
 
@@ -118,6 +119,7 @@ impl Case {
         let checkpoint = match json["kind"].as_str() {
             Some("checkpoint") => Some(Published::Text(CheckpointCase::read(&json, tolerance)?)),
             Some("embedding") => Some(Published::Embedding(EmbeddingCase::read(&json, tolerance)?)),
+            Some("classifier") => Some(Published::Classifier(ClassifierCase::read(&json, tolerance)?)),
             Some("speech") => Some(Published::Speech(SpeechCase::read(&json, tolerance)?)),
             _ => None,
         };
@@ -143,6 +145,7 @@ impl Case {
                 return match &self.checkpoint {
                     Some(Published::Text(case)) => case.run(&self.folder, engine),
                     Some(Published::Embedding(case)) => case.run(&self.folder, engine),
+                    Some(Published::Classifier(case)) => case.run(&self.folder, engine),
                     Some(Published::Speech(case)) => case.run(&self.folder, engine),
                     None => Ok(Outcome::Skipped("case.json does not describe a checkpoint".into())),
                 };

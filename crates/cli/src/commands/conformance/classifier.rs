@@ -1,0 +1,80 @@
+//! A case of a classifier: a tiny classifier or reranker as it is published, pairs of texts, and
+//! their scores.
+
+use std::{path::Path, sync::Arc};
+
+use anyhow::{Context, Result, bail};
+use flambeau::{
+    engine::Engine,
+    runners::embed::{Classifier, INSTRUCTION, Tokens},
+    tensor::{Tensor, Tolerance, compare},
+    zoo,
+};
+use serde_json::Value as Json;
+
+use super::{
+    Outcome,
+    checkpoint::{one, program_with},
+};
+use crate::tokenizer;
+
+/// `case.json` of a classifier.
+pub(super) struct ClassifierCase {
+    tolerance: Tolerance,
+    pairs: Vec<[String; 2]>,
+    /// The tokens of each pair. Types are left out where a model has no pairs.
+    tokens: Vec<Tokens>,
+    labels: Vec<String>,
+}
+
+impl ClassifierCase {
+    pub(super) fn read(json: &Json, tolerance: Tolerance) -> Result<ClassifierCase> {
+        let numbers =
+            |list: &Json| -> Option<Vec<u32>> { list.as_array()?.iter().map(|id| id.as_u64()?.try_into().ok()).collect() };
+        let text = |value: &Json| value.as_str().map(str::to_owned);
+        let read = || -> Option<ClassifierCase> {
+            let tokens = json["ids"].as_array()?.iter().zip(json["types"].as_array()?);
+            Some(ClassifierCase {
+                tolerance,
+                pairs: json["pairs"]
+                    .as_array()?
+                    .iter()
+                    .map(|pair| Some([text(&pair[0])?, text(&pair[1])?]))
+                    .collect::<Option<_>>()?,
+                tokens: tokens
+                    .map(|(ids, types)| Some(Tokens { ids: numbers(ids)?, types: numbers(types)? }))
+                    .collect::<Option<_>>()?,
+                labels: json["labels"].as_array()?.iter().map(text).collect::<Option<_>>()?,
+            })
+        };
+        read().context("case.json lacks pairs, their ids and types, or labels")
+    }
+
+    /// Exports the checkpoint in f32 and holds the scores of all pairs at once, and of each alone,
+    /// against the case.
+    pub(super) fn run(&self, folder: &Path, engine: &Arc<dyn Engine>) -> Result<Outcome> {
+        let checkpoint = folder.join("checkpoint");
+        let tokenizer = tokenizer::at(&checkpoint)?.tokenizer;
+        let program = program_with(&checkpoint, &zoo::Options::default(), engine)?;
+        let mut classifier = Classifier::load(&program, engine)?;
+        let scoring = classifier.scoring().clone();
+        if scoring.labels() != self.labels {
+            bail!("the labels are {:?}, expected {:?}", scoring.labels(), self.labels);
+        }
+        for ([query, document], tokens) in self.pairs.iter().zip(&self.tokens) {
+            let found = scoring.pair(&tokenizer, [query, document], INSTRUCTION, scoring.max_tokens())?;
+            if found != *tokens {
+                bail!("the tokens of {query:?} with {document:?} are {found:?}, expected {tokens:?}");
+            }
+        }
+        let texts: Vec<&Tokens> = self.tokens.iter().collect();
+        let expected = one(folder, "scores.bin")?;
+        let together = classifier.scores(&texts)?.concat();
+        let alone = texts.iter().map(|text| classifier.scores(&[text])).collect::<Result<Vec<_>, _>>()?.concat().concat();
+        for (how, found) in [("together", together), ("alone", alone)] {
+            let found = Tensor::from_slice(&found, &[texts.len(), self.labels.len()])?;
+            compare(&found, &expected, self.tolerance).with_context(|| format!("scores of pairs {how}"))?;
+        }
+        Ok(Outcome::Passed(Vec::new()))
+    }
+}

@@ -1,0 +1,140 @@
+//! `flambeau rerank`: documents by their relevance to a query.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
+
+use anyhow::{Context, Result, bail};
+use flambeau::{
+    engine::Engine,
+    runners::embed::{Classifier, INSTRUCTION, Tokens},
+    text::Tokenizer,
+};
+use flambeau_serve::RerankList;
+
+use crate::{count::positive, engine::EngineArgs, failure::usage, files, model::ModelArgs, tokenizer};
+
+/// Sort documents by their relevance to a query, with a reranker such as bge-reranker-v2-m3
+///
+/// Prints the relevance of each document, from 0 to 1, and its name; the most relevant comes first.
+/// The end of a document that is too long for the model is left out. Classifiers of pairs of texts
+/// and Qwen3-Reranker are rerankers.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  flambeau rerank BAAI/bge-reranker-v2-m3 --query 'How do I renew a passport?' notes/*.md\n  \
+    flambeau rerank Qwen/Qwen3-Reranker-0.6B --query 'capital of France' --top-n 3 --json - < lines.txt")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    flags: ModelFlags,
+
+    /// The query
+    #[arg(short, long, value_name = "TEXT")]
+    query: String,
+
+    /// Files with a document each; `-` takes a document from each line of stdin
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+
+    /// Take a document from each line of the files
+    #[arg(long)]
+    lines: bool,
+
+    /// Print only the N most relevant documents
+    #[arg(short = 'n', long, value_name = "N", value_parser = positive)]
+    top_n: Option<usize>,
+
+    /// What makes a document relevant, for models that judge by an instruction, such as
+    /// Qwen3-Reranker
+    #[arg(long, value_name = "TEXT")]
+    instruction: Option<String>,
+
+    /// Print JSON in the form of /v1/rerank
+    #[arg(long)]
+    json: bool,
+}
+
+/// A reranker and how it is loaded.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ModelFlags {
+    #[command(flatten)]
+    model: ModelArgs,
+
+    /// tokenizer.json or the folder that holds it; by default the program's own, or the one beside
+    /// it
+    #[arg(long, value_name = "PATH", alias = "tokenizer-path")]
+    tokenizer: Option<PathBuf>,
+
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// Loads a classifier of texts on an engine.
+pub(crate) fn load(flags: &ModelFlags, engine: &Arc<dyn Engine>) -> Result<(Classifier, Tokenizer)> {
+    let (program, path) = flags.model.open_classifier(flags.engine.threads)?;
+    let tokenizer = tokenizer::find(&program, &path, flags.tokenizer.as_deref())?.tokenizer;
+    Ok((Classifier::load(&program, engine)?, tokenizer))
+}
+
+/// A document and what to call it.
+struct Document {
+    name: String,
+    text: String,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let documents = documents(&args.files, args.lines)?;
+    let (mut model, tokenizer) = load(&args.flags, &args.flags.engine.engine(false)?)?;
+    let scoring = model.scoring().clone();
+    if !scoring.ranks() {
+        bail!("{} has {} labels: only models with one or two can rank documents", args.flags.model.name(), scoring.labels().len());
+    }
+    if args.instruction.is_some() && !scoring.takes_instruction() {
+        return Err(usage(format!("--instruction: {} does not read one", args.flags.model.name())));
+    }
+    let instruction = args.instruction.as_deref().unwrap_or(INSTRUCTION);
+    let pair = |document: &Document| {
+        let tokens = scoring.pair(&tokenizer, [&args.query, &document.text], instruction, scoring.max_tokens())?;
+        model.check(&tokens).with_context(|| document.name.clone())?;
+        Ok(tokens)
+    };
+    let pairs: Vec<Tokens> = documents.iter().map(pair).collect::<Result<_>>()?;
+    let scores = model.scores(&pairs.iter().collect::<Vec<_>>())?;
+    let relevance: Vec<f32> = scores.iter().map(|scores| scoring.relevance(scores)).collect();
+    let tokens = pairs.iter().map(|pair| pair.ids.len()).sum();
+    let texts: Vec<&str> = documents.iter().map(|document| document.text.as_str()).collect();
+    let list = RerankList::new(args.flags.model.name(), &relevance, Some(&texts), args.top_n, tokens);
+    if args.json {
+        files::print_line(serde_json::to_string(&list)?)?;
+    } else {
+        for (index, relevance) in list.order() {
+            files::print_line(format!("{relevance:.4}\t{}", documents[index].name))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The documents, with the lines of stdin in the place of `-`.
+fn documents(paths: &[PathBuf], lines: bool) -> Result<Vec<Document>> {
+    if paths.iter().filter(|path| *path == Path::new("-")).count() > 1 {
+        return Err(usage("stdin can be read only once: `-` stands for all of its lines"));
+    }
+    let of_line = |line: String| Document { name: line.clone(), text: line };
+    let mut documents = Vec::new();
+    for path in paths {
+        if path == Path::new("-") {
+            for line in io::stdin().lines() {
+                documents.push(of_line(line.context("stdin")?));
+            }
+            continue;
+        }
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        if lines {
+            documents.extend(text.lines().map(|line| of_line(line.to_owned())));
+        } else {
+            documents.push(Document { name: path.display().to_string(), text });
+        }
+    }
+    Ok(documents)
+}

@@ -1,0 +1,173 @@
+//! `/v1/rerank`, `/v1/score` and `/v1/classify`: scores of texts and of pairs of texts.
+
+mod answer;
+mod request;
+
+use std::sync::Arc;
+
+use axum::{Extension, body::Body, extract::State, http::Request, response::Response};
+use flambeau::runners::embed::{Scoring, Tokens, probabilities};
+use serde_json::{Value as Json, json};
+
+pub use self::answer::RerankList;
+use self::request::{RerankRequest, input_texts, pairs, scored_pairs};
+use crate::{
+    answer::id,
+    app::App,
+    embeddings::ServedEncoder,
+    error::{ApiError, Result},
+    http::body,
+    json::Fields,
+    keys::Caller,
+    openapi::Contents,
+    reply,
+};
+
+/// Bodies of the requests.
+pub(crate) const DOCUMENTS: Contents = Contents::Object(&["query", "documents"]);
+pub(crate) const PAIRS: Contents = Contents::Object(&["queries", "documents"]);
+
+/// `POST /v1/rerank`: documents by their relevance, in the form that Jina, vLLM and llama.cpp
+/// share. With `texts` in the place of `documents` it has the form of text-embeddings-inference.
+pub(crate) async fn rerank(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request<Body>,
+) -> Result<Response> {
+    let (list, request, model) = ranked(&app, caller, request, true).await?;
+    let texts = request.returns.then(|| request.documents.texts());
+    if request.documents.is_bare {
+        let entry = |(index, score): (usize, f32)| match &texts {
+            Some(texts) => json!({ "index": index, "score": score, "text": texts[index] }),
+            None => json!({ "index": index, "score": score }),
+        };
+        let all = RerankList::new(&model.name, &list.scores, None, request.most, list.tokens);
+        return Ok(reply::json(&all.order().map(entry).collect::<Json>()));
+    }
+    let list = RerankList::new(&model.name, &list.scores, texts.as_deref(), request.most, list.tokens);
+    let mut answer = serde_json::to_value(&list).map_err(|_| ApiError::internal("the answer cannot be written"))?;
+    answer["id"] = id("rerank-").into();
+    Ok(reply::json(&answer))
+}
+
+/// `POST /v2/rerank`: documents by their relevance, in Cohere's form.
+pub(crate) async fn rerank_cohere(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request<Body>,
+) -> Result<Response> {
+    let (list, request, model) = ranked(&app, caller, request, false).await?;
+    let texts = request.returns.then(|| request.documents.texts());
+    let ranked = RerankList::new(&model.name, &list.scores, texts.as_deref(), request.most, list.tokens);
+    let results = serde_json::to_value(&ranked).map_err(|_| ApiError::internal("the answer cannot be written"))?;
+    Ok(reply::json(&json!({
+        "id": id("rerank-"),
+        "results": results["results"],
+        "meta": { "api_version": { "version": "2" }, "tokens": { "input_tokens": list.tokens } },
+    })))
+}
+
+/// `POST /v1/score`: the relevance of each text to its query, in vLLM's form.
+pub(crate) async fn score(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request<Body>,
+) -> Result<Response> {
+    let (mut fields, model) = opened(&app, request).await?;
+    let (place, handle) = (model.place()?, Arc::clone(&model));
+    let texts =
+        app.aside(move || scored_pairs(&mut fields, &handle).and_then(|texts| fields.finish(&["user"]).map(|()| texts))).await?;
+    let tokens = count(&texts);
+    let scores = model.rows(&app, caller, texts, place).await?;
+    let scoring = scoring(&model)?;
+    let entry =
+        |(index, scores): (usize, &Vec<f32>)| json!({ "index": index, "object": "score", "score": scoring.relevance(scores) });
+    Ok(reply::json(&json!({
+        "id": id("score-"),
+        "object": "list",
+        "model": model.name,
+        "data": scores.iter().enumerate().map(entry).collect::<Json>(),
+        "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
+    })))
+}
+
+/// `POST /v1/classify`: the label of each text and the probabilities of all labels, in vLLM's form.
+pub(crate) async fn classify(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request<Body>,
+) -> Result<Response> {
+    let (mut fields, model) = opened(&app, request).await?;
+    let (place, handle) = (model.place()?, Arc::clone(&model));
+    let texts =
+        app.aside(move || input_texts(&mut fields, &handle).and_then(|texts| fields.finish(&["user"]).map(|()| texts))).await?;
+    let tokens = count(&texts);
+    let scores = model.rows(&app, caller, texts, place).await?;
+    let labels = scoring(&model)?.labels();
+    let entry = |(index, scores): (usize, &Vec<f32>)| {
+        let shares = probabilities(scores);
+        let best = (0..shares.len()).max_by(|&a, &b| shares[a].total_cmp(&shares[b])).unwrap_or_default();
+        json!({ "index": index, "label": labels.get(best), "probs": shares, "num_classes": labels.len() })
+    };
+    Ok(reply::json(&json!({
+        "id": id("classify-"),
+        "object": "list",
+        "model": model.name,
+        "data": scores.iter().enumerate().map(entry).collect::<Json>(),
+        "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
+    })))
+}
+
+/// Relevance of documents, and the number of tokens that were read.
+struct Ranked {
+    scores: Vec<f32>,
+    tokens: usize,
+}
+
+/// Reads a request to rank documents and computes their relevance.
+async fn ranked(
+    app: &App,
+    caller: Caller,
+    request: Request<Body>,
+    returns: bool,
+) -> Result<(Ranked, RerankRequest, Arc<ServedEncoder>)> {
+    let (fields, model) = opened(app, request).await?;
+    let scoring = scoring(&model)?;
+    if !scoring.ranks() {
+        let message =
+            format!("the model {:?} has {} labels; only models with one or two can rank", model.name, scoring.labels().len());
+        return Err(ApiError::value("model", message));
+    }
+    let (place, handle) = (model.place()?, Arc::clone(&model));
+    let work = move || {
+        let request = RerankRequest::read(fields, returns)?;
+        let texts = pairs(&request, &handle)?;
+        Ok((request, texts))
+    };
+    let (request, texts): (RerankRequest, Vec<Tokens>) = app.aside(work).await?;
+    let tokens = count(&texts);
+    let scores = model.rows(app, caller, texts, place).await?;
+    let of = |scores: &Vec<f32>| match (request.is_raw, &scores[..]) {
+        (true, [one]) => *one,
+        (true, [no, yes]) => yes - no,
+        _ => scoring.relevance(scores),
+    };
+    let scores = scores.iter().map(of).collect();
+    Ok((Ranked { scores, tokens }, request, Arc::clone(&model)))
+}
+
+/// The fields of a request and its classifier.
+async fn opened(app: &App, request: Request<Body>) -> Result<(Fields, Arc<ServedEncoder>)> {
+    let body = body::read(request, &app.config).await?;
+    let mut fields = app.aside(move || Fields::parse(&body)).await?;
+    let model = app.models.find_classifier(fields.text("model")?.as_deref()).await?;
+    Ok((fields, model))
+}
+
+fn scoring(model: &ServedEncoder) -> Result<&Scoring> {
+    model.worker.facts.scoring.as_ref().ok_or_else(|| ApiError::internal("the model gives no scores"))
+}
+
+fn count(texts: &[Tokens]) -> usize {
+    texts.iter().map(|text| text.ids.len()).sum()
+}
