@@ -84,6 +84,7 @@ pub struct Load {
 struct Waiting {
     id: JobId,
     client: u64,
+    in_background: bool,
     job: Job,
     /// Maximum number of tokens that the job may reach.
     tokens: usize,
@@ -92,6 +93,7 @@ struct Waiting {
 struct Running {
     id: JobId,
     client: u64,
+    in_background: bool,
     session: Session,
     generator: Generator,
     tokens: usize,
@@ -107,12 +109,17 @@ struct Running {
 /// step, every generation past its prompt gets a token. One of the others, in turn, feeds a chunk
 /// of its prompt, so a long prompt delays tokens by at most a chunk. The division of prompts into
 /// chunks does not depend on other jobs.
+///
+/// Jobs in the background start and read their prompts after all others. They pause, with their
+/// sequences, while another job needs their turn and there is a sequence for it.
 pub struct Scheduler {
     model: Model,
     tokenizer: Tokenizer,
     limits: Limits,
     waiting: VecDeque<Waiting>,
     running: Vec<Running>,
+    /// Jobs in the background that made room for others, the first to pause first.
+    paused: VecDeque<Running>,
     pool: Pool,
     shares: Shares,
     next_id: u64,
@@ -130,7 +137,8 @@ impl Scheduler {
     pub fn new(model: Model, tokenizer: Tokenizer, limits: Limits) -> Scheduler {
         let pool = Pool::new(model.clone(), limits.sequences.max(limits.running), limits.kept_bytes);
         let (waiting, running, shares) = (VecDeque::new(), Vec::new(), Shares::default());
-        Scheduler { model, tokenizer, limits, waiting, running, pool, shares, next_id: 0, steps: 0 }
+        let paused = VecDeque::new();
+        Scheduler { model, tokenizer, limits, waiting, running, paused, pool, shares, next_id: 0, steps: 0 }
     }
 
     /// Adds a prompt cache on disk. The scheduler continues its texts. It writes the texts of
@@ -167,6 +175,19 @@ impl Scheduler {
     /// Fails if the prompt is empty or exceeds the context, if the job alone exceeds the token
     /// limit, or if too many jobs wait.
     pub fn submit_for(&mut self, client: u64, job: Job) -> Result<JobId> {
+        self.submit_as(client, false, job)
+    }
+
+    /// Submits a job of a client that yields to all jobs that are not in the background. It takes
+    /// no place in their queue.
+    ///
+    /// # Errors
+    /// As [`submit_for`](Self::submit_for); jobs that wait in the background count here.
+    pub fn submit_in_background(&mut self, client: u64, job: Job) -> Result<JobId> {
+        self.submit_as(client, true, job)
+    }
+
+    fn submit_as(&mut self, client: u64, in_background: bool, job: Job) -> Result<JobId> {
         let prompt = job.request.prompt.len();
         let context = self.context();
         match prompt {
@@ -179,9 +200,12 @@ impl Scheduler {
             return Err(Error::TooManyTokens { tokens, limit: self.limits.tokens });
         }
         // Jobs that start at the next step do not count as waiting.
-        let free = self.most_running().saturating_sub(self.running.len());
-        if self.waiting.len() >= self.limits.waiting.saturating_add(free) {
-            return Err(Error::Busy { waiting: self.waiting.len() });
+        let before = |other: bool| in_background || !other;
+        let running = self.running.iter().filter(|job| before(job.in_background)).count();
+        let waiting = self.waiting.iter().filter(|job| before(job.in_background)).count();
+        let free = self.most_running().saturating_sub(running);
+        if waiting >= self.limits.waiting.saturating_add(free) {
+            return Err(Error::Busy { waiting });
         }
         let id = JobId(self.next_id);
         self.next_id += 1;
@@ -189,15 +213,16 @@ impl Scheduler {
         if of_jobs.clone().all(|other| other != client) {
             self.shares.join(client, of_jobs);
         }
-        self.waiting.push_back(Waiting { id, client, job, tokens });
+        self.waiting.push_back(Waiting { id, client, in_background, job, tokens });
         Ok(id)
     }
 
     /// Cancels a job. The sequence keeps its part of the prompt.
     pub fn cancel(&mut self, id: JobId) {
         self.waiting.retain(|waiting| waiting.id != id);
-        if let Some(at) = self.running.iter().position(|running| running.id == id) {
-            let Running { mut session, generator, .. } = self.running.remove(at);
+        let paused = self.paused.iter().position(|job| job.id == id).and_then(|at| self.paused.remove(at));
+        let running = self.running.iter().position(|job| job.id == id).map(|at| self.running.remove(at));
+        if let Some(Running { mut session, generator, .. }) = paused.or(running) {
             session.end(generator, &|| Duration::ZERO);
             self.pool.put(session);
         }
@@ -217,7 +242,7 @@ impl Scheduler {
     pub fn load(&self) -> Load {
         Load {
             running: self.running.len(),
-            waiting: self.waiting.len(),
+            waiting: self.waiting.len() + self.paused.len(),
             idle: self.pool.idle(),
             tokens: self.tokens(),
             kept_bytes: self.pool.kept_bytes(),
@@ -245,10 +270,12 @@ impl Scheduler {
     }
 
     fn start(&mut self, now: &dyn Fn() -> Duration, on_event: &mut dyn FnMut(JobId, Event)) {
+        self.pause_for_others();
         while self.running.len() < self.most_running()
             && let Some(at) = self.next()
             && self.tokens().saturating_add(self.waiting[at].tokens) <= self.limits.tokens
-            && let Some(Waiting { id, client, job, tokens }) = self.waiting.remove(at)
+            && !(self.waiting[at].in_background && self.resume())
+            && let Some(Waiting { id, client, in_background, job, tokens }) = self.waiting.remove(at)
         {
             let prompt = job.request.prompt.len();
             match self.begin(job, now) {
@@ -256,18 +283,47 @@ impl Scheduler {
                     let cached = session.cached().ids().len();
                     self.shares.add(client, prompt.saturating_sub(cached) as u64);
                     on_event(id, Event::Started { cached });
-                    self.running.push(Running { id, client, session, generator, tokens, read: self.steps });
+                    let read = self.steps;
+                    self.running.push(Running { id, client, in_background, session, generator, tokens, read });
                 }
                 Err(error) => on_event(id, Event::Failed(error)),
             }
         }
+        while self.resume() {}
+    }
+
+    /// Whether a job that is not in the background could start if it had a place.
+    fn others_wait(&self) -> bool {
+        self.waiting.iter().any(|waiting| !waiting.in_background && !self.awaits(&waiting.job))
+    }
+
+    /// Pauses jobs in the background, the latest first, until the next other job has its place.
+    fn pause_for_others(&mut self) {
+        while let Some(at) = self.next().filter(|&at| !self.waiting[at].in_background)
+            && (self.running.len() >= self.most_running()
+                || self.tokens().saturating_add(self.waiting[at].tokens) > self.limits.tokens)
+            && self.pool.has_room()
+            && let Some(latest) = self.running.iter().rposition(|running| running.in_background)
+        {
+            let job = self.running.remove(latest);
+            self.paused.push_front(job);
+        }
+    }
+
+    /// Lets the job go on that has paused for longest, if no other job needs its place.
+    fn resume(&mut self) -> bool {
+        let fits = |job: &Running| self.tokens().saturating_add(job.tokens) <= self.limits.tokens;
+        let is_free = self.running.len() < self.most_running() && !self.others_wait() && self.paused.front().is_some_and(fits);
+        let job = if is_free { self.paused.pop_front() } else { None };
+        self.running.extend(job);
+        is_free
     }
 
     /// Index of the waiting job to start next.
     fn next(&self) -> Option<usize> {
         let mut order: Vec<usize> = (0..self.waiting.len()).collect();
         // The sort is stable: jobs of a client stay in their order.
-        order.sort_by_key(|&at| self.shares.of(self.waiting[at].client));
+        order.sort_by_key(|&at| (self.waiting[at].in_background, self.shares.of(self.waiting[at].client)));
         order.into_iter().find(|&at| !self.awaits(&self.waiting[at].job))
     }
 
@@ -350,11 +406,11 @@ impl Scheduler {
     }
 
     /// Indices of the generations in this step, ascending: all past their prompts, and the one that
-    /// has waited longest to read its prompt.
+    /// has waited longest to read its prompt, outside of the background if there is one.
     fn choose(&self) -> Vec<usize> {
         let reading = |&i: &usize| self.running[i].generator.is_reading();
         let all = 0..self.running.len();
-        let reader = all.clone().filter(reading).min_by_key(|&i| self.running[i].read);
+        let reader = all.clone().filter(reading).min_by_key(|&i| (self.running[i].in_background, self.running[i].read));
         all.filter(|i| !reading(i) || Some(*i) == reader).collect()
     }
 

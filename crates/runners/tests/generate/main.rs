@@ -116,6 +116,7 @@ fn main() -> ExitCode {
         scheduling::long_prompts_let_others_go_on,
         scheduling::jobs_start_in_the_order_in_which_they_came,
         scheduling::clients_share_the_model,
+        scheduling::jobs_in_the_background_make_room,
         scheduling::what_is_too_much_is_refused_at_once,
         scheduling::without_a_queue_who_has_a_turn_is_taken,
         scheduling::what_cannot_begin_leaves_its_sequence,

@@ -182,6 +182,43 @@ pub(crate) fn clients_share_the_model(engine: &AnyEngine) {
     assert_eq!(order, [greedy[0], modest[0], greedy[1], modest[1], greedy[2], greedy[3]]);
 }
 
+pub(crate) fn jobs_in_the_background_make_room(engine: &AnyEngine) {
+    let program = running(&TABLE);
+    let requests = [request(&[0, 1], 12), request(&[1], 12), request(&[2, 0, 1], 5)].map(|it| Request { ignore_eos: true, ..it });
+    let mut scheduler = scheduler(engine, &program, Limits { running: 1, ..LIMITS });
+    let mut background = requests[..2].iter().map(|it| scheduler.submit_in_background(1, job(it.clone())).unwrap());
+    let background = [background.next().unwrap(), background.next().unwrap()];
+    let mut other = None;
+    let mut seen = BTreeMap::new();
+    run_with(&mut scheduler, &mut seen, &mut |turn, scheduler| {
+        if turn == 3 {
+            other = Some(scheduler.submit_for(2, job(requests[2].clone())).unwrap());
+        }
+    });
+    let other = other.unwrap();
+    let turns = |id: &JobId| seen[id].steps.iter().map(|step| step.0).collect::<Vec<_>>();
+    let [first, second] = background.each_ref().map(turns);
+    let its = turns(&other);
+    assert_eq!(its.first(), Some(&4), "the first job pauses at once: {first:?} {its:?}");
+    assert!(its.windows(2).all(|pair| pair[1] == pair[0] + 1), "nothing delays the other job: {its:?}");
+    assert!(first[0] == 0 && first.last() > its.last() && second[0] > *first.last().unwrap(), "{first:?} {second:?}");
+    for (id, request) in background.iter().chain([&other]).zip(&requests) {
+        assert_eq!(seen[id].ids(), alone(engine, &program, request).ids, "a pause changes no text");
+    }
+    // They take no place in the queue of others.
+    let mut scheduler = self::scheduler(engine, &program, Limits { running: 1, waiting: 1, ..LIMITS });
+    for _ in 0..2 {
+        scheduler.submit_in_background(1, endless(&[0], 3)).unwrap();
+    }
+    assert!(matches!(scheduler.submit_in_background(1, endless(&[0], 3)), Err(Error::Busy { .. })));
+    let paused = [(); 2].map(|()| scheduler.submit(endless(&[0], 3)).unwrap());
+    assert!(matches!(scheduler.submit(endless(&[0], 3)), Err(Error::Busy { .. })));
+    scheduler.cancel(paused[0]);
+    let mut seen = BTreeMap::new();
+    run(&mut scheduler, &mut seen);
+    assert_eq!(seen.values().map(|seen| seen.ids().len()).collect::<Vec<_>>(), [3, 3, 3]);
+}
+
 pub(crate) fn what_is_too_much_is_refused_at_once(engine: &AnyEngine) {
     let limits = Limits { running: 1, waiting: 2, tokens: 50, ..LIMITS };
     let mut scheduler = scheduler(engine, &bigrams(&cycle(0), 100), limits);

@@ -100,6 +100,11 @@ impl Pool {
         if disk.reach(prompt) < worth { None } else { disk.best(prompt) }
     }
 
+    /// Whether a sequence is idle or can still be loaded.
+    pub(super) fn has_room(&self) -> bool {
+        !self.idle.is_empty() || self.loaded < self.limit
+    }
+
     pub(super) fn idle(&self) -> usize {
         self.idle.len()
     }
