@@ -11,6 +11,7 @@ use tokio::{
 };
 
 use crate::{
+    batch::Store,
     config::Config,
     error::{ApiError, Result},
     hosted::HostedTools,
@@ -28,7 +29,7 @@ use crate::{
 
 /// Most bodies and prompts that are read at the same time: each may take much memory while it is,
 /// and all take time from the models.
-pub(crate) const MAX_ASIDE: usize = 4;
+const MAX_ASIDE: usize = 4;
 
 /// Names the hosted tools that were left out of a request.
 const DROPPED_TOOLS: &str = "x-flambeau-dropped-tools";
@@ -40,6 +41,8 @@ pub(crate) struct App {
     pub(crate) guard: Guard,
     pub(crate) models: Models,
     pub(crate) responses: Arc<ResponseStore>,
+    /// Files and batches, if there is a folder for them.
+    pub(crate) batches: Option<Arc<Store>>,
     pub(crate) rates: Rates,
     pub(crate) stop: watch::Receiver<bool>,
     /// Places for work [beside the connections](App::aside).
@@ -49,6 +52,28 @@ pub(crate) struct App {
 }
 
 impl App {
+    /// The state at the start.
+    pub(crate) fn new(
+        config: Config,
+        guard: Guard,
+        models: Models,
+        stop: watch::Receiver<bool>,
+        batches: Option<Arc<Store>>,
+    ) -> App {
+        let places = models.recordings().min(Semaphore::MAX_PERMITS);
+        App {
+            guard,
+            models,
+            stop,
+            rates: Rates::new(config.requests_per_minute, config.tokens_per_minute),
+            responses: Arc::new(ResponseStore::new(config.response_bytes)),
+            batches,
+            config,
+            aside: Arc::new(Semaphore::new(MAX_ASIDE)),
+            recordings: Arc::new(Semaphore::new(places)),
+        }
+    }
+
     /// The fields of a request and the model that it is for.
     ///
     /// # Errors

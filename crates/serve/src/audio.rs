@@ -2,7 +2,6 @@
 
 mod answer;
 mod request;
-mod upload;
 mod worker;
 
 use std::sync::Arc;
@@ -11,10 +10,11 @@ use axum::{body::Body, extract::State, http::Request, response::Response};
 use flambeau::{engine::Engine, runners::speech::Task, runtime::Program, text::Tokenizer};
 
 pub(crate) use self::worker::Heard;
-use self::{request::TranscriptionRequest, upload::Upload, worker::SpeechWorker};
+use self::{request::TranscriptionRequest, worker::SpeechWorker};
 use crate::{
     app::App,
     error::{ApiError, Result},
+    http::upload::{self, Upload},
     metrics::Metrics,
     reply::{self, Progress},
 };
@@ -71,7 +71,8 @@ pub(crate) async fn translate(State(app): State<Arc<App>>, request: Request<Body
 async fn answer(app: &App, request: Request<Body>, task: Task) -> Result<Response> {
     let busy = |_| ApiError::busy("as many recordings as the server takes are waiting already");
     let place = Arc::clone(&app.recordings).try_acquire_owned().map_err(busy)?;
-    let Upload { recording, mut fields } = upload::read(request, &app.config).await?;
+    let read = upload::read(request, &app.config, "recording", app.config.upload_bytes);
+    let Upload { file: recording, mut fields, .. } = read.await?;
     let model = app.models.find_speech(fields.text("model")?.as_deref()).await?;
     let TranscriptionRequest { settings, streams, answer } = TranscriptionRequest::read(fields, task)?;
     let mut progress: Progress<Heard> = app.progress(model.worker.submit(recording, settings, place)?);

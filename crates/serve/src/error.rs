@@ -74,6 +74,11 @@ impl ApiError {
         ApiError::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", Some("timeout"), message)
     }
 
+    /// There is no such thing.
+    pub(crate) fn missing(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", None, message)
+    }
+
     /// There is no such model.
     pub(crate) fn no_model(name: &str) -> ApiError {
         let message = format!("the model {name:?} does not exist; GET /v1/models lists those that do");

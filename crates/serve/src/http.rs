@@ -5,3 +5,4 @@ pub(crate) mod guard;
 pub(crate) mod listener;
 mod timed;
 pub(crate) mod trace;
+pub(crate) mod upload;

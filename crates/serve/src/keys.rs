@@ -2,26 +2,44 @@
 
 use std::{
     fmt,
-    hash::{BuildHasher, RandomState},
-    sync::{Arc, LazyLock, PoisonError, RwLock},
+    sync::{Arc, PoisonError, RwLock},
 };
 
+use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
 /// Identity of a client: its key, or the same for all where requests need no key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Caller(u64);
+pub(crate) struct Caller {
+    number: u64,
+    in_background: bool,
+}
 
 impl Caller {
-    /// The bearer of a key. Its number tells nothing of the key.
+    /// The bearer of a key. Its number is the same in every run, since files belong to it.
     pub(crate) fn new(key: &str) -> Caller {
-        static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-        Caller(SECRET.hash_one(key))
+        let digest = Sha256::digest(key.as_bytes());
+        Caller::of(digest.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    }
+
+    /// The client with that number.
+    pub(crate) fn of(number: u64) -> Caller {
+        Caller { number, in_background: false }
+    }
+
+    /// The same client, whose requests yield to those of all clients.
+    pub(crate) fn in_background(self) -> Caller {
+        Caller { in_background: true, ..self }
+    }
+
+    /// Whether its requests yield to others.
+    pub(crate) fn yields(self) -> bool {
+        self.in_background
     }
 
     /// A number of its own.
     pub(crate) fn number(self) -> u64 {
-        self.0
+        self.number
     }
 }
 

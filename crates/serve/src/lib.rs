@@ -12,6 +12,7 @@ mod answer;
 mod anthropic;
 mod app;
 mod audio;
+mod batch;
 mod config;
 mod embeddings;
 mod error;
@@ -41,6 +42,7 @@ mod tools;
 mod worker;
 
 pub use audio::NewSpeechModel;
+pub use batch::{BatchConfig, BatchFile, BatchFileError, Progress};
 pub use config::Config;
 pub use embeddings::{EmbeddingList, NewEncoder};
 pub use keys::Keys;

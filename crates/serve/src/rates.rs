@@ -90,7 +90,7 @@ pub(crate) struct Rates {
     began: Instant,
     /// Requests and tokens a minute.
     limits: [Option<u64>; 2],
-    meters: Mutex<HashMap<Caller, Arc<Meter>>>,
+    meters: Mutex<HashMap<u64, Arc<Meter>>>,
 }
 
 impl Rates {
@@ -108,7 +108,7 @@ impl Rates {
             let buckets = Mutex::new(self.limits.map(|limit| limit.map(Bucket::new)));
             Arc::new(Meter { began: self.began, buckets })
         };
-        Some(Arc::clone(meters.entry(caller).or_insert_with(new)))
+        Some(Arc::clone(meters.entry(caller.number()).or_insert_with(new)))
     }
 
     /// Counts a request of a key.

@@ -18,7 +18,7 @@ use crate::{
     answer::id,
     anthropic::{self, MessageAnswer},
     app::{App, Prepared, prepare},
-    audio, embeddings,
+    audio, batch, embeddings,
     error::{ApiError, Result},
     extras,
     hosted::HostedTools,
@@ -41,8 +41,11 @@ type Shared = State<Arc<App>>;
 const MESSAGES: &str = "/v1/messages";
 const COUNT_TOKENS: &str = "/v1/messages/count_tokens";
 const REQUEST_ID: &str = "x-request-id";
-pub(crate) fn router(app: Arc<App>) -> Router {
+
+/// All paths, for requests that were let in.
+pub(crate) fn plain(app: Arc<App>) -> Router {
     let mut routes = ollama::add(generating(describing(Routes::new())));
+    routes = batch::add_batches(batch::add_files(routes));
     if app.config.metrics {
         routes = routes.get("/metrics", "Metrics in Prometheus's format", metrics);
     }
@@ -64,7 +67,12 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         refuse(uri.path(), ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", None, message))
     };
     let router = router.fallback(not_found).method_not_allowed_fallback(not_allowed);
-    router.with_state(Arc::clone(&app)).layer(from_fn_with_state(app, enter))
+    router.with_state(app)
+}
+
+/// The same paths behind the guard.
+pub(crate) fn guarded(routes: Router, app: Arc<App>) -> Router {
+    routes.layer(from_fn_with_state(app, enter))
 }
 
 /// Adds the paths that describe the server and its models.

@@ -9,20 +9,16 @@ use std::{
 };
 
 use flambeau::runners::llm::{DiskCache, DiskWriter};
-use tokio::{
-    runtime::Builder,
-    sync::{Semaphore, watch},
-};
+use tokio::{runtime::Builder, sync::watch};
 
 use crate::{
-    app::{App, MAX_ASIDE},
+    app::App,
+    batch::{self, BatchConfig, Store},
     config::Config,
     http::{guard::Guard, listener},
     keys::Keys,
     models::{ModelSource, Models},
-    rates::Rates,
-    responses::ResponseStore,
-    routes::router,
+    routes,
 };
 
 /// A server that is bound to an address.
@@ -32,6 +28,7 @@ pub struct Server {
     address: SocketAddr,
     config: Config,
     disk: Option<(DiskCache, DiskWriter)>,
+    batches: Option<Store>,
 }
 
 impl Server {
@@ -43,7 +40,7 @@ impl Server {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        Ok(Server { listener, address, config, disk: None })
+        Ok(Server { listener, address, config, disk: None, batches: None })
     }
 
     /// The same server with a prompt cache on disk, of at most `bytes` bytes, which survives
@@ -54,6 +51,14 @@ impl Server {
     pub fn with_prompt_cache(self, folder: &Path, bytes: u64) -> io::Result<Server> {
         let disk = DiskCache::open(folder, bytes, |problem| tracing::warn!("{problem}"))?;
         Ok(Server { disk: Some(disk), ..self })
+    }
+
+    /// The same server with files and batches, which survive restarts.
+    ///
+    /// # Errors
+    /// The folder cannot be used, or another process uses it.
+    pub fn with_batches(self, config: BatchConfig) -> io::Result<Server> {
+        Ok(Server { batches: Some(Store::open(config)?), ..self })
     }
 
     /// The address.
@@ -70,7 +75,6 @@ impl Server {
     pub fn run(self, models: Vec<ModelSource>, shutdown: impl Future<Output = ()>) -> io::Result<()> {
         let (disk, writer) = self.disk.unzip();
         let models = Models::start(models, &self.config, disk)?;
-        let places = models.recordings();
         let runtime = Builder::new_multi_thread().worker_threads(2).thread_name("serve http").enable_all().build()?;
         runtime.block_on(async {
             let (stop, stopped) = watch::channel(false);
@@ -78,19 +82,15 @@ impl Server {
             if let Some(after) = self.config.idle_time {
                 tokio::spawn(models.clone().rest(after));
             }
-            let app = App {
-                guard,
-                models,
-                stop: stopped,
-                rates: Rates::new(self.config.requests_per_minute, self.config.tokens_per_minute),
-                responses: Arc::new(ResponseStore::new(self.config.response_bytes)),
-                config: self.config.clone(),
-                aside: Arc::new(Semaphore::new(MAX_ASIDE)),
-                recordings: Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS))),
-            };
+            let batches = self.batches.map(Arc::new);
+            let app = Arc::new(App::new(self.config.clone(), guard, models, stopped, batches.clone()));
+            let routes = routes::plain(Arc::clone(&app));
+            if let Some(batches) = batches {
+                tokio::spawn(batch::run(Arc::clone(&app), routes.clone(), batches));
+            }
             tokio::spawn(reload_keys(self.config.keys.clone()));
             let listener = tokio::net::TcpListener::from_std(self.listener)?;
-            listener::serve(listener, router(Arc::new(app)), &self.config, stop, shutdown).await;
+            listener::serve(listener, routes::guarded(routes, app), &self.config, stop, shutdown).await;
             io::Result::Ok(())
         })?;
         // Timed-out requests release their models, and idle models save their texts.

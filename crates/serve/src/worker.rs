@@ -222,7 +222,13 @@ impl<'a> Desk<'a> {
         }
         let mut ids = Vec::with_capacity(jobs.len());
         for job in jobs {
-            match self.scheduler.submit_for(customer.caller.number(), job) {
+            // Work in the background takes nothing from the share of the same key's other requests.
+            let client = customer.caller.number();
+            let submitted = match customer.caller.yields() {
+                true => self.scheduler.submit_in_background(!client, job),
+                false => self.scheduler.submit_for(client, job),
+            };
+            match submitted {
                 Ok(id) => ids.push(id),
                 Err(error) => {
                     ids.into_iter().for_each(|id| self.scheduler.cancel(id));

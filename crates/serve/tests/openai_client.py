@@ -3,6 +3,7 @@
 import json
 import struct
 import sys
+import time
 
 import openai
 import pydantic
@@ -185,6 +186,49 @@ def transcribe():
     assert "".join(event.delta for event in events[:-1]) == text, events
 
 
+def batches():
+    def line(name, **body):
+        return {"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": {"messages": MESSAGES, "temperature": 0, "max_tokens": 8, **body}}
+
+    lines = [line("first", model="tiny"), line("second", model="tiny", seed=3), line("third", model="nobody")]
+    text = "\n".join(json.dumps(line) for line in lines).encode()
+    file = client.files.create(file=("input.jsonl", text), purpose="batch", expires_after={"anchor": "created_at", "seconds": 3600})
+    assert (file.bytes, file.filename, file.status, file.expires_at - file.created_at) == (len(text), "input.jsonl", "processed", 3600)
+    assert client.files.retrieve(file.id) == file and file in list(client.files.list(purpose="batch"))
+    assert client.files.content(file.id).read() == text
+    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h", metadata={"for": "test"})
+    while batch.status in ("validating", "in_progress", "finalizing"):
+        time.sleep(0.01)
+        batch = client.batches.retrieve(batch.id)
+    assert batch.status == "completed" and batch.errors is None and batch.metadata == {"for": "test"}, batch
+    counts = batch.request_counts
+    assert (counts.total, counts.completed, counts.failed) == (3, 2, 1) and batch.usage.output_tokens > 0, batch
+    assert batch.created_at <= batch.in_progress_at <= batch.completed_at < batch.expires_at, batch
+    whole = client.chat.completions.create(model="tiny", messages=MESSAGES, temperature=0, max_tokens=8)
+    answers = {line["custom_id"]: line for line in map(json.loads, client.files.content(batch.output_file_id).text.splitlines())}
+    assert sorted(answers) == ["first", "second"], answers
+    for answer in answers.values():
+        response = answer["response"]
+        assert response["status_code"] == 200 and answer["error"] is None and response["request_id"].startswith("req_"), answer
+        assert response["body"]["choices"][0]["message"]["content"] == whole.choices[0].message.content, answer
+    [failure] = map(json.loads, client.files.content(batch.error_file_id).text.splitlines())
+    assert failure["custom_id"] == "third" and failure["response"]["status_code"] == 404, failure
+    assert client.batches.list(limit=1).data[0].id == batch.id
+    endless = "\n".join(json.dumps(line(str(i), model="endless", max_tokens=100000)) for i in range(9)).encode()
+    file = client.files.create(file=endless, purpose="batch")
+    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+    assert client.batches.cancel(batch.id).status == "cancelling"
+    while client.batches.retrieve(batch.id).status != "cancelled":
+        time.sleep(0.01)
+    assert client.files.delete(file.id).deleted
+    try:
+        client.files.retrieve(file.id)
+    except openai.NotFoundError:
+        pass
+    else:
+        raise AssertionError("the file is gone")
+
+
 def models():
     assert [model.id for model in client.models.list()] == ["tiny", "caller", "former", "endless", "thinker", "patcher", "encoder", "parakeet-tdt"]
     assert client.models.retrieve("tiny").owned_by == "flambeau"
@@ -205,7 +249,7 @@ def errors():
 
 
 worked = []
-for step in [chat, stream, tools, parse, responses, agent, kept, completions, embeddings, transcribe, models, errors]:
+for step in [chat, stream, tools, parse, responses, agent, kept, completions, embeddings, transcribe, batches, models, errors]:
     step()
     worked.append(step.__name__)
 print(json.dumps(worked))

@@ -20,9 +20,10 @@ use flambeau::{
 };
 use tokio::sync::mpsc;
 
-use super::{NewSpeechModel, upload::FILE};
+use super::NewSpeechModel;
 use crate::{
     error::{ApiError, Result},
+    http::upload::FILE,
     metrics::{Metrics, add, subtract},
 };
 

@@ -50,7 +50,7 @@ impl Entry {
 
 impl State {
     fn entry(&self, owner: Caller, id: &str) -> Option<&Entry> {
-        self.entries.get(id).filter(|entry| entry.owner == owner)
+        self.entries.get(id).filter(|entry| entry.owner.number() == owner.number())
     }
 
     fn touch(&mut self, id: &str) {

@@ -13,6 +13,7 @@ use serde_json::{Value as Json, json};
 
 use crate::{
     audio,
+    batches::batches,
     embeddings::encoder,
     hardening::hooked,
     server::{Running, config, endless, script, tiny},
@@ -83,7 +84,7 @@ pub(crate) fn has_browser() -> Result<(), String> {
 const TEMPLATE: &str = "{% for m in messages %}{{ m.content }} {% endfor %}{% if tools %}<tool_call> calls{% endif %}";
 
 /// A server of models of every kind, and of more language models.
-fn server_with(more: Vec<NewModel>) -> Running {
+fn server_with(folder: &Path, more: Vec<NewModel>) -> Running {
     let mut caller =
         script(&["<tool_call>", "{\"name\": \"weather\", ", "\"arguments\": {\"city\": ", "\"Ulm\"}}", "</tool_call>"], TEMPLATE);
     caller.name = "caller".into();
@@ -94,11 +95,11 @@ fn server_with(more: Vec<NewModel>) -> Running {
     let language = [tiny(), caller, former, endless].into_iter().chain(more).map(Into::into);
     let others = [encoder().into(), audio::model("parakeet-tdt").into()];
     let config = Config { drop_hosted_tools: true, ..config() };
-    Running::of(language.chain(others).collect(), config)
+    Running::batching(batches(folder), language.chain(others).collect(), config)
 }
 
-fn server() -> Running {
-    server_with(Vec::new())
+fn server(folder: &Path) -> Running {
+    server_with(folder, Vec::new())
 }
 
 /// Models that think, and that call a tool of free text.
@@ -124,7 +125,8 @@ fn client(name: &str) -> PathBuf {
 }
 
 fn in_python(package: &str, more: &[&Path]) -> Json {
-    let server = server_with(agents());
+    let folder = tempfile::tempdir().unwrap();
+    let server = server_with(folder.path(), agents());
     let address = format!("http://{}", server.address);
     worked(Command::new(python(package).unwrap()).arg(client(&format!("{package}_client.py"))).arg(address).args(more))
 }
@@ -141,6 +143,7 @@ pub(crate) fn openai_runs_unmodified() {
         "completions",
         "embeddings",
         "transcribe",
+        "batches",
         "models",
         "errors",
     ];
@@ -167,7 +170,8 @@ pub(crate) fn langchain_runs_unmodified() {
 }
 
 pub(crate) fn openai_for_node_runs_unmodified() {
-    let server = server();
+    let folder = tempfile::tempdir().unwrap();
+    let server = server(folder.path());
     let mut command = Command::new("node");
     command.arg(client("openai_client.mjs")).arg(format!("http://{}", server.address)).arg(node(&[]).unwrap());
     let expected = ["chat", "stream", "callTools", "parse", "responses", "embeddings", "errors", "abort"];

@@ -2,6 +2,7 @@
 
 mod agents;
 mod audio;
+mod batches;
 mod chat;
 mod client;
 mod clients;
@@ -94,6 +95,12 @@ fn main() -> ExitCode {
         audio::a_panic_costs_one_recording,
         audio::clients_that_go_away_are_not_listened_to,
         audio::neighbours_change_no_transcript,
+        batches::answers_are_those_of_the_server,
+        batches::wrong_inputs_and_fields_are_named,
+        batches::files_belong_to_their_key_and_have_bounds,
+        batches::batches_go_on_after_a_restart,
+        batches::other_requests_go_first,
+        batches::batches_end_early_when_they_are_told_to,
     ];
     tests.push(test("openai_runs_unmodified", clients::has_openai, clients::openai_runs_unmodified));
     tests.push(test("anthropic_runs_unmodified", clients::has_anthropic, clients::anthropic_runs_unmodified));

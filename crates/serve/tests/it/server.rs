@@ -16,7 +16,7 @@ use flambeau::{
     text::{ChatTemplate, SamplingParams, Tokenizer, TokenizerFiles},
     zoo::{self, Checkpoint},
 };
-use flambeau_serve::{Config, ModelSource, NewModel, NewSpeechModel, Server};
+use flambeau_serve::{BatchConfig, Config, ModelSource, NewModel, NewSpeechModel, Server};
 use tokio::sync::oneshot;
 
 use crate::client::get;
@@ -47,6 +47,12 @@ impl Running {
     pub(crate) fn keeping(folder: &Path, models: Vec<ModelSource>, config: Config) -> Running {
         let server = Server::bind("127.0.0.1:0".parse().unwrap(), config).unwrap();
         Running::start(server.with_prompt_cache(folder, 1 << 30).unwrap(), models)
+    }
+
+    /// A server of files and batches in a folder.
+    pub(crate) fn batching(batches: BatchConfig, models: Vec<ModelSource>, config: Config) -> Running {
+        let server = Server::bind("127.0.0.1:0".parse().unwrap(), config).unwrap();
+        Running::start(server.with_batches(batches).unwrap(), models)
     }
 
     fn start(server: Server, models: Vec<ModelSource>) -> Running {

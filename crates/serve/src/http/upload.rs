@@ -1,4 +1,4 @@
-//! Multipart forms with a recording, which is spooled to a file.
+//! Multipart forms with a file, which is spooled to a temporary one.
 
 use std::{
     fs::File,
@@ -22,53 +22,58 @@ use crate::{
     json::Fields,
 };
 
-/// Most fields of a form, and most bytes of one that is no recording.
+/// Most fields of a form, and most bytes of one that is no file.
 const MAX_FIELDS: usize = 64;
 const MAX_TEXT: u64 = 64 << 10;
 
-/// The field that holds the recording.
+/// The field that holds the file.
 pub(crate) const FILE: &str = "file";
 
-/// A recording, without a name anywhere, and what was said of it.
+/// A file, without a name on this machine, and what was said of it.
 #[derive(Debug)]
 pub(crate) struct Upload {
-    pub(crate) recording: File,
+    pub(crate) file: File,
+    /// The client's name of it.
+    pub(crate) name: Option<String>,
     pub(crate) fields: Fields,
 }
 
-/// Reads a form (RFC 7578).
+/// Reads a form (RFC 7578), whose file of at most `bytes` bytes is a `what`.
 ///
 /// # Errors
-/// It is no form, too large, too slow, breaks off, or has no recording.
-pub(crate) async fn read(request: Request<Body>, config: &Config) -> Result<Upload> {
+/// It is no form, too large, too slow, breaks off, or has no file.
+pub(crate) async fn read(request: Request<Body>, config: &Config, what: &'static str, bytes: usize) -> Result<Upload> {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let boundary = parse_boundary(kind).map_err(|_| ApiError::body_type("multipart/form-data"))?;
-    let most = config.upload_bytes as u64;
+    let most = bytes as u64;
     let limits =
         SizeLimit::new().whole_stream(most.saturating_add(MAX_TEXT * MAX_FIELDS as u64)).per_field(MAX_TEXT).for_field(FILE, most);
     let constraints = Constraints::new().size_limit(limits);
     let form = Multipart::with_constraints(request.into_body().into_data_stream(), boundary, constraints);
-    let whole = timeout_at(Instant::now() + config.longest_request(), Form { form, config }.read());
+    let whole = timeout_at(Instant::now() + config.longest_request(), Form { form, config, what, bytes }.read());
     whole.await.unwrap_or_else(|_| Err(ApiError::too_slow()))
 }
 
 struct Form<'a> {
     form: Multipart<'static>,
     config: &'a Config,
+    what: &'static str,
+    bytes: usize,
 }
 
 impl Form<'_> {
     async fn read(mut self) -> Result<Upload> {
-        let (mut recording, mut map) = (None, Map::new());
+        let (mut file, mut map) = (None, Map::new());
         for _ in 0..MAX_FIELDS {
             let next = timeout(self.config.body_time, self.form.next_field()).await.map_err(|_| ApiError::too_slow())?;
             let Some(field) = next.map_err(|error| self.refused(error))? else {
-                let recording = recording.ok_or_else(|| ApiError::value(FILE, "`file` is missing"))?;
-                return Ok(Upload { recording, fields: Fields::of(map) });
+                let (file, name) = file.ok_or_else(|| ApiError::value(FILE, "`file` is missing"))?;
+                return Ok(Upload { file, name, fields: Fields::of(map) });
             };
             let name = field.name().unwrap_or_default().to_owned();
-            if name == FILE && recording.is_none() {
-                recording = Some(self.file(field).await?);
+            if name == FILE && file.is_none() {
+                let name = field.file_name().map(str::to_owned);
+                file = Some((self.file(field).await?, name));
                 continue;
             }
             let text = timeout(self.config.body_time, field.text()).await.map_err(|_| ApiError::too_slow())?;
@@ -104,7 +109,7 @@ impl Form<'_> {
                 ApiError::value(&name, format!("`{name}` is longer than {MAX_TEXT} bytes"))
             }
             multer::Error::FieldSizeExceeded { .. } | multer::Error::StreamSizeExceeded { .. } => {
-                ApiError::too_large("recording", self.config.upload_bytes)
+                ApiError::too_large(self.what, self.bytes)
             }
             error => ApiError::invalid(format!("the request body is no whole form: {error}")),
         }
@@ -116,6 +121,6 @@ fn twice(name: &str) -> ApiError {
 }
 
 fn unwritten(error: std::io::Error) -> ApiError {
-    tracing::error!("a recording cannot be kept in a temporary file: {error}");
-    ApiError::internal("the recording cannot be kept")
+    tracing::error!("an upload cannot be kept in a temporary file: {error}");
+    ApiError::internal("the upload cannot be kept")
 }

@@ -1,0 +1,85 @@
+//! A request of a batch to this server's own routes.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    http::{Request, header},
+};
+use http_body_util::BodyExt;
+use serde_json::Value as Json;
+use tokio::time::sleep;
+use tower::ServiceExt;
+
+use super::line::{Line, Outcome};
+use crate::{answer::id, app::App, keys::Caller};
+
+/// The first and the longest wait before a request is sent again.
+const WAITS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(10)];
+
+/// How often a request is sent that the server cannot take for another reason than its load.
+const MAX_TRIES: usize = 3;
+
+/// The answer to a request.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) request_id: String,
+    pub(crate) body: Json,
+}
+
+/// Who asks, and where.
+#[derive(Clone)]
+pub(crate) struct Desk {
+    pub(crate) app: Arc<App>,
+    pub(crate) routes: Router,
+    pub(crate) caller: Caller,
+}
+
+impl Desk {
+    /// Asks until the server has time for the request; `None` if it stops.
+    pub(crate) async fn ask(&self, line: &Line) -> Option<Outcome> {
+        let body = Bytes::from(Json::Object(line.body.clone()).to_string());
+        let [mut wait, longest] = WAITS;
+        let mut tries = 0;
+        loop {
+            while let Err((_, wait)) = self.app.rates.enter(self.caller) {
+                sleep(wait.clamp(WAITS[0], WAITS[1])).await;
+            }
+            let answer = self.once(line.url, body.clone()).await;
+            if *self.app.stop.borrow() {
+                return None;
+            }
+            match answer.status {
+                429 => {}
+                503 if tries < MAX_TRIES => tries += 1,
+                _ => return Some(Outcome::Answered(answer)),
+            }
+            sleep(wait).await;
+            wait = (wait * 2).min(longest);
+        }
+    }
+
+    async fn once(&self, url: &str, body: Bytes) -> Answer {
+        let request_id = id("req_");
+        let mut request = Request::new(Body::from(body));
+        *request.method_mut() = axum::http::Method::POST;
+        request.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+        request.extensions_mut().insert(self.caller);
+        let failed = |status, message: &str| (status, serde_json::json!({ "error": { "message": message } }));
+        let (status, body) = match url.parse() {
+            Ok(uri) => {
+                *request.uri_mut() = uri;
+                let response = self.routes.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
+                let status = response.status().as_u16();
+                match response.into_body().collect().await {
+                    Ok(whole) => (status, serde_json::from_slice(&whole.to_bytes()).unwrap_or_default()),
+                    Err(_) => failed(500, "the answer breaks off"),
+                }
+            }
+            Err(_) => failed(404, "there is no such path"),
+        };
+        Answer { status, request_id, body }
+    }
+}

@@ -1,0 +1,387 @@
+//! The folder of files and batches. Records are small files of JSON beside the contents, so that all
+//! of it survives a restart.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
+    io::{self, Seek, Write},
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::sync::watch;
+
+use super::{
+    BatchConfig,
+    record::{BatchRecord, FileRecord, Status},
+};
+use crate::{
+    error::{ApiError, Result},
+    keys::Caller,
+    model::now,
+};
+
+/// Most files, and most batches, that are kept.
+const MAX_RECORDS: usize = 10_000;
+
+/// Most batches that have not ended.
+const MAX_ACTIVE: usize = 64;
+
+const LOCK: &str = "lock";
+/// Ends of the names of records, and of contents.
+const RECORD: &str = "json";
+const CONTENTS: &str = "data";
+const BATCH_PREFIX: &str = "batch_";
+
+/// Files and batches of all callers. Each finds its own alone.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(super) config: BatchConfig,
+    state: Mutex<State>,
+    /// Changes whenever a batch does.
+    changes: watch::Sender<()>,
+    /// Keeps other processes out.
+    _lock: File,
+}
+
+/// Records in the order of their creation.
+#[derive(Debug, Default)]
+struct State {
+    files: Vec<FileRecord>,
+    batches: Vec<BatchRecord>,
+    /// Bytes of outputs that are no files yet.
+    unfinished: u64,
+}
+
+impl State {
+    fn bytes(&self) -> u64 {
+        self.files.iter().fold(self.unfinished, |sum, file| sum.saturating_add(file.bytes))
+    }
+
+    fn uses(&self, file: &str) -> Option<&BatchRecord> {
+        self.batches.iter().find(|batch| batch.input_file_id == file && !batch.status.is_final())
+    }
+}
+
+impl Store {
+    /// Opens a folder, or creates it, and drops contents that belong to nothing.
+    ///
+    /// # Errors
+    /// The folder cannot be used, or another process uses it.
+    pub(crate) fn open(config: BatchConfig) -> io::Result<Store> {
+        let mut builder = DirBuilder::new();
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        builder.recursive(true).create(&config.folder)?;
+        let lock = File::create(config.folder.join(LOCK))?;
+        lock.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => io::Error::new(io::ErrorKind::ResourceBusy, "another process uses the folder"),
+            TryLockError::Error(error) => error,
+        })?;
+        let mut state = State::default();
+        let mut contents = Vec::new();
+        for entry in fs::read_dir(&config.folder)? {
+            let path = entry?.path();
+            let Some((name, end)) = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.rsplit_once('.')) else {
+                continue;
+            };
+            match end {
+                CONTENTS => contents.push((name.to_owned(), path.clone())),
+                RECORD if name.starts_with(BATCH_PREFIX) => state.batches.extend(read(&path)),
+                RECORD => state.files.extend(read(&path)),
+                _ => {}
+            }
+        }
+        state.files.sort_by_key(|file| file.created_at);
+        state.batches.sort_by_key(|batch| batch.created_at);
+        for (name, path) in contents {
+            let active = |batch: &BatchRecord| !batch.status.is_final() && (batch.output_id == name || batch.error_id == name);
+            if state.files.iter().any(|file| file.id == name) {
+                continue;
+            } else if state.batches.iter().any(active) {
+                state.unfinished += fs::metadata(&path)?.len();
+            } else {
+                fs::remove_file(path)?;
+            }
+        }
+        Ok(Store { config, state: Mutex::new(state), changes: watch::Sender::new(()), _lock: lock })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hears of each change of a batch.
+    pub(super) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    fn contents(&self, id: &str) -> PathBuf {
+        self.config.folder.join(format!("{id}.{CONTENTS}"))
+    }
+
+    fn record(&self, id: &str) -> PathBuf {
+        self.config.folder.join(format!("{id}.{RECORD}"))
+    }
+
+    /// Writes a record: whole, or not at all.
+    fn save(&self, id: &str, record: &impl Serialize) -> io::Result<()> {
+        let mut file = tempfile::Builder::new().prefix(".new").tempfile_in(&self.config.folder)?;
+        serde_json::to_writer(&mut file, record)?;
+        file.flush()?;
+        file.persist(self.record(id))?;
+        Ok(())
+    }
+
+    /// Keeps a file, whose contents are copied.
+    ///
+    /// # Errors
+    /// There is no room, or the disk refuses it.
+    pub(super) fn add_file(&self, file: FileRecord, contents: &mut File) -> Result<FileRecord> {
+        self.sweep();
+        {
+            let state = self.state();
+            if state.files.len() >= MAX_RECORDS {
+                return Err(full(format!("the server keeps {MAX_RECORDS} files and no more")));
+            }
+            let room = self.config.bytes.saturating_sub(state.bytes());
+            if file.bytes > room {
+                return Err(full(format!("the file has {} bytes, and the server has room for {room}", file.bytes)));
+            }
+        }
+        let mut copy = || {
+            contents.rewind()?;
+            let mut kept = tempfile::Builder::new().prefix(".new").tempfile_in(&self.config.folder)?;
+            io::copy(contents, &mut kept)?;
+            kept.persist(self.contents(&file.id))?;
+            self.save(&file.id, &file)
+        };
+        copy().map_err(unwritten)?;
+        self.state().files.push(file.clone());
+        Ok(file)
+    }
+
+    /// The caller's files, the oldest first.
+    pub(super) fn files(&self, owner: Caller) -> Vec<FileRecord> {
+        self.sweep();
+        self.state().files.iter().filter(|file| file.owner == owner.number()).cloned().collect()
+    }
+
+    /// A file of the caller's.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub(super) fn file(&self, owner: Caller, id: &str) -> Result<FileRecord> {
+        self.sweep();
+        let state = self.state();
+        let found = state.files.iter().find(|file| file.id == id && file.owner == owner.number());
+        found.cloned().ok_or_else(|| missing("file", id))
+    }
+
+    /// The contents of a file of the caller's.
+    ///
+    /// # Errors
+    /// There is none of that name, or the disk refuses it.
+    pub(super) fn open_file(&self, owner: Caller, id: &str) -> Result<File> {
+        self.file(owner, id)?;
+        File::open(self.contents(id)).map_err(unwritten)
+    }
+
+    /// Forgets a file.
+    ///
+    /// # Errors
+    /// There is none of that name, or a batch needs it.
+    pub(super) fn delete_file(&self, owner: Caller, id: &str) -> Result<()> {
+        self.file(owner, id)?;
+        let mut state = self.state();
+        if let Some(batch) = state.uses(id) {
+            return Err(ApiError::value("file_id", format!("the batch {:?} still reads the file {id:?}", batch.id)));
+        }
+        state.files.retain(|file| file.id != id);
+        self.remove(id);
+        Ok(())
+    }
+
+    /// Removes a record before its contents, so that no record lacks them.
+    fn remove(&self, id: &str) {
+        for path in [self.record(id), self.contents(id)] {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!("{} cannot be removed: {error}", path.display());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Forgets files whose time is over.
+    fn sweep(&self) {
+        let now = now();
+        let mut state = self.state();
+        let is_over = |file: &FileRecord| file.expires_at.is_some_and(|end| end <= now);
+        let over: Vec<String> = state.files.iter().filter(|file| is_over(file)).map(|file| file.id.clone()).collect();
+        for id in over {
+            if state.uses(&id).is_none() {
+                state.files.retain(|file| file.id != id);
+                self.remove(&id);
+            }
+        }
+    }
+
+    /// Begins a batch. The oldest one that has ended makes room for it.
+    ///
+    /// # Errors
+    /// Too many have not ended, or the disk refuses it.
+    pub(super) fn add_batch(&self, batch: BatchRecord) -> Result<BatchRecord> {
+        let mut state = self.state();
+        let active = state.batches.iter().filter(|batch| !batch.status.is_final()).count();
+        if active >= MAX_ACTIVE {
+            return Err(ApiError::busy(format!("{active} batches have not ended yet")));
+        }
+        if state.batches.len() >= MAX_RECORDS
+            && let Some(at) = state.batches.iter().position(|batch| batch.status.is_final())
+        {
+            let oldest = state.batches.remove(at);
+            self.remove(&oldest.id);
+        }
+        self.save(&batch.id, &batch).map_err(unwritten)?;
+        state.batches.push(batch.clone());
+        drop(state);
+        self.changes.send_replace(());
+        Ok(batch)
+    }
+
+    /// The caller's batches, the oldest first.
+    pub(super) fn batches(&self, owner: Caller) -> Vec<BatchRecord> {
+        self.state().batches.iter().filter(|batch| batch.owner == owner.number()).cloned().collect()
+    }
+
+    /// A batch of the caller's.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub(super) fn batch(&self, owner: Caller, id: &str) -> Result<BatchRecord> {
+        let state = self.state();
+        let found = state.batches.iter().find(|batch| batch.id == id && batch.owner == owner.number());
+        found.cloned().ok_or_else(|| missing("batch", id))
+    }
+
+    /// Batches that have not ended.
+    pub(super) fn active(&self) -> Vec<BatchRecord> {
+        self.state().batches.iter().filter(|batch| !batch.status.is_final()).cloned().collect()
+    }
+
+    /// Asks a batch to end early.
+    ///
+    /// # Errors
+    /// There is none of that name, it has ended, or the disk refuses it.
+    pub(super) fn cancel(&self, owner: Caller, id: &str) -> Result<BatchRecord> {
+        let batch = self.batch(owner, id)?;
+        match batch.status {
+            Status::Validating | Status::InProgress => {
+                self.change(id, |batch| batch.enter(Status::Cancelling, now())).map_err(unwritten)
+            }
+            Status::Cancelling => Ok(batch),
+            _ => Err(ApiError::invalid(format!("the batch {id:?} has ended, and cannot be cancelled"))),
+        }
+    }
+
+    /// Changes a batch and keeps it so.
+    ///
+    /// # Errors
+    /// There is no such batch, or the disk refuses it.
+    pub(super) fn change(&self, id: &str, change: impl FnOnce(&mut BatchRecord)) -> io::Result<BatchRecord> {
+        let mut state = self.state();
+        let found = state.batches.iter_mut().find(|batch| batch.id == id).ok_or(io::ErrorKind::NotFound)?;
+        change(found);
+        let batch = found.clone();
+        self.save(id, &batch)?;
+        drop(state);
+        self.changes.send_replace(());
+        Ok(batch)
+    }
+
+    /// Notes progress of a batch, which a restart counts again from its outputs.
+    pub(super) fn note(&self, id: &str, change: impl FnOnce(&mut BatchRecord)) {
+        if let Some(batch) = self.state().batches.iter_mut().find(|batch| batch.id == id) {
+            change(batch);
+        }
+    }
+
+    /// Whether a batch was asked to end early.
+    pub(super) fn is_cancelled(&self, id: &str) -> bool {
+        self.state().batches.iter().any(|batch| batch.id == id && batch.status == Status::Cancelling)
+    }
+
+    /// The file in which a batch collects answers or failures, to read and to add to.
+    ///
+    /// # Errors
+    /// The disk refuses it.
+    pub(super) fn open_output(&self, id: &str) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        options.create(true).read(true).append(true).open(self.contents(id))
+    }
+
+    /// Takes room for an output; false if there is none.
+    pub(super) fn reserve(&self, bytes: u64) -> bool {
+        let mut state = self.state();
+        let fits = state.bytes().saturating_add(bytes) <= self.config.bytes;
+        if fits {
+            state.unfinished += bytes;
+        }
+        fits
+    }
+
+    /// Makes a file of what a batch collected; false, and no file, if that is nothing.
+    ///
+    /// # Errors
+    /// The disk refuses it.
+    pub(super) fn finish_output(&self, batch: &BatchRecord, id: &str, filename: String) -> io::Result<bool> {
+        let bytes = match fs::metadata(self.contents(id)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            found => found?.len(),
+        };
+        if bytes == 0 {
+            self.remove(id);
+            return Ok(false);
+        }
+        let created_at = now();
+        let file = FileRecord {
+            id: id.to_owned(),
+            owner: batch.owner,
+            bytes,
+            created_at,
+            filename,
+            purpose: "batch_output".to_owned(),
+            expires_at: Some(created_at.saturating_add(batch.output_seconds)),
+        };
+        self.save(id, &file)?;
+        let mut state = self.state();
+        state.unfinished = state.unfinished.saturating_sub(bytes);
+        state.files.retain(|file| file.id != id);
+        state.files.push(file);
+        Ok(true)
+    }
+}
+
+/// A record, unless it cannot be read.
+fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    let record = fs::read(path).and_then(|text| Ok(serde_json::from_slice(&text)?));
+    record.inspect_err(|error| tracing::warn!("{} cannot be read: {error}", path.display())).ok()
+}
+
+fn missing(what: &str, id: &str) -> ApiError {
+    ApiError::missing(format!("the {what} {id:?} does not exist"))
+}
+
+fn full(message: String) -> ApiError {
+    ApiError::new(axum::http::StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", Some("storage_full"), message)
+}
+
+/// The disk refuses something, which clients need not know in full.
+pub(super) fn unwritten(error: impl Into<io::Error>) -> ApiError {
+    tracing::error!("the folder of files and batches: {}", error.into());
+    ApiError::internal("the server cannot use its folder of files")
+}

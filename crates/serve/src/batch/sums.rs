@@ -1,0 +1,48 @@
+//! What the requests of a batch came to.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value as Json, json};
+
+/// Numbers of requests, and the tokens of their answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Sums {
+    pub(super) total: usize,
+    pub(super) completed: usize,
+    pub(super) failed: usize,
+    input: u64,
+    cached: u64,
+    output: u64,
+}
+
+impl Sums {
+    /// Counts a request and the usage that its answer states.
+    pub(super) fn add(&mut self, is_success: bool, body: &Json) {
+        if is_success {
+            self.completed += 1;
+        } else {
+            self.failed += 1;
+        }
+        let usage = &body["usage"];
+        let first = |names: [&str; 2]| names.iter().find_map(|name| usage[*name].as_u64()).unwrap_or(0);
+        let of = |name: &str| usage[name]["cached_tokens"].as_u64();
+        self.input += first(["prompt_tokens", "input_tokens"]);
+        self.output += first(["completion_tokens", "output_tokens"]);
+        self.cached += of("prompt_tokens_details").or_else(|| of("input_tokens_details")).unwrap_or(0);
+    }
+
+    /// OpenAI's `request_counts`.
+    pub(super) fn counts(&self) -> Json {
+        json!({ "total": self.total, "completed": self.completed, "failed": self.failed })
+    }
+
+    /// OpenAI's `usage`.
+    pub(super) fn usage(&self) -> Json {
+        json!({
+            "input_tokens": self.input,
+            "input_tokens_details": { "cached_tokens": self.cached },
+            "output_tokens": self.output,
+            "output_tokens_details": { "reasoning_tokens": 0 },
+            "total_tokens": self.input + self.output,
+        })
+    }
+}
