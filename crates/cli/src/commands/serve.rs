@@ -1,6 +1,7 @@
 //! `flambeau serve`: models of every kind over HTTP.
 
 pub(crate) mod keys;
+pub(crate) mod loading;
 mod log;
 mod requests;
 mod sampling;
@@ -13,25 +14,20 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail};
-use flambeau::{
-    engine::Engine,
-    runners::llm::{Limits, Model},
-};
-use flambeau_serve::{
-    AnyModel, Config, Keys, ModelKind, ModelOnDemand, ModelSource, NewEncoder, NewModel, NewSpeechModel, Server, stop_signal,
-};
+use anyhow::{Context, Result};
+use flambeau::engine::Engine;
+use flambeau_serve::{Config, Keys, ModelOnDemand, ModelSource, Server, stop_signal};
 
-use self::{keys::KeyArgs, log::LogFormat, requests::RequestArgs, sampling::DefaultsArgs};
+use self::{
+    keys::KeyArgs,
+    loading::{Loading, LoadingArgs},
+    log::LogFormat,
+    requests::RequestArgs,
+};
 use crate::{
     count::positive,
-    draft::DraftArgs,
-    engine::EngineName,
     failure::{hint, usage},
-    file_kind::LockArgs,
-    language_model::LoadArgs,
-    memory,
-    model::{ExportArgs, Kind, ModelArgs, Opened},
+    model::ModelArgs,
 };
 
 /// Serve language models, text encoders and models of speech over HTTP, in OpenAI's protocol
@@ -133,29 +129,9 @@ pub(crate) struct Args {
     #[arg(help_heading = "Server", long, value_name = "FORMAT", default_value = "text")]
     log_format: LogFormat,
 
-    /// Maximum number of running requests of a model; at most two recordings for a speech model
-    #[arg(help_heading = "Scheduling", long, value_name = "N", default_value_t = 4, value_parser = positive, alias = "np", alias = "max-seqs")]
-    parallel: usize,
-
     /// Most requests of a model that wait; more get status 429
     #[arg(help_heading = "Scheduling", long, value_name = "N", default_value_t = 64)]
     queue: usize,
-
-    /// Most sequences of a model that are kept, with the texts of earlier requests; by default
-    /// twice --parallel
-    #[arg(help_heading = "Scheduling", long, value_name = "N", value_parser = positive, alias = "prompt-cache-size")]
-    sequences: Option<usize>,
-
-    /// Most memory for the caches of all sequences of a model, in MiB; by default half of what is
-    /// free, shared by the models
-    #[arg(help_heading = "Scheduling", long, value_name = "N", value_parser = positive)]
-    cache_memory: Option<usize>,
-
-    /// Memory limit of the prompt cache in MiB, shared by all models: a prompt that begins like a
-    /// cached one computes only the rest. 0 turns the cache off; by default a quarter of free
-    /// memory, at most 8 GiB
-    #[arg(help_heading = "Scheduling", long, value_name = "N", alias = "cram")]
-    cache_ram: Option<usize>,
 
     /// Folder of a prompt cache on disk, which survives restarts. Its files hold prompts and
     /// answers; only their owner can read them
@@ -167,43 +143,11 @@ pub(crate) struct Args {
     #[arg(help_heading = "Scheduling", long, value_name = "N", default_value_t = 8192, value_parser = positive, requires = "prompt_cache_dir")]
     cache_disk: usize,
 
-    /// Most tokens of all requests of a model that are computed at the same time, prompts and
-    /// answers at their longest
-    #[arg(help_heading = "Scheduling", long, value_name = "N", value_parser = positive)]
-    max_tokens_in_flight: Option<usize>,
-
     #[command(flatten)]
-    defaults: DefaultsArgs,
-
-    /// Let models think before they answer, where their template has that choice and the request
-    /// does not make it
-    #[arg(long)]
-    think: bool,
-
-    #[command(flatten)]
-    draft: DraftArgs,
-
-    #[command(flatten)]
-    load: LoadArgs,
-
-    #[command(flatten)]
-    lock: LockArgs,
-
-    #[command(flatten)]
-    export: ExportArgs,
+    loading: LoadingArgs,
 }
 
-/// Prompt tokens in one step on a CPU. It limits how long a prompt delays other answers.
-const CPU_CHUNK: usize = 128;
-
-/// Recordings that a model of speech transcribes at the same time: a short one need not wait for a
-/// long one, and each takes memory.
-const RECORDINGS: usize = 2;
-
 const MIB: usize = 1 << 20;
-
-/// Bytes of copies of idle texts.
-const MOST_KEPT: u64 = 8 << 30;
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let keys = args.keys.read()?;
@@ -222,11 +166,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let cached = server.with_prompt_cache(folder, args.cache_disk.saturating_mul(MIB) as u64);
         server = cached.with_context(|| format!("cannot keep texts in {}", folder.display()))?;
     }
-    let engine = args.load.engine.engine(false)?;
+    let engine = args.loading.load.engine.engine(false)?;
+    let loading = Loading {
+        args: args.loading.clone(),
+        aliases: args.alias.clone(),
+        queue: args.queue,
+        models: args.models.len().min(args.models_max.unwrap_or(usize::MAX)),
+    };
     let mut models = Vec::new();
     for (name, model) in names {
-        let model = ModelArgs::new(model, args.lock, &args.export).beside(args.load.given());
-        models.push(source(args, &name, &model, &engine).with_context(|| name.clone())?);
+        models.push(source(args, &loading, &name, &loading.model(model), &engine).with_context(|| name.clone())?);
     }
     eprintln!("listening on http://{}", server.address());
     server.run(models, stop_signal())?;
@@ -246,7 +195,7 @@ fn names(args: &Args) -> Result<Vec<(String, &str)>> {
     if args.models.len() > 1 && !args.alias.is_empty() {
         return Err(usage("--alias is for a single model; NAME=MODEL names one of several"));
     }
-    if args.models.len() > 1 && args.load.tokenizer_is_given() {
+    if args.models.len() > 1 && args.loading.load.tokenizer_is_given() {
         return Err(usage("--tokenizer is for a single model"));
     }
     let mut names: Vec<(String, &str)> = Vec::new();
@@ -297,128 +246,16 @@ fn config(args: &Args, keys: Keys) -> Config {
 }
 
 /// Source of a model: loaded at once, or inspected at once and loaded on demand.
-fn source(args: &Args, name: &str, model: &ModelArgs, engine: &Arc<dyn Engine>) -> Result<ModelSource> {
+fn source(args: &Args, loading: &Loading, name: &str, model: &ModelArgs, engine: &Arc<dyn Engine>) -> Result<ModelSource> {
     if args.models_max.is_none() && args.sleep_idle_seconds.is_none() {
-        return Ok(load(args, name, model, engine)?.into());
+        return Ok(loading.load(name, model, engine)?.into());
     }
-    let kind = match model.open_any(args.draft.logits(), args.load.engine.threads)?.kind {
-        Kind::Language => ModelKind::Language,
-        Kind::Encoder => ModelKind::Encoder,
-        Kind::Classifier => ModelKind::Classifier,
-        Kind::Speech => ModelKind::Speech { recordings: args.parallel.min(RECORDINGS).saturating_add(args.queue) },
-    };
+    let kind = loading.kind(model)?;
     eprintln!("{name}: loaded on demand");
-    let (args, model, engine) = (args.clone(), model.clone(), Arc::clone(engine));
+    let (loading, model, engine) = (loading.clone(), model.clone(), Arc::clone(engine));
     let (name, aliases, again) = (name.to_owned(), args.alias.clone(), name.to_owned());
-    let load = Box::new(move || load(&args, &again, &model, &engine).map_err(|error| format!("{error:#}")));
+    let load = Box::new(move || loading.load(&again, &model, &engine).map_err(|error| format!("{error:#}")));
     Ok(ModelOnDemand { name, aliases, kind, load }.into())
-}
-
-/// Loads a model of any kind, and says what it is.
-fn load(args: &Args, name: &str, model: &ModelArgs, engine: &Arc<dyn Engine>) -> Result<AnyModel> {
-    let opened = model.open_any(args.draft.logits(), args.load.engine.threads)?;
-    Ok(match opened.kind {
-        Kind::Language => {
-            let new = load_language(args, name, &opened, engine)?;
-            eprintln!("{name}: {}", describe(&new));
-            new.into()
-        }
-        Kind::Encoder => {
-            eprintln!("{name}: makes vectors of texts");
-            load_encoder(args, name, &opened, engine)?.into()
-        }
-        Kind::Classifier => {
-            eprintln!("{name}: gives scores of texts");
-            load_encoder(args, name, &opened, engine)?.into()
-        }
-        Kind::Speech => {
-            let new = load_speech(args, name, &opened, engine)?;
-            eprintln!("{name}: transcribes {} recordings at a time", new.running);
-            new.into()
-        }
-    })
-}
-
-fn load_language(args: &Args, name: &str, opened: &Opened, engine: &Arc<dyn Engine>) -> Result<NewModel> {
-    let mut how = args.load.clone();
-    if args.load.engine.engine == EngineName::Cpu {
-        how.default_chunk(CPU_CHUNK);
-    }
-    let text = how.tokenizer(&opened.program, &opened.path)?;
-    let template = text.template.map_err(|error| error.to_string());
-    if let Err(error) = &template {
-        eprintln!("{name}: conversations are refused, since the chat template cannot be used: {error}");
-    }
-    let model = how.model(&opened.program, engine)?;
-    let model = args.draft.attach(model, &text.tokenizer, engine, how.engine.threads, args.lock)?;
-    Ok(NewModel {
-        name: name.to_owned(),
-        aliases: args.alias.clone(),
-        sampling: args.defaults.params(text.defaults.as_ref())?,
-        tokenizer: text.tokenizer,
-        template,
-        limits: limits(args, &model)?,
-        thinks: args.think,
-        prompt_lookup: args.draft.looks_up(),
-        model,
-    })
-}
-
-fn load_encoder(args: &Args, name: &str, opened: &Opened, engine: &Arc<dyn Engine>) -> Result<NewEncoder> {
-    Ok(NewEncoder {
-        name: name.to_owned(),
-        aliases: args.alias.clone(),
-        program: opened.program.clone(),
-        engine: Arc::clone(engine),
-        tokenizer: args.load.tokenizer(&opened.program, &opened.path)?.tokenizer,
-        requests: args.parallel.saturating_add(args.queue),
-    })
-}
-
-fn load_speech(args: &Args, name: &str, opened: &Opened, engine: &Arc<dyn Engine>) -> Result<NewSpeechModel> {
-    Ok(NewSpeechModel {
-        name: name.to_owned(),
-        aliases: args.alias.clone(),
-        program: opened.program.clone(),
-        engine: Arc::clone(engine),
-        tokenizer: args.load.tokenizer(&opened.program, &opened.path)?.tokenizer,
-        running: args.parallel.min(RECORDINGS),
-        waiting: args.queue,
-    })
-}
-
-/// Limits from the flags, reduced to the available memory.
-fn limits(args: &Args, model: &Model) -> Result<Limits> {
-    let models = args.models.len().min(args.models_max.unwrap_or(usize::MAX)) as u64;
-    let share = memory::available().map(|free| free / 2 / models);
-    let memory = args.cache_memory.map(|n| n.saturating_mul(MIB) as u64).or(share).unwrap_or(u64::MAX);
-    let kept = share.map_or(0, |share| (share / 2).min(MOST_KEPT / models)) as usize;
-    let kept_bytes = args.cache_ram.map_or(kept, |n| n.saturating_mul(MIB));
-    let each = (model.sequence_bytes() as u64).max(1);
-    let fit = usize::try_from(memory / each).unwrap_or(usize::MAX);
-    if fit == 0 {
-        let text = format!("the caches of a sequence take {}, and {} is there", memory::human(each), memory::human(memory));
-        return Err(hint(anyhow::anyhow!(text), "a smaller --max-seq-len takes less; --cache-memory N allows more"));
-    }
-    let running = args.parallel.min(fit);
-    if running < args.parallel {
-        eprintln!("there is memory for {running} sequences of {}, and not for {}", memory::human(each), args.parallel);
-    }
-    let context = model.context().unwrap_or(usize::MAX);
-    let tokens = args.max_tokens_in_flight.unwrap_or(running.saturating_mul(context));
-    if tokens < 2 {
-        bail!("--max-tokens-in-flight has no room for a prompt and a token");
-    }
-    let sequences = args.sequences.unwrap_or(args.parallel.saturating_mul(2)).clamp(running, fit);
-    Ok(Limits { running, sequences, waiting: args.queue, tokens, kept_bytes })
-}
-
-fn describe(model: &NewModel) -> String {
-    let context =
-        model.model.context().map_or_else(|| "a context of unknown length".into(), |n| format!("a context of {n} tokens"));
-    let each = memory::human(model.model.sequence_bytes() as u64);
-    let Limits { running, sequences, .. } = model.limits;
-    format!("{context}, {running} requests at a time, up to {sequences} sequences of {each}")
 }
 
 #[cfg(test)]
