@@ -1,5 +1,6 @@
 //! The subcommands.
 
+pub(crate) mod batch;
 pub(crate) mod bench;
 pub(crate) mod cache;
 pub(crate) mod chat;

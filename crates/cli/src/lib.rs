@@ -46,8 +46,8 @@ use std::{ffi::OsString, process::ExitCode};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, cache, chat, compile, completions, conformance, doctor, embed, eval, export, generate, inspect, list, man, ps, pull,
-    rerank, rm, run, serve, show, template, tokenize, transcribe, verify,
+    batch, bench, cache, chat, compile, completions, conformance, doctor, embed, eval, export, generate, inspect, list, man, ps,
+    pull, rerank, rm, run, serve, show, template, tokenize, transcribe, verify,
 };
 
 /// Compile, run and inspect ExecuTorch programs whose work is delegated to MLX.
@@ -72,6 +72,7 @@ enum Command {
     Generate(generate::Args),
     Serve(Box<serve::Args>),
     Ps(ps::Args),
+    Batch(Box<batch::Args>),
     Template(template::Args),
     Tokenize(tokenize::Args),
     Transcribe(transcribe::Args),
@@ -110,6 +111,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Generate(args) => generate::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Ps(args) => ps::run(args),
+        Command::Batch(args) => batch::run(args),
         Command::Template(args) => template::run(args),
         Command::Tokenize(args) => tokenize::run(args),
         Command::Transcribe(args) => transcribe::run(args),

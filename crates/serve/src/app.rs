@@ -11,7 +11,6 @@ use tokio::{
 };
 
 use crate::{
-    batch::Store,
     config::Config,
     error::{ApiError, Result},
     hosted::HostedTools,
@@ -24,6 +23,7 @@ use crate::{
     rates::Rates,
     reply::{self, Events, Progress},
     responses::ResponseStore,
+    storage::Store,
     worker::{Customer, JobUpdate},
 };
 

@@ -13,12 +13,13 @@ use tokio::{runtime::Builder, sync::watch};
 
 use crate::{
     app::App,
-    batch::{self, BatchConfig, Store},
+    batch,
     config::Config,
     http::{guard::Guard, listener},
     keys::Keys,
     models::{ModelSource, Models},
     routes,
+    storage::{BatchConfig, Store},
 };
 
 /// A server that is bound to an address.
@@ -59,6 +60,17 @@ impl Server {
     /// The folder cannot be used, or another process uses it.
     pub fn with_batches(self, config: BatchConfig) -> io::Result<Server> {
         Ok(Server { batches: Some(Store::open(config)?), ..self })
+    }
+
+    /// The same server with files and batches in a folder that no flag names. Where it cannot be
+    /// used, the server keeps none, and its log says why.
+    #[must_use]
+    pub fn with_default_batches(self, config: BatchConfig) -> Server {
+        let folder = config.folder.clone();
+        let opened = Store::open(config);
+        let why =
+            |error: &io::Error| tracing::warn!("no files and batches are kept, since {} cannot be used: {error}", folder.display());
+        Server { batches: opened.inspect_err(why).ok(), ..self }
     }
 
     /// The address.

@@ -1,5 +1,6 @@
 //! `flambeau serve`: models of every kind over HTTP.
 
+mod batches;
 pub(crate) mod keys;
 pub(crate) mod loading;
 mod log;
@@ -19,6 +20,7 @@ use flambeau::engine::Engine;
 use flambeau_serve::{Config, Keys, ModelOnDemand, ModelSource, Server, stop_signal};
 
 use self::{
+    batches::BatchArgs,
     keys::KeyArgs,
     loading::{Loading, LoadingArgs},
     log::LogFormat,
@@ -35,9 +37,9 @@ use crate::{
 /// Clients of OpenAI's API work unchanged with the base URL http://127.0.0.1:8080/v1, and clients of
 /// Anthropic or Ollama with http://127.0.0.1:8080. Paths: /v1/chat/completions, /v1/completions,
 /// /v1/responses, /v1/messages, /v1/embeddings, /v1/audio/transcriptions, /v1/audio/translations,
-/// /v1/models, /infill, /tokenize, /detokenize, /apply-template, /props, /slots, Ollama's under
-/// /api, /health, /livez, /ready, /version, with --metrics /metrics, and a page to chat on at /.
-/// /openapi.json describes them.
+/// /v1/files, /v1/batches, /v1/models, /infill, /tokenize, /detokenize, /apply-template, /props,
+/// /slots, Ollama's under /api, /health, /livez, /ready, /version, with --metrics /metrics, and a
+/// page to chat on at /. /openapi.json describes them.
 ///
 /// Requests run side by side: each step of the model gives every running answer one token, and one
 /// waiting prompt a chunk. The server reuses the computed beginning of a prompt that an earlier
@@ -92,6 +94,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     requests: RequestArgs,
+
+    #[command(flatten)]
+    batches: BatchArgs,
 
     /// Answer /metrics in Prometheus's format
     #[arg(help_heading = "Server", long)]
@@ -155,7 +160,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let who = format!("on {}, everybody who reaches this machine could use the server", args.host);
         return Err(usage(format!("{who}: give --api-key-file FILE, or --insecure if that is wanted")));
     }
-    let names = names(args)?;
+    let names = names(&args.models, &args.alias, &args.loading)?;
     args.log_format.start(args.log_level);
     let address = SocketAddr::new(args.host, args.port);
     let again = args.keys.clone();
@@ -166,6 +171,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let cached = server.with_prompt_cache(folder, args.cache_disk.saturating_mul(MIB) as u64);
         server = cached.with_context(|| format!("cannot keep texts in {}", folder.display()))?;
     }
+    server = args.batches.attach(server, args.loading.parallel)?;
     let engine = args.loading.load.engine.engine(false)?;
     let loading = Loading {
         args: args.loading.clone(),
@@ -191,15 +197,15 @@ fn host(text: &str) -> Result<IpAddr, String> {
 }
 
 /// The public name of each model, and its source.
-fn names(args: &Args) -> Result<Vec<(String, &str)>> {
-    if args.models.len() > 1 && !args.alias.is_empty() {
+pub(crate) fn names<'a>(models: &'a [String], aliases: &[String], loading: &LoadingArgs) -> Result<Vec<(String, &'a str)>> {
+    if models.len() > 1 && !aliases.is_empty() {
         return Err(usage("--alias is for a single model; NAME=MODEL names one of several"));
     }
-    if args.models.len() > 1 && args.loading.load.tokenizer_is_given() {
+    if models.len() > 1 && loading.load.tokenizer_is_given() {
         return Err(usage("--tokenizer is for a single model"));
     }
     let mut names: Vec<(String, &str)> = Vec::new();
-    for text in &args.models {
+    for text in models {
         let (name, model) = match text.split_once('=') {
             Some((name, model)) if !Path::new(text).exists() => (name.to_owned(), model),
             _ => (default_name(text), text.as_str()),

@@ -1,5 +1,6 @@
 //! The binaries as people run them, on programs that the tests write.
 
+mod batch;
 mod caches;
 mod chat;
 mod embed;

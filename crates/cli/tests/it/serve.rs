@@ -192,3 +192,18 @@ fn a_servers_models_are_listed() {
     let gone = flambeau(folder.path(), &["ps", "--url", &url]);
     assert!(gone.code == 1 && gone.stderr.contains("there is no server"), "{}", gone.stderr);
 }
+
+#[test]
+fn batches_have_a_folder_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = |serving: &Serving| ask(&serving.address, "GET", "/v1/files", "", "").0;
+    let one = serve(folder.path(), &["--threads", "1"]);
+    assert!(folder.path().join("cache/flambeau/batches").is_dir() && files(&one) == 200);
+    // Another server needs no default folder, but refuses to start without the folder of the flag.
+    let other = serve(folder.path(), &["--threads", "1", "--batch-disk", "10"]);
+    assert_eq!(files(&other), 503);
+    let taken = flambeau(folder.path(), &["serve", TINY, "--port", "0", "--batch-dir", "cache/flambeau/batches"]);
+    assert!(taken.code == 1 && taken.stderr.contains("another process uses the folder"), "{}", taken.stderr);
+    assert_eq!(files(&serve(folder.path(), &["--threads", "1", "--batch-dir", "mine"])), 200);
+    assert_eq!(files(&serve(folder.path(), &["--threads", "1", "--batch-disk", "0"])), 503);
+}

@@ -14,10 +14,6 @@ use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use tokio::task::block_in_place;
 
-use super::{
-    record::FileRecord,
-    store::{Store, unwritten},
-};
 use crate::{
     answer::id,
     app::App,
@@ -28,6 +24,7 @@ use crate::{
     model::now,
     openapi::{Contents, Routes},
     reply,
+    storage::{Store, record::FileRecord, unwritten},
 };
 
 /// Longest name of a file that is kept, in characters.

@@ -45,7 +45,7 @@ impl Line {
     }
 }
 
-/// What became of a request.
+/// End of a request.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Answered(Answer),

@@ -15,8 +15,6 @@ use tokio::task::block_in_place;
 use super::{
     ENDPOINTS,
     files::{Id, LIFETIMES, Page, read_id},
-    record::{BatchRecord, Status, Times},
-    sums::Sums,
 };
 use crate::{
     answer::id,
@@ -28,6 +26,7 @@ use crate::{
     model::now,
     openapi::{Contents, Routes},
     reply,
+    storage::record::{BatchRecord, Status, Sums, Times},
 };
 
 /// The one window that OpenAI has, and its seconds.
@@ -130,7 +129,7 @@ async fn get(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, 
     Ok(reply::json(&app.batches()?.batch(caller, &read_id(id)?)?.to_json()))
 }
 
-/// `POST /v1/batches/ID/cancel`: ends a batch early. What it has done stays.
+/// `POST /v1/batches/ID/cancel`: ends a batch early. Its answers so far stay.
 async fn cancel(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, id: Id) -> Result<Response> {
     let id = read_id(id)?;
     let batch = block_in_place(|| app.batches()?.cancel(caller, &id))?;

@@ -18,19 +18,24 @@ use tokio::{
 use super::{
     call::Desk,
     line::{Line, Outcome, Written},
-    record::{BatchError, BatchRecord, Status},
-    store::Store,
-    sums::Sums,
     validate::{Lines, validate},
 };
-use crate::{app::App, keys::Caller, model::now};
+use crate::{
+    app::App,
+    keys::Caller,
+    model::now,
+    storage::{
+        Store,
+        record::{BatchError, BatchRecord, Status, Sums},
+    },
+};
 
 /// Why a batch goes no further.
 enum End {
     Completed,
     Cancelled,
     Expired,
-    /// The server stops; the next one goes on.
+    /// The server stops. The next one continues the batch.
     Stopped,
     Failed(Vec<BatchError>),
 }
@@ -190,7 +195,7 @@ impl Run {
         Ok(())
     }
 
-    /// Writes of all requests that are not done that they are too late. Those that run are given up.
+    /// Writes that each request without an answer is too late, also those that run.
     fn expire(&self, batch: &BatchRecord, outputs: &mut Outputs) -> End {
         let outcome = Outcome::Dropped { code: "batch_expired", message: "the batch's time was over before the request's end" };
         let mut write_all = || {
@@ -228,7 +233,7 @@ fn reopen(store: &Store, batch: &BatchRecord) -> io::Result<(Outputs, Sums)> {
 ///
 /// # Errors
 /// The file cannot be read, or holds something else.
-pub(super) fn read_written(file: &mut File, mut take: impl FnMut(Written, &[u8])) -> io::Result<()> {
+pub(crate) fn read_written(file: &mut File, mut take: impl FnMut(Written, &[u8])) -> io::Result<()> {
     file.rewind()?;
     let mut reader = BufReader::new(&*file);
     let (mut whole, mut line) = (0, Vec::new());

@@ -5,21 +5,22 @@ use std::{
     io::{self, BufRead, BufReader, Read},
 };
 
-use super::{MAX_LINES, line::Line, record::BatchError};
+use super::{MAX_LINES, line::Line};
+use crate::storage::record::BatchError;
 
 /// Most errors that are listed.
 const MAX_ERRORS: usize = 100;
 
 /// The lines of a file, without their ends. Empty ones are left out. A line that is longer than
 /// `most` bytes is cut off after one more.
-pub(super) struct Lines<R> {
+pub(crate) struct Lines<R> {
     reader: BufReader<R>,
     most: usize,
     number: usize,
 }
 
 impl<R: Read> Lines<R> {
-    pub(super) fn new(file: R, most: usize) -> Lines<R> {
+    pub(crate) fn new(file: R, most: usize) -> Lines<R> {
         Lines { reader: BufReader::new(file), most, number: 0 }
     }
 
@@ -27,7 +28,7 @@ impl<R: Read> Lines<R> {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub(super) fn next(&mut self) -> io::Result<Option<(usize, Vec<u8>)>> {
+    pub(crate) fn next(&mut self) -> io::Result<Option<(usize, Vec<u8>)>> {
         loop {
             let mut line = Vec::new();
             let limit = self.most as u64 + 1;
@@ -54,7 +55,7 @@ impl<R: Read> Lines<R> {
 ///
 /// # Errors
 /// The file cannot be read.
-pub(super) fn validate(
+pub(crate) fn validate(
     file: impl Read,
     endpoint: Option<&str>,
     most: usize,

@@ -1,14 +1,14 @@
-//! What the requests of a batch came to.
+//! Counts of a batch's requests and tokens.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 /// Numbers of requests, and the tokens of their answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Sums {
-    pub(super) total: usize,
-    pub(super) completed: usize,
-    pub(super) failed: usize,
+pub(crate) struct Sums {
+    pub(crate) total: usize,
+    pub(crate) completed: usize,
+    pub(crate) failed: usize,
     input: u64,
     cached: u64,
     output: u64,
@@ -16,7 +16,7 @@ pub(super) struct Sums {
 
 impl Sums {
     /// Counts a request and the usage that its answer states.
-    pub(super) fn add(&mut self, is_success: bool, body: &Json) {
+    pub(crate) fn add(&mut self, is_success: bool, body: &Json) {
         if is_success {
             self.completed += 1;
         } else {
@@ -31,12 +31,12 @@ impl Sums {
     }
 
     /// OpenAI's `request_counts`.
-    pub(super) fn counts(&self) -> Json {
+    pub(crate) fn counts(&self) -> Json {
         json!({ "total": self.total, "completed": self.completed, "failed": self.failed })
     }
 
     /// OpenAI's `usage`.
-    pub(super) fn usage(&self) -> Json {
+    pub(crate) fn usage(&self) -> Json {
         json!({
             "input_tokens": self.input,
             "input_tokens_details": { "cached_tokens": self.cached },

@@ -3,25 +3,25 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json, json};
 
-use super::sums::Sums;
+pub(crate) use super::sums::Sums;
 
 /// A file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct FileRecord {
-    pub(super) id: String,
+pub(crate) struct FileRecord {
+    pub(crate) id: String,
     /// Number of the caller to whom it belongs.
-    pub(super) owner: u64,
-    pub(super) bytes: u64,
+    pub(crate) owner: u64,
+    pub(crate) bytes: u64,
     /// Seconds since 1970, like all times here.
-    pub(super) created_at: u64,
-    pub(super) filename: String,
-    pub(super) purpose: String,
-    pub(super) expires_at: Option<u64>,
+    pub(crate) created_at: u64,
+    pub(crate) filename: String,
+    pub(crate) purpose: String,
+    pub(crate) expires_at: Option<u64>,
 }
 
 impl FileRecord {
     /// OpenAI's form.
-    pub(super) fn to_json(&self) -> Json {
+    pub(crate) fn to_json(&self) -> Json {
         json!({
             "id": self.id,
             "object": "file",
@@ -39,7 +39,7 @@ impl FileRecord {
 /// State of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Status {
+pub(crate) enum Status {
     Validating,
     Failed,
     InProgress,
@@ -52,61 +52,61 @@ pub(super) enum Status {
 
 impl Status {
     /// Whether nothing more happens to the batch.
-    pub(super) fn is_final(self) -> bool {
+    pub(crate) fn is_final(self) -> bool {
         matches!(self, Status::Failed | Status::Completed | Status::Expired | Status::Cancelled)
     }
 }
 
 /// Why a batch cannot run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct BatchError {
-    pub(super) code: String,
-    pub(super) message: String,
-    pub(super) param: Option<String>,
+pub(crate) struct BatchError {
+    pub(crate) code: String,
+    pub(crate) message: String,
+    pub(crate) param: Option<String>,
     /// Line of the input, from 1.
-    pub(super) line: Option<usize>,
+    pub(crate) line: Option<usize>,
 }
 
 /// When a batch came to its states.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Times {
-    pub(super) in_progress_at: Option<u64>,
-    pub(super) finalizing_at: Option<u64>,
-    pub(super) completed_at: Option<u64>,
-    pub(super) failed_at: Option<u64>,
-    pub(super) expired_at: Option<u64>,
-    pub(super) cancelling_at: Option<u64>,
-    pub(super) cancelled_at: Option<u64>,
+pub(crate) struct Times {
+    pub(crate) in_progress_at: Option<u64>,
+    pub(crate) finalizing_at: Option<u64>,
+    pub(crate) completed_at: Option<u64>,
+    pub(crate) failed_at: Option<u64>,
+    pub(crate) expired_at: Option<u64>,
+    pub(crate) cancelling_at: Option<u64>,
+    pub(crate) cancelled_at: Option<u64>,
 }
 
 /// A batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct BatchRecord {
-    pub(super) id: String,
-    pub(super) owner: u64,
-    pub(super) endpoint: String,
-    pub(super) input_file_id: String,
-    pub(super) completion_window: String,
-    pub(super) created_at: u64,
-    pub(super) expires_at: u64,
-    pub(super) status: Status,
-    pub(super) times: Times,
-    pub(super) errors: Vec<BatchError>,
-    pub(super) metadata: Map<String, Json>,
+pub(crate) struct BatchRecord {
+    pub(crate) id: String,
+    pub(crate) owner: u64,
+    pub(crate) endpoint: String,
+    pub(crate) input_file_id: String,
+    pub(crate) completion_window: String,
+    pub(crate) created_at: u64,
+    pub(crate) expires_at: u64,
+    pub(crate) status: Status,
+    pub(crate) times: Times,
+    pub(crate) errors: Vec<BatchError>,
+    pub(crate) metadata: Map<String, Json>,
     /// Seconds after which its output files expire.
-    pub(super) output_seconds: u64,
+    pub(crate) output_seconds: u64,
     /// Ids of the files of answers and of failures. They become files at the end, unless they are
     /// empty.
-    pub(super) output_id: String,
-    pub(super) error_id: String,
-    pub(super) has_output: bool,
-    pub(super) has_failures: bool,
-    pub(super) sums: Sums,
+    pub(crate) output_id: String,
+    pub(crate) error_id: String,
+    pub(crate) has_output: bool,
+    pub(crate) has_failures: bool,
+    pub(crate) sums: Sums,
 }
 
 impl BatchRecord {
     /// Comes to a state.
-    pub(super) fn enter(&mut self, status: Status, now: u64) {
+    pub(crate) fn enter(&mut self, status: Status, now: u64) {
         self.status = status;
         let times = &mut self.times;
         let time = match status {
@@ -119,12 +119,12 @@ impl BatchRecord {
             Status::Cancelling => &mut times.cancelling_at,
             Status::Cancelled => &mut times.cancelled_at,
         };
-        // A batch that goes on after a restart began earlier.
+        // A batch keeps its first time when a restart continues it.
         time.get_or_insert(now);
     }
 
     /// OpenAI's form.
-    pub(super) fn to_json(&self) -> Json {
+    pub(crate) fn to_json(&self) -> Json {
         let errors = (!self.errors.is_empty()).then(|| json!({ "object": "list", "data": self.errors }));
         let mut batch = json!({
             "id": self.id,

@@ -20,14 +20,14 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
-use super::{
-    call::Desk,
-    line::{Line, Outcome},
-    run::read_written,
-    validate::{Lines, validate},
-};
 use crate::{
     app::App,
+    batch::{
+        call::Desk,
+        line::{Line, Outcome},
+        read_written,
+        validate::{Lines, validate},
+    },
     config::Config,
     http::guard::Guard,
     keys::Caller,

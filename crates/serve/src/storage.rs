@@ -1,5 +1,8 @@
-//! The folder of files and batches. Records are small files of JSON beside the contents, so that all
-//! of it survives a restart.
+//! The folder of files and batches. Records are small files of JSON beside the contents, and both
+//! survive a restart.
+
+pub(crate) mod record;
+mod sums;
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
@@ -11,10 +14,7 @@ use std::{
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::sync::watch;
 
-use super::{
-    BatchConfig,
-    record::{BatchRecord, FileRecord, Status},
-};
+use self::record::{BatchRecord, FileRecord, Status};
 use crate::{
     error::{ApiError, Result},
     keys::Caller,
@@ -33,10 +33,23 @@ const RECORD: &str = "json";
 const CONTENTS: &str = "data";
 const BATCH_PREFIX: &str = "batch_";
 
+/// Where files and batches are kept, and their bounds.
+#[derive(Clone, Debug)]
+pub struct BatchConfig {
+    /// A folder that no other process uses.
+    pub folder: PathBuf,
+    /// Most bytes of all files.
+    pub bytes: u64,
+    /// Most bytes of one file.
+    pub file_bytes: usize,
+    /// Requests of all batches that run at the same time, at least 1.
+    pub at_once: usize,
+}
+
 /// Files and batches of all callers. Each finds its own alone.
 #[derive(Debug)]
 pub(crate) struct Store {
-    pub(super) config: BatchConfig,
+    pub(crate) config: BatchConfig,
     state: Mutex<State>,
     /// Changes whenever a batch does.
     changes: watch::Sender<()>,
@@ -112,7 +125,7 @@ impl Store {
     }
 
     /// Hears of each change of a batch.
-    pub(super) fn changes(&self) -> watch::Receiver<()> {
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
 
@@ -137,7 +150,7 @@ impl Store {
     ///
     /// # Errors
     /// There is no room, or the disk refuses it.
-    pub(super) fn add_file(&self, file: FileRecord, contents: &mut File) -> Result<FileRecord> {
+    pub(crate) fn add_file(&self, file: FileRecord, contents: &mut File) -> Result<FileRecord> {
         self.sweep();
         {
             let state = self.state();
@@ -162,7 +175,7 @@ impl Store {
     }
 
     /// The caller's files, the oldest first.
-    pub(super) fn files(&self, owner: Caller) -> Vec<FileRecord> {
+    pub(crate) fn files(&self, owner: Caller) -> Vec<FileRecord> {
         self.sweep();
         self.state().files.iter().filter(|file| file.owner == owner.number()).cloned().collect()
     }
@@ -171,7 +184,7 @@ impl Store {
     ///
     /// # Errors
     /// There is none of that name.
-    pub(super) fn file(&self, owner: Caller, id: &str) -> Result<FileRecord> {
+    pub(crate) fn file(&self, owner: Caller, id: &str) -> Result<FileRecord> {
         self.sweep();
         let state = self.state();
         let found = state.files.iter().find(|file| file.id == id && file.owner == owner.number());
@@ -182,7 +195,7 @@ impl Store {
     ///
     /// # Errors
     /// There is none of that name, or the disk refuses it.
-    pub(super) fn open_file(&self, owner: Caller, id: &str) -> Result<File> {
+    pub(crate) fn open_file(&self, owner: Caller, id: &str) -> Result<File> {
         self.file(owner, id)?;
         File::open(self.contents(id)).map_err(unwritten)
     }
@@ -191,7 +204,7 @@ impl Store {
     ///
     /// # Errors
     /// There is none of that name, or a batch needs it.
-    pub(super) fn delete_file(&self, owner: Caller, id: &str) -> Result<()> {
+    pub(crate) fn delete_file(&self, owner: Caller, id: &str) -> Result<()> {
         self.file(owner, id)?;
         let mut state = self.state();
         if let Some(batch) = state.uses(id) {
@@ -232,7 +245,7 @@ impl Store {
     ///
     /// # Errors
     /// Too many have not ended, or the disk refuses it.
-    pub(super) fn add_batch(&self, batch: BatchRecord) -> Result<BatchRecord> {
+    pub(crate) fn add_batch(&self, batch: BatchRecord) -> Result<BatchRecord> {
         let mut state = self.state();
         let active = state.batches.iter().filter(|batch| !batch.status.is_final()).count();
         if active >= MAX_ACTIVE {
@@ -252,7 +265,7 @@ impl Store {
     }
 
     /// The caller's batches, the oldest first.
-    pub(super) fn batches(&self, owner: Caller) -> Vec<BatchRecord> {
+    pub(crate) fn batches(&self, owner: Caller) -> Vec<BatchRecord> {
         self.state().batches.iter().filter(|batch| batch.owner == owner.number()).cloned().collect()
     }
 
@@ -260,14 +273,14 @@ impl Store {
     ///
     /// # Errors
     /// There is none of that name.
-    pub(super) fn batch(&self, owner: Caller, id: &str) -> Result<BatchRecord> {
+    pub(crate) fn batch(&self, owner: Caller, id: &str) -> Result<BatchRecord> {
         let state = self.state();
         let found = state.batches.iter().find(|batch| batch.id == id && batch.owner == owner.number());
         found.cloned().ok_or_else(|| missing("batch", id))
     }
 
     /// Batches that have not ended.
-    pub(super) fn active(&self) -> Vec<BatchRecord> {
+    pub(crate) fn active(&self) -> Vec<BatchRecord> {
         self.state().batches.iter().filter(|batch| !batch.status.is_final()).cloned().collect()
     }
 
@@ -275,7 +288,7 @@ impl Store {
     ///
     /// # Errors
     /// There is none of that name, it has ended, or the disk refuses it.
-    pub(super) fn cancel(&self, owner: Caller, id: &str) -> Result<BatchRecord> {
+    pub(crate) fn cancel(&self, owner: Caller, id: &str) -> Result<BatchRecord> {
         let batch = self.batch(owner, id)?;
         match batch.status {
             Status::Validating | Status::InProgress => {
@@ -290,7 +303,7 @@ impl Store {
     ///
     /// # Errors
     /// There is no such batch, or the disk refuses it.
-    pub(super) fn change(&self, id: &str, change: impl FnOnce(&mut BatchRecord)) -> io::Result<BatchRecord> {
+    pub(crate) fn change(&self, id: &str, change: impl FnOnce(&mut BatchRecord)) -> io::Result<BatchRecord> {
         let mut state = self.state();
         let found = state.batches.iter_mut().find(|batch| batch.id == id).ok_or(io::ErrorKind::NotFound)?;
         change(found);
@@ -302,14 +315,14 @@ impl Store {
     }
 
     /// Notes progress of a batch, which a restart counts again from its outputs.
-    pub(super) fn note(&self, id: &str, change: impl FnOnce(&mut BatchRecord)) {
+    pub(crate) fn note(&self, id: &str, change: impl FnOnce(&mut BatchRecord)) {
         if let Some(batch) = self.state().batches.iter_mut().find(|batch| batch.id == id) {
             change(batch);
         }
     }
 
     /// Whether a batch was asked to end early.
-    pub(super) fn is_cancelled(&self, id: &str) -> bool {
+    pub(crate) fn is_cancelled(&self, id: &str) -> bool {
         self.state().batches.iter().any(|batch| batch.id == id && batch.status == Status::Cancelling)
     }
 
@@ -317,7 +330,7 @@ impl Store {
     ///
     /// # Errors
     /// The disk refuses it.
-    pub(super) fn open_output(&self, id: &str) -> io::Result<File> {
+    pub(crate) fn open_output(&self, id: &str) -> io::Result<File> {
         let mut options = OpenOptions::new();
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
@@ -325,7 +338,7 @@ impl Store {
     }
 
     /// Takes room for an output; false if there is none.
-    pub(super) fn reserve(&self, bytes: u64) -> bool {
+    pub(crate) fn reserve(&self, bytes: u64) -> bool {
         let mut state = self.state();
         let fits = state.bytes().saturating_add(bytes) <= self.config.bytes;
         if fits {
@@ -338,7 +351,7 @@ impl Store {
     ///
     /// # Errors
     /// The disk refuses it.
-    pub(super) fn finish_output(&self, batch: &BatchRecord, id: &str, filename: String) -> io::Result<bool> {
+    pub(crate) fn finish_output(&self, batch: &BatchRecord, id: &str, filename: String) -> io::Result<bool> {
         let bytes = match fs::metadata(self.contents(id)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
             found => found?.len(),
@@ -381,7 +394,7 @@ fn full(message: String) -> ApiError {
 }
 
 /// The disk refuses something, which clients need not know in full.
-pub(super) fn unwritten(error: impl Into<io::Error>) -> ApiError {
+pub(crate) fn unwritten(error: impl Into<io::Error>) -> ApiError {
     tracing::error!("the folder of files and batches: {}", error.into());
     ApiError::internal("the server cannot use its folder of files")
 }
