@@ -1,5 +1,6 @@
 //! Low-rank adapters (LoRA): `W + scale · up · down` for each module that they change.
 
+mod attached;
 mod gguf;
 mod merged;
 mod mlx;
@@ -9,6 +10,7 @@ use flambeau_tensor::Bytes;
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
 
+pub(crate) use self::attached::{Attached, LowRank, Stacked};
 use self::merged::Merged;
 use crate::{Checkpoint, CheckpointTensor, Error, Result, folder};
 
@@ -70,6 +72,13 @@ impl Factor {
         Factor { shape: [cols, rows], values }
     }
 
+    /// The matrix of these rows.
+    fn rows(&self, rows: impl Iterator<Item = usize>) -> Factor {
+        let cols = self.shape[1];
+        let values: Vec<f32> = rows.flat_map(|row| self.row(row)).copied().collect();
+        Factor { shape: [values.len() / cols, cols], values }
+    }
+
     fn row(&self, row: usize) -> &[f32] {
         let cols = self.shape[1];
         &self.values[row * cols..(row + 1) * cols]
@@ -84,6 +93,16 @@ impl Update {
             return Err(Error::tensor(module, "two factors of one rank", format!("shapes {:?} and {:?}", up.shape, down.shape)));
         }
         Ok(Update { up, down, scale, file_order: false })
+    }
+
+    /// # Errors
+    /// [`Error::Tensor`] if the weight has another shape.
+    fn check_shape(&self, name: &str, weight: &CheckpointTensor) -> Result<()> {
+        let shape = [self.up.shape[0], self.down.shape[1]];
+        if weight.shape() != shape {
+            return Err(Error::tensor(name, format!("shape {shape:?} for the adapter"), format!("{:?}", weight.shape())));
+        }
+        Ok(())
     }
 }
 
@@ -118,6 +137,11 @@ impl Adapter {
     /// [`Error::Tensor`] for unsupported tensors.
     pub fn from_gguf(bytes: Bytes) -> Result<Adapter> {
         Adapter::of(gguf::changes(&crate::gguf::Gguf::parse(bytes)?)?)
+    }
+
+    /// Whether it replaces whole weights, which [`Checkpoint::attach`] refuses.
+    pub fn replaces_weights(&self) -> bool {
+        self.changes.values().any(|change| change.replacement.is_some())
     }
 
     fn of(changes: IndexMap<String, Change>) -> Result<Adapter> {

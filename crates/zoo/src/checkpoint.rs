@@ -5,7 +5,9 @@ use flambeau_text::GgufVocab;
 use indexmap::IndexMap;
 
 use crate::{
-    CheckpointTensor, Result, encoder, family, folder, ggml,
+    CheckpointTensor, Result,
+    adapter::{Attached, LowRank},
+    encoder, family, folder, ggml,
     gguf::{self, Gguf},
     limits::MAX_POSITIONS,
     model::DEFAULT_POSITIONS,
@@ -66,6 +68,8 @@ pub struct Checkpoint {
     tokenizer: TokenizerSource,
     /// Names of tensors in the file by their names in the program, where they differ.
     stored_names: IndexMap<String, String>,
+    /// Adapters that programs apply at run time.
+    adapters: Vec<Attached>,
 }
 
 /// The embedding, which may also serve as head.
@@ -86,7 +90,7 @@ impl Checkpoint {
         if let Some(config) = architecture.text_mut() {
             config.tied = Some(config.tied.unwrap_or(!tensors.contains_key(HEAD)));
         }
-        Checkpoint { architecture, tensors, tokenizer, stored_names: IndexMap::new() }
+        Checkpoint { architecture, tensors, tokenizer, stored_names: IndexMap::new(), adapters: Vec::new() }
     }
 
     /// Reads a Hugging Face folder, given as its files. They are `config.json`, `model.safetensors`
@@ -249,6 +253,22 @@ impl Checkpoint {
     /// Replaces a tensor.
     pub(crate) fn replace(&mut self, name: String, tensor: CheckpointTensor) {
         self.tensors.insert(name, tensor);
+    }
+
+    /// The adapters that programs apply at run time.
+    pub(crate) fn adapters(&self) -> &[Attached] {
+        &self.adapters
+    }
+
+    pub(crate) fn add_adapter(&mut self, adapter: Attached) {
+        self.adapters.push(adapter);
+    }
+
+    /// Adds an adapter's update to its tensor.
+    pub(crate) fn add_update(&mut self, update: LowRank) {
+        if let Some(tensor) = self.tensors.get_mut(&*update.tensor) {
+            tensor.add_update(update);
+        }
     }
 
     /// All tensors.

@@ -3,9 +3,11 @@
 use flambeau_pt2::Exported;
 use flambeau_tensor::DType;
 use indexmap::IndexMap;
+use serde_json::{Value, json};
 
 use crate::{
     Checkpoint, Error, Result, TokenizerSource,
+    adapter::Attached,
     block::{self, Settings},
     checkpoint::Architecture,
     encoder,
@@ -89,6 +91,8 @@ pub struct Model {
     /// A language model has one method, `forward`.
     /// - Inputs: `input_ids` i64 `[1, s]` and `cache_position` i64 `[s]` (consecutive). `s` is 1 to
     ///   the prefill chunk.
+    /// - With adapters at run time, a third input: `adapter_scales` f32 [adapters]. The constant
+    ///   method `get_lora_adapters` names them.
     /// - Result: logits in the type of the activations.
     /// - State of attention: `key_cache_i` and `value_cache_i` [1, Hk, n, D]. `n` is `max_seq_len`.
     ///   With a window, `n` is at most window + prefill chunk − 1, and the rows form a ring.
@@ -179,7 +183,15 @@ fn model(checkpoint: &Checkpoint, options: &Options) -> Result<Model> {
     let settings = settings(checkpoint, config, options)?;
     let (program, floats) = block::program(checkpoint, config, settings)?;
     let (methods, tokenizer) = (IndexMap::from([("forward", program)]), checkpoint.tokenizer().clone());
-    Ok(Model { methods, floats, metadata: metadata(config, settings), tokenizer })
+    let mut metadata = metadata(config, settings);
+    metadata.extend(adapter_facts(checkpoint.adapters()));
+    Ok(Model { methods, floats, metadata, tokenizer })
+}
+
+/// Names and default strengths of the adapters, as JSON, if there are some.
+fn adapter_facts(adapters: &[Attached]) -> Option<(String, MethodConstant)> {
+    let list: Vec<Value> = adapters.iter().map(|adapter| json!({ "name": adapter.name, "scale": adapter.strength })).collect();
+    (!list.is_empty()).then(|| ("get_lora_adapters".to_owned(), MethodConstant::Text(Value::Array(list).to_string())))
 }
 
 impl Model {

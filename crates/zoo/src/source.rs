@@ -12,6 +12,7 @@ pub(crate) use self::weights::swapped;
 
 use crate::{
     Error, Result,
+    adapter::LowRank,
     rows::{Blocks, CodedRows, FloatRows, Mxfp4Blocks},
 };
 
@@ -122,6 +123,8 @@ pub(crate) struct CheckpointTensor {
     data: Data,
     rows: RowOrder,
     form: Form,
+    /// Updates of adapters, which programs add at run time.
+    updates: Vec<LowRank>,
 }
 
 /// Stored form of values in a file.
@@ -207,7 +210,7 @@ impl CheckpointTensor {
     }
 
     fn of(shape: Vec<usize>, data: Data) -> CheckpointTensor {
-        CheckpointTensor { shape, data, rows: RowOrder::Plain, form: Form::Values }
+        CheckpointTensor { shape, data, rows: RowOrder::Plain, form: Form::Values, updates: Vec::new() }
     }
 
     /// Creates a tensor `[.., cols]` from MLX's packed form. `scales` and `biases` hold elements of
@@ -295,7 +298,8 @@ impl CheckpointTensor {
         }
         let mut shape = self.shape.clone();
         shape[0] = list.len();
-        Ok(CheckpointTensor { shape, rows: RowOrder::Listed(list.into()), ..self.clone() })
+        let updates = self.updates.iter().map(|update| update.rows(list.iter().copied())).collect();
+        Ok(CheckpointTensor { shape, rows: RowOrder::Listed(list.into()), updates, ..self.clone() })
     }
 
     /// The same tensor, stored with interleaved rotary rows, `head` rows per head.
@@ -319,6 +323,16 @@ impl CheckpointTensor {
             Data::Stack(parts) => parts.iter().any(CheckpointTensor::is_packed),
             Data::Plain { .. } | Data::Floats(_) => false,
         }
+    }
+
+    /// Updates of adapters to this matrix, which programs add at run time.
+    pub(crate) fn updates(&self) -> &[LowRank] {
+        &self.updates
+    }
+
+    /// Adds an update of an adapter.
+    pub(crate) fn add_update(&mut self, update: LowRank) {
+        self.updates.push(update);
     }
 
     /// Shape of the values, outermost first.
@@ -379,7 +393,8 @@ impl CheckpointTensor {
             }
         };
         let shape = std::iter::once(n).chain(self.shape[1..].iter().copied()).collect();
-        Some(CheckpointTensor { shape, data, rows: order, form: self.form })
+        let updates = self.updates.iter().map(|update| update.rows(from..end)).collect();
+        Some(CheckpointTensor { shape, data, rows: order, form: self.form, updates })
     }
 
     /// The values as `f32`, for small tensors that are read during the build.

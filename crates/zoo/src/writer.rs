@@ -1,8 +1,11 @@
 //! Writes modules with weights from a checkpoint, found by module name.
 
+mod adapters;
+
 use flambeau_tensor::DType;
 use indexmap::IndexMap;
 
+use self::adapters::Adapters;
 use crate::{
     Checkpoint, CheckpointTensor, Error, Result,
     builder::{Builder, Val},
@@ -17,12 +20,14 @@ pub(crate) struct Writer<'a> {
     dtype: DType,
     /// Type of the scales of packed weights. `None` means the exact type.
     scales: Option<DType>,
+    /// The adapters at run time, if there are some.
+    adapters: Option<Adapters>,
     pub(crate) b: Builder,
 }
 
 impl<'a> Writer<'a> {
     pub(crate) fn new(checkpoint: &'a Checkpoint, dtype: DType, scales: Option<DType>) -> Writer<'a> {
-        Writer { checkpoint, dtype, scales, b: Builder::default() }
+        Writer { checkpoint, dtype, scales, adapters: None, b: Builder::default() }
     }
 
     /// The tensor with this name, which must have this shape.
@@ -205,6 +210,7 @@ impl<'a> Writer<'a> {
         let weight = self.matrix(name, source)?;
         let rows = source.shape().first().copied().unwrap_or(0);
         let bias = if bias { Some(self.vector(&format!("{path}.bias"), rows)?) } else { None };
-        Ok(self.b.linear(x, &weight, bias.as_ref()))
+        let y = self.b.linear(x, &weight, bias.as_ref());
+        self.updated(y, x, name, source)
     }
 }

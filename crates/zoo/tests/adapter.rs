@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use flambeau_tensor::Bytes;
-use flambeau_zoo::{Adapter, Checkpoint};
+use flambeau_zoo::{Adapter, Checkpoint, MethodConstant, Options, build};
 
 type Files = Vec<(String, Bytes)>;
 
@@ -62,4 +62,41 @@ fn adapters_of_other_checkpoints_are_refused() {
     assert!(sizes.contains("down_proj.weight`: expected shape [32, 48] for the adapter, found [32, 32]"), "{sizes}");
     let experts = error("folder-nf4-nested", &adapter("adapter-mlx"));
     assert!(experts.contains("down_proj.weight` is missing in the checkpoint"), "{experts}");
+}
+
+/// The checkpoint of a case, for adapters at run time.
+fn checkpoint(case: &str) -> Checkpoint {
+    Checkpoint::from_folder(files(case, "checkpoint")).unwrap()
+}
+
+#[test]
+fn programs_take_the_scales_of_their_adapters() {
+    let (mut checkpoint, adapter) = (checkpoint("adapter-mlx"), Adapter::from_folder(files("adapter-mlx", "adapter")).unwrap());
+    let inputs =
+        |checkpoint: &Checkpoint| build(checkpoint, &Options::default()).unwrap().methods["forward"].forward_arg_names.clone();
+    assert_eq!(inputs(&checkpoint), ["input_ids", "cache_position"]);
+    checkpoint.attach("calm", &adapter, 0.5).unwrap();
+    checkpoint.attach("loud", &adapter, 1.0).unwrap();
+    assert_eq!(inputs(&checkpoint), ["input_ids", "cache_position", "adapter_scales"]);
+    let model = build(&checkpoint, &Options::default()).unwrap();
+    let named = MethodConstant::Text(r#"[{"name":"calm","scale":0.5},{"name":"loud","scale":1.0}]"#.into());
+    assert!(model.metadata.contains(&("get_lora_adapters".into(), named)), "{:?}", model.metadata);
+    let factors = |layer: &str| model.floats.iter().filter(|name| name.contains(layer) && name.contains("lora_")).count();
+    assert_eq!((factors("layers.0.self_attn.q_proj"), factors("layers.0.self_attn.k_proj")), (2, 0));
+    // The ranks of both adapters lie side by side.
+    assert_eq!(model.methods["forward"].weights["model.layers.0.self_attn.q_proj.weight.lora_a"].shape(), [8, 32]);
+    let taken = checkpoint.attach("loud", &adapter, 1.0).unwrap_err().to_string();
+    assert!(taken.contains("expected a new name for each adapter, found \"loud\""), "{taken}");
+}
+
+#[test]
+fn adapters_at_run_time_change_linear_layers_of_their_checkpoint_alone() {
+    let adapter = |case: &str| Adapter::from_folder(files(case, "adapter")).unwrap();
+    let refused = |case: &str, adapter: &Adapter| checkpoint(case).attach("one", adapter, 1.0).unwrap_err().to_string();
+    let sizes = refused("folder-awq", &adapter("adapter-mlx"));
+    assert!(sizes.contains("down_proj.weight`: expected shape [32, 48] for the adapter, found [32, 32]"), "{sizes}");
+    let whole = adapter("adapter-peft");
+    assert!(whole.replaces_weights() && !adapter("adapter-mlx").replaces_weights());
+    let whole = refused("adapter-peft", &whole);
+    assert!(whole.contains("expected a low-rank update, for adapters at run time, found a whole weight"), "{whole}");
 }

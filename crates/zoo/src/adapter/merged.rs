@@ -21,17 +21,14 @@ impl Merged {
     /// # Errors
     /// [`Error::Tensor`] if the shapes differ or the base's rows cannot be read as floats.
     pub(super) fn tensor(name: &str, base: &CheckpointTensor, update: &Update, strength: f32) -> Result<CheckpointTensor> {
-        let shape = [update.up.shape[0], update.down.shape[1]];
-        if base.shape() != shape {
-            return Err(Error::tensor(name, format!("shape {shape:?} for the adapter"), format!("{:?}", base.shape())));
-        }
+        update.check_shape(name, base)?;
         if !base.has_float_rows() {
             return Err(Error::tensor(name, "floats or affine codes for the adapter", base.kind()));
         }
         let (up, down) = (update.up.clone(), update.down.clone());
         let scale = update.scale * strength;
         let merged = Merged { base: base.clone(), up, down, scale, file_order: update.file_order };
-        Ok(CheckpointTensor::floats(shape.to_vec(), merged))
+        Ok(CheckpointTensor::floats(base.shape().to_vec(), merged))
     }
 }
 

@@ -79,6 +79,7 @@ pub(crate) fn program(checkpoint: &Checkpoint, config: &Config, settings: Settin
     let s = w.b.symbol("s0", 1, settings.chunk);
     let ids = w.b.input("input_ids", DType::I64, vec![Expr::Int(1), s.clone()]);
     let places = w.b.input("cache_position", DType::I64, vec![s]);
+    w.take_adapters();
     let mut decoder = Decoder::new(w, config, settings, places)?;
     let x = embedded(&mut decoder.w, config, &ids)?;
     let per_layer = config.per_layer.map(|p| decoder.per_layer_inputs(&p, &ids, &x)).transpose()?;
@@ -107,8 +108,10 @@ pub(crate) fn embedding_program(checkpoint: &Checkpoint, config: &Config, settin
 /// Rows of the embedding [1, s, hidden] for token ids [1, s].
 fn embedded(w: &mut Writer<'_>, config: &Config, ids: &Val) -> Result<Val> {
     w.b.enter("model.embed_tokens");
-    let table = w.matrix(EMBEDDING, &w.source(EMBEDDING, &[config.vocab, config.hidden])?)?;
+    let source = w.source(EMBEDDING, &[config.vocab, config.hidden])?;
+    let table = w.matrix(EMBEDDING, &source)?;
     let x = w.b.embedding(&table, ids);
+    let x = w.updated_rows(x, ids, EMBEDDING, &source)?;
     let x = w.b.scale(&x, config.embedding_scale);
     Ok(if config.embedding_norm { w.b.rms_norm(&x, None, config.norm.eps) } else { x })
 }
@@ -133,14 +136,17 @@ impl<'a> Decoder<'a> {
         let c = self.config;
         let x = self.layers(x, per_layer)?;
         self.w.b.enter("lm_head");
-        let head = if c.tied == Some(true) { EMBEDDING } else { HEAD };
-        let head = self.w.matrix(head, &self.w.source(head, &[c.vocab, c.hidden])?)?;
+        let name = if c.tied == Some(true) { EMBEDDING } else { HEAD };
+        let source = self.w.source(name, &[c.vocab, c.hidden])?;
+        let head = self.w.matrix(name, &source)?;
         let bias = c.head_bias.then(|| self.w.vector(HEAD_BIAS, c.vocab)).transpose()?;
         let logits = self.w.b.linear(&x, &head, bias.as_ref());
+        let logits = self.w.updated(logits, &x, name, &source)?;
         let mut logits = self.w.b.divide(&logits, c.logits_divisor);
         if let Some(cap) = c.logits_cap {
             logits = self.w.b.soft_cap(&logits, cap);
         }
+        self.w.check_adapters()?;
         let floats = self.w.b.take_floats();
         Ok((self.w.b.finish(&[&logits])?, floats))
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use flambeau_pt2::{Storage, View, Weight};
 use flambeau_tensor::{AlignedBytes, Bytes, DType, Tensor, cast};
 
-use super::{CheckpointTensor, Codes, Data, Form, Mode, PackedWeight, Read, RowOrder};
+use super::{CheckpointTensor, Codes, Data, Mode, PackedWeight, Read, RowOrder};
 use crate::{
     Error, Result,
     rows::{self, CodedMatrix, FloatRows, Part},
@@ -38,7 +38,7 @@ impl CheckpointTensor {
                 let part = |name: &str, last, from, to, bytes: &Bytes| {
                     let shape = with_last(&self.shape, last);
                     let data = Data::Plain { dtype: from, bytes: bytes.clone() };
-                    let part = CheckpointTensor { shape, data, rows: self.rows.clone(), form: Form::Values };
+                    let part = CheckpointTensor { rows: self.rows.clone(), ..CheckpointTensor::of(shape, data) };
                     part.plain_weight(&format!("{id}.{name}"), from, bytes, to)
                 };
                 let (cols, Codes { bits, group, .. }) = (self.matrix().1, *codes);

@@ -33,6 +33,19 @@ impl fmt::Display for Chunk {
     }
 }
 
+/// How the adapter beside a checkpoint is applied, if there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lora {
+    Merged,
+    AtRunTime,
+}
+
+impl fmt::Display for Lora {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Lora::Merged { "weights as exported" } else { "an adapter at run time" })
+    }
+}
+
 /// `case.json` of a checkpoint.
 pub(super) struct CheckpointCase {
     tolerance: Tolerance,
@@ -58,7 +71,8 @@ impl CheckpointCase {
         Ok(CheckpointCase { tolerance, chunks, prompt: ids("prompt")?, continuation: ids("new")? })
     }
 
-    /// Exports the checkpoint in f32 and holds what the program says against the case.
+    /// Exports the checkpoint in f32 and holds what the program says against the case. An adapter
+    /// is merged, and then applied at run time.
     pub(super) fn run(&self, folder: &Path, engine: &Arc<dyn Engine>) -> Result<Outcome> {
         let Some(model) = ["checkpoint", "checkpoint.gguf"].map(|name| folder.join(name)).into_iter().find(|path| path.exists())
         else {
@@ -73,16 +87,19 @@ impl CheckpointCase {
         let length = tokens.len().max(self.prompt.len() + self.continuation.len());
         // One program takes all chunks but the whole text. Windows shorter than the text then get
         // ring caches.
+        let applications = if at_run_time(&model)? { &[Lora::Merged, Lora::AtRunTime][..] } else { &[Lora::Merged] };
         let parts = self.chunks.iter().filter_map(|chunk| if let Chunk::Tokens(n) = chunk { Some(*n) } else { None }).max();
         for (longest, chunks) in [(parts, self.chunks_of(false)), (Some(length), self.chunks_of(true))] {
             let Some(longest) = longest.filter(|_| !chunks.is_empty()) else { continue };
-            let program = program(&model, length, longest.min(length), engine)?;
-            // One method for all runs: state has to begin anew at position 0.
-            let mut method = program.method("forward", engine, &LoadOptions::default())?;
-            for chunk in chunks {
-                self.compare_text(&mut method, chunk, &tokens, &expected)?;
+            for &lora in applications {
+                let program = program(&model, (length, longest.min(length)), lora, engine)?;
+                // One method for all runs: state has to begin anew at position 0.
+                let mut method = program.method("forward", engine, &LoadOptions::default())?;
+                for &chunk in &chunks {
+                    self.compare_text(&mut method, chunk, &tokens, &expected).context(lora)?;
+                }
+                self.compare_continuation(&mut method, longest).context(lora)?;
             }
-            self.compare_continuation(&mut method, longest)?;
         }
         Ok(Outcome::Passed(Vec::new()))
     }
@@ -125,19 +142,35 @@ impl CheckpointCase {
 }
 
 /// The program of a checkpoint for that many positions and calls of up to `longest` tokens, in f32.
-fn program(model: &Path, positions: usize, longest: usize, engine: &Arc<dyn Engine>) -> Result<Program> {
+fn program(model: &Path, (positions, longest): (usize, usize), how: Lora, engine: &Arc<dyn Engine>) -> Result<Program> {
     let options = zoo::Options { max_seq_len: Some(positions), prefill_chunk: Some(longest), ..zoo::Options::default() };
-    program_with(model, &options, engine)
+    let mut checkpoint = export::open_path(model)?;
+    match (adapter(model)?, how) {
+        (Some(adapter), Lora::Merged) => checkpoint.merge(&adapter, 1.0)?,
+        (Some(adapter), Lora::AtRunTime) => checkpoint.attach("adapter", &adapter, 1.0)?,
+        (None, _) => {}
+    }
+    program_of(&checkpoint, &options, engine)
 }
 
-/// The program of a checkpoint in f32, with the adapter next to it if there is one.
+/// The adapter next to a checkpoint.
+fn adapter(model: &Path) -> Result<Option<zoo::Adapter>> {
+    let path = ["adapter", "adapter.gguf"].map(|name| model.with_file_name(name)).into_iter().find(|path| path.exists());
+    path.map(|path| lora::read(&path)).transpose()
+}
+
+/// Whether there is an adapter that can be applied at run time.
+fn at_run_time(model: &Path) -> Result<bool> {
+    Ok(adapter(model)?.is_some_and(|adapter| !adapter.replaces_weights()))
+}
+
+/// The program of a checkpoint in f32.
 pub(super) fn program_with(model: &Path, options: &zoo::Options, engine: &Arc<dyn Engine>) -> Result<Program> {
-    let mut checkpoint = export::open_path(model)?;
-    let adapter = ["adapter", "adapter.gguf"].map(|name| model.with_file_name(name)).into_iter().find(|path| path.exists());
-    if let Some(path) = adapter {
-        checkpoint.merge(&lora::read(&path)?, 1.0)?;
-    }
-    let model = zoo::build(&checkpoint, &zoo::Options { dtype: Some(DType::F32), ..*options })?;
+    program_of(&export::open_path(model)?, options, engine)
+}
+
+fn program_of(checkpoint: &zoo::Checkpoint, options: &zoo::Options, engine: &Arc<dyn Engine>) -> Result<Program> {
+    let model = zoo::build(checkpoint, &zoo::Options { dtype: Some(DType::F32), ..*options })?;
     let mut bytes = Vec::new();
     zoo::compile(&model, compile::Options::default(), &**engine)?.write(&mut bytes)?;
     Ok(Program::from_bytes(Bytes::from(bytes))?)
@@ -146,8 +179,11 @@ pub(super) fn program_with(model: &Path, options: &zoo::Options, engine: &Arc<dy
 /// The logits of the last of `tokens`, whose first is at position `first`.
 fn step(method: &mut Method, tokens: &[i64], first: usize) -> Result<Tensor> {
     let places: Vec<i64> = (first as i64..).take(tokens.len()).collect();
-    let inputs = [Tensor::from_slice(tokens, &[1, tokens.len()])?, Tensor::from_slice(&places, &[tokens.len()])?];
-    match &method.run(&inputs.map(Value::Tensor))?[..] {
+    let mut inputs = vec![Tensor::from_slice(tokens, &[1, tokens.len()])?, Tensor::from_slice(&places, &[tokens.len()])?];
+    if method.inputs().len() > inputs.len() {
+        inputs.push(Tensor::from_slice(&[1.0f32], &[1])?);
+    }
+    match &method.run(&inputs.into_iter().map(Value::Tensor).collect::<Vec<_>>())?[..] {
         [Value::Tensor(logits)] => Ok(logits.clone()),
         other => bail!("the program has {} outputs, expected logits", other.len()),
     }
