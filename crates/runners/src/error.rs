@@ -79,6 +79,14 @@ pub enum Error {
     #[error("an internal error ended the generation: {what}")]
     Panicked { what: String },
 
+    /// The request chooses more adapters than the program applies.
+    #[error("the request scales {found} adapters, and the model has {expected}")]
+    Adapters { found: usize, expected: usize },
+
+    /// The sequence holds text of other adapters.
+    #[error("the sequence holds text that other adapters computed")]
+    OtherAdapters,
+
     /// The prompt has no tokens.
     #[error("the prompt has no tokens")]
     EmptyPrompt,

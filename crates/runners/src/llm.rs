@@ -1,5 +1,6 @@
 //! Language models.
 
+mod adapters;
 mod conversation;
 mod disk;
 mod draft;
@@ -19,6 +20,7 @@ mod signature;
 mod snapshot;
 mod thinking;
 
+pub use adapters::{AdapterFacts, Adapters};
 pub use conversation::{Answer, Conversation, ConversationError};
 pub use disk::{DiskCache, DiskWriter};
 pub use evaluate::{Comparison, Evaluation, Mean, Windows, evaluate};

@@ -21,7 +21,11 @@ use self::{
     file::{Encoded, FileError, Fingerprint, read_ids, read_snapshot},
     index::{Contents, Index, Name},
 };
-use super::{model::Model, snapshot::Snapshot};
+use super::{
+    adapters::{Adapters, Text},
+    model::Model,
+    snapshot::Snapshot,
+};
 
 /// Lock file, held by the process that uses the folder.
 const LOCK: &str = ".lock";
@@ -123,7 +127,7 @@ impl DiskCache {
     /// The cached texts of a model.
     pub(super) fn of(&self, model: &Model) -> DiskTexts {
         let texts = DiskTexts { cache: self.clone(), model: model.fingerprint(), can_truncate: model.can_truncate() };
-        texts.read();
+        texts.read(&texts.model);
         texts
     }
 }
@@ -131,18 +135,26 @@ impl DiskCache {
 /// The cached texts of a model in a [`DiskCache`].
 pub(super) struct DiskTexts {
     cache: DiskCache,
+    /// The model without adapters.
     model: Fingerprint,
     can_truncate: bool,
 }
 
 impl DiskTexts {
-    /// Reads the tokens of this model's files that are not indexed yet.
-    fn read(&self) {
+    /// The model with these adapters, after the tokens of its new files are read.
+    fn model(&self, adapters: &Adapters) -> Fingerprint {
+        let model = adapters.fingerprint(self.model);
+        self.read(&model);
+        model
+    }
+
+    /// Reads the tokens of a model's files that are not indexed yet.
+    fn read(&self, model: &Fingerprint) {
         let folder = &self.cache.folder;
         let mut index = folder.index();
-        for entry in index.unread(Name::model(&self.model)) {
+        for entry in index.unread(Name::model(model)) {
             let path = folder.path.join(entry.name.to_string());
-            let ids = map_file(&path).map_err(FileError::from).and_then(|file| read_ids(&file, &self.model));
+            let ids = map_file(&path).map_err(FileError::from).and_then(|file| read_ids(&file, model));
             entry.contents = match ids {
                 Ok(ids) => Contents::Text(ids),
                 Err(error) => folder.unusable(&path, &error),
@@ -151,21 +163,23 @@ impl DiskTexts {
     }
 
     /// Length of the longest cached prefix of a prompt, in tokens.
-    pub(super) fn reach(&self, prompt: &[u32]) -> usize {
-        self.cache.folder.index().best(Name::model(&self.model), prompt, self.can_truncate).map_or(0, |(_, reach)| reach)
+    pub(super) fn reach(&self, prompt: Text<'_>) -> usize {
+        let model = self.model(prompt.adapters);
+        self.cache.folder.index().best(Name::model(&model), prompt.ids, self.can_truncate).map_or(0, |(_, reach)| reach)
     }
 
     /// Whether a cached text covers all of these tokens.
-    pub(super) fn holds(&self, ids: &[u32]) -> bool {
-        self.cache.folder.index().holds(Name::model(&self.model), ids, self.can_truncate)
+    pub(super) fn holds(&self, text: Text<'_>) -> bool {
+        let model = self.model(text.adapters);
+        self.cache.folder.index().holds(Name::model(&model), text.ids, self.can_truncate)
     }
 
     /// The snapshot with the longest prefix of a prompt, and this prefix's length in tokens.
-    pub(super) fn best(&self, prompt: &[u32]) -> Option<(Snapshot, usize)> {
-        let folder = &self.cache.folder;
-        let (name, reach) = folder.index().best(Name::model(&self.model), prompt, self.can_truncate)?;
+    pub(super) fn best(&self, prompt: Text<'_>) -> Option<(Snapshot, usize)> {
+        let (folder, model) = (&self.cache.folder, self.model(prompt.adapters));
+        let (name, reach) = folder.index().best(Name::model(&model), prompt.ids, self.can_truncate)?;
         let path = folder.path.join(name.to_string());
-        let snapshot = map_file(&path).map_err(FileError::from).and_then(|file| read_snapshot(&file, &self.model));
+        let snapshot = map_file(&path).map_err(FileError::from).and_then(|file| read_snapshot(&file, (&model, prompt.adapters)));
         let mut index = folder.index();
         // The file may have been evicted meanwhile.
         let entry = index.find(name)?;
@@ -194,7 +208,8 @@ impl DiskTexts {
     }
 
     fn job(&self, ids: &[u32], snapshot: &Snapshot) -> Job {
-        Job { model: self.model, can_truncate: self.can_truncate, ids: ids.to_vec(), snapshot: snapshot.clone() }
+        let model = snapshot.adapters.fingerprint(self.model);
+        Job { model, can_truncate: self.can_truncate, ids: ids.to_vec(), snapshot: snapshot.clone() }
     }
 }
 

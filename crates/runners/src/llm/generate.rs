@@ -8,6 +8,7 @@ use std::{
 use flambeau_text::{Constraint, SamplingParams, Tokenizer};
 
 use super::{
+    adapters::Adapters,
     generator::{Generator, Step},
     sequence::Sequence,
 };
@@ -20,6 +21,8 @@ pub struct Request {
     pub prompt: Vec<u32>,
     /// Token ids already in the caches, for repetition penalties.
     pub before: Vec<u32>,
+    /// Adapters that compute the text. They must be those of the text in the caches.
+    pub adapters: Adapters,
     /// Maximum number of tokens to generate; the context may end earlier.
     pub max_new_tokens: usize,
     pub sampling: SamplingParams,
@@ -47,6 +50,7 @@ impl Default for Request {
         Request {
             prompt: Vec::new(),
             before: Vec::new(),
+            adapters: Adapters::default(),
             max_new_tokens: 128,
             sampling: SamplingParams::default(),
             stop: Vec::new(),

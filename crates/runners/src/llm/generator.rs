@@ -95,12 +95,17 @@ impl Generator {
     /// `now` returns the time since a fixed moment.
     ///
     /// # Errors
-    /// Fails if the prompt is empty or exceeds the context, or if a parameter is out of range.
+    /// Fails if the prompt is empty or exceeds the context, if a parameter is out of range, or if
+    /// other adapters computed the earlier tokens.
     pub fn new(sequence: &mut Sequence, tokenizer: &Tokenizer, request: Request, now: &dyn Fn() -> Duration) -> Result<Generator> {
         let began = now();
         let sampler = Sampler::new(request.sampling.clone())?;
         let stops = StopMatcher::new(&request.stop)?;
         sequence.cancel();
+        if sequence.position() > 0 && *sequence.adapters() != request.adapters {
+            return Err(Error::OtherAdapters);
+        }
+        sequence.set_adapters(&request.adapters)?;
         check_room(sequence, request.prompt.len())?;
         Ok(Generator {
             stream: tokenizer.stream(true).keeping(&request.kept_ids),

@@ -3,6 +3,8 @@
 use flambeau_runtime::{KvCacheConfig, KvLayer, Program, Value};
 use flambeau_tensor::{DType, cast};
 
+use super::adapters::AdapterFacts;
+
 /// Metadata of a language model. Missing entries are `None` or empty.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metadata {
@@ -20,6 +22,8 @@ pub struct Metadata {
     pub eos: Vec<u32>,
     /// Layers of the cache that the runner provides to programs without caches of their own.
     pub cache: Vec<KvLayer>,
+    /// Adapters that the program applies at run time.
+    pub adapters: Vec<AdapterFacts>,
     /// Whether the model has a recurrent state, which holds only the last position.
     pub is_recurrent: bool,
 }
@@ -43,6 +47,7 @@ impl Metadata {
             bos: program.constant_int("get_bos_id").and_then(id),
             eos,
             cache: cache_layers(program).unwrap_or_default(),
+            adapters: AdapterFacts::of(program),
             is_recurrent: program.constant("use_recurrent_state").is_some_and(|v| matches!(v.first(), Some(Value::Bool(true)))),
         }
     }

@@ -10,6 +10,7 @@ use flambeau_tensor::DType;
 use sha2::{Digest, Sha256};
 
 use super::{
+    adapters::Adapters,
     draft::{self, Draft},
     metadata::Metadata,
     sequence::Sequence,
@@ -81,6 +82,10 @@ impl Model {
         metadata.context = [metadata.context, method.cache_len()].into_iter().flatten().min();
         let what = |what| Error::Signature { method: name.clone(), what };
         let signature = read_signature(method.inputs()).map_err(what)?;
+        let (named, taken) = (metadata.adapters.len(), signature.adapters.unwrap_or(0));
+        if named != taken {
+            return Err(what(format!("it names {named} adapters and takes the scales of {taken}")));
+        }
         let asked = options.chunk.or(metadata.chunk).unwrap_or(LONGEST_STEP).max(1);
         let chunk = if signature.fixed { signature.longest.unwrap_or(1) } else { asked.min(signature.longest.unwrap_or(asked)) };
         if signature.fixed && chunk != 1 {
@@ -222,6 +227,28 @@ impl Model {
             () => return Ok(()),
         };
         Err(Error::NoGuesses { method: self.shared.name.clone(), what })
+    }
+
+    /// The adapters with these scales by name, all others left out. `None` if a name is unknown.
+    pub fn adapters(&self, scales: &[(&str, f32)]) -> Option<Adapters> {
+        let all = &self.metadata().adapters;
+        let mut list = vec![0.0; all.len()];
+        for (name, scale) in scales {
+            list[all.iter().position(|known| known.name == *name)?] = *scale;
+        }
+        Some(Adapters::new(&list))
+    }
+
+    /// All adapters at their default scales.
+    pub fn default_adapters(&self) -> Adapters {
+        Adapters::new(&self.metadata().adapters.iter().map(|adapter| adapter.scale).collect::<Vec<_>>())
+    }
+
+    /// # Errors
+    /// Returns [`Error::Adapters`] if the model has fewer adapters.
+    pub(super) fn check_adapters(&self, adapters: &Adapters) -> Result<()> {
+        let (found, expected) = (adapters.scales().len(), self.metadata().adapters.len());
+        if found > expected { Err(Error::Adapters { found, expected }) } else { Ok(()) }
     }
 
     /// Whether the program samples the next token itself and returns no logits.

@@ -17,6 +17,7 @@ use self::{
     shares::{ANSWERED, Shares},
 };
 use super::{
+    adapters::Text,
     disk::DiskCache,
     generate::{Generation, Request},
     generator::{Generator, Step},
@@ -101,6 +102,18 @@ struct Running {
     read: u64,
 }
 
+impl Running {
+    /// Length of the prefix of a prompt that the generation computes too, without the last token.
+    fn shares(&self, prompt: Text<'_>) -> usize {
+        let is_own = self.session.sequence().adapters() == prompt.adapters;
+        if is_own { common(self.generator.history(), prompt.ids).min(prompt.ids.len().saturating_sub(1)) } else { 0 }
+    }
+}
+
+fn text_of(job: &Job) -> Text<'_> {
+    Text { adapters: &job.request.adapters, ids: &job.request.prompt }
+}
+
 /// Schedules generations on one model. It has no thread and no clock: its caller takes
 /// [steps](Self::step).
 ///
@@ -172,8 +185,8 @@ impl Scheduler {
     /// are computed for each.
     ///
     /// # Errors
-    /// Fails if the prompt is empty or exceeds the context, if the job alone exceeds the token
-    /// limit, or if too many jobs wait.
+    /// Fails if the prompt is empty or exceeds the context, or if the model lacks an adapter. Fails
+    /// if the job alone exceeds the token limit, or if too many jobs wait.
     pub fn submit_for(&mut self, client: u64, job: Job) -> Result<JobId> {
         self.submit_as(client, false, job)
     }
@@ -193,7 +206,7 @@ impl Scheduler {
         match prompt {
             0 => return Err(Error::EmptyPrompt),
             _ if prompt > context => return Err(Error::PromptTooLong { prompt, context }),
-            _ => {}
+            _ => self.model.check_adapters(&job.request.adapters)?,
         }
         let tokens = prompt.saturating_add(job.request.max_new_tokens).min(context);
         if tokens > self.limits.tokens {
@@ -329,15 +342,15 @@ impl Scheduler {
 
     /// Starts a generation on the best sequence for its prompt.
     fn begin(&mut self, job: Job, now: &dyn Fn() -> Duration) -> Result<(Session, Generator)> {
-        let prompt = &job.request.prompt;
+        let prompt = text_of(&job);
         let (busy, shared) = if job.reuses { self.busy(prompt) } else { (0, 0) };
         let mut session = self.pool.take(prompt, job.reuses, shared)?;
-        if session.cached().reusable(prompt, self.model.can_truncate()) + WORTH_A_COPY <= shared
+        if session.reusable(prompt) + WORTH_A_COPY <= shared
             && let Ok(Some(copy)) = self.running[busy].session.snapshot(shared)
         {
             // If the snapshot cannot be restored, the sequence is empty and computes the whole
             // prompt.
-            let _ = session.restore(&copy, &prompt[..shared]);
+            let _ = session.restore(&copy, &prompt.ids[..shared]);
         }
         match guarded(|| session.begin(&self.tokenizer, job.request, now)) {
             Ok(generator) => Ok((session, generator)),
@@ -351,14 +364,14 @@ impl Scheduler {
     /// Index of the running generation with the longest computed prefix of a prompt, and the number
     /// of tokens to copy. Only whole chunks are copied, so that the rest runs in the same steps as
     /// without a copy.
-    fn busy(&self, prompt: &[u32]) -> (usize, usize) {
+    fn busy(&self, prompt: Text<'_>) -> (usize, usize) {
         if !self.can_fork() {
             return (0, 0);
         }
         let chunk = self.model.chunk();
         let shared = |running: &Running| {
-            let held = running.session.sequence().position().min(prompt.len().saturating_sub(1));
-            common(running.generator.history(), prompt).min(held) / chunk * chunk
+            let held = running.session.sequence().position();
+            running.shares(prompt).min(held) / chunk * chunk
         };
         let shared = self.running.iter().map(shared).enumerate();
         shared.max_by_key(|(_, shared)| *shared).unwrap_or_default()
@@ -374,11 +387,8 @@ impl Scheduler {
         if !job.reuses || !self.can_fork() {
             return false;
         }
-        let (prompt, chunk) = (&job.request.prompt, self.model.chunk());
-        let coming = |running: &Running| {
-            let most = prompt.len().saturating_sub(1);
-            common(running.generator.history(), prompt).min(most) / chunk * chunk
-        };
+        let (prompt, chunk) = (text_of(job), self.model.chunk());
+        let coming = |running: &Running| running.shares(prompt) / chunk * chunk;
         let coming = self.running.iter().filter(|running| running.generator.is_reading()).map(coming).max().unwrap_or(0);
         coming > self.busy(prompt).1 && coming >= self.pool.reach(prompt) + WORTH_A_COPY
     }

@@ -10,8 +10,8 @@ use flambeau_runtime::{Method, Outcome, Sampling, Value, ValueKind, ValueSpec};
 use flambeau_tensor::{DType, Tensor, cast};
 
 use super::{
-    draft::Draft, draft_model::DraftModel, draw::Draw, generate::Request, metadata::Metadata, model::Model, signature::Positions,
-    snapshot::Snapshot,
+    adapters::Adapters, draft::Draft, draft_model::DraftModel, draw::Draw, generate::Request, metadata::Metadata, model::Model,
+    signature::Positions, snapshot::Snapshot,
 };
 use crate::{Error, Result, logits};
 
@@ -29,6 +29,8 @@ pub struct Sequence {
     /// A draft model's sequence.
     guesser: Option<Box<DraftModel>>,
     position: usize,
+    /// The adapters that compute its caches.
+    adapters: Adapters,
     /// Number of tokens of each step in flight, oldest first.
     in_flight: VecDeque<usize>,
 }
@@ -45,7 +47,7 @@ pub struct Feed<'a> {
 impl Sequence {
     /// Creates an empty sequence on a method loaded for it.
     pub(super) fn new(model: Model, method: Method, draft: Option<Draft>) -> Sequence {
-        Sequence { model, method, draft, guesser: None, position: 0, in_flight: VecDeque::new() }
+        Sequence { model, method, draft, guesser: None, position: 0, adapters: Adapters::default(), in_flight: VecDeque::new() }
     }
 
     /// Adds a draft model's sequence.
@@ -75,6 +77,24 @@ impl Sequence {
     /// Number of tokens in the caches.
     pub fn position(&self) -> usize {
         self.position
+    }
+
+    /// The adapters that it applies.
+    pub fn adapters(&self) -> &Adapters {
+        &self.adapters
+    }
+
+    /// Applies these adapters from now on. A sequence that applied others is emptied.
+    ///
+    /// # Errors
+    /// Fails if the model has fewer adapters.
+    pub fn set_adapters(&mut self, adapters: &Adapters) -> Result<()> {
+        if self.adapters != *adapters {
+            self.model.check_adapters(adapters)?;
+            self.reset();
+            self.adapters = adapters.clone();
+        }
+        Ok(())
     }
 
     /// Number of tokens that still fit; `None` if neither the program's metadata nor its caches
@@ -117,12 +137,13 @@ impl Sequence {
             return Ok(None);
         }
         let state = self.method.save(tokens)?;
-        Ok(state.map(|state| Snapshot { position: tokens, state }))
+        let adapters = self.adapters.clone();
+        Ok(state.map(|state| Snapshot { position: tokens, adapters, state }))
     }
 
     /// Replaces the sequence by the first `tokens` tokens of a snapshot; returns its length. The
     /// count must be the whole snapshot unless the model [can truncate](Model::can_truncate);
-    /// otherwise the sequence is empty.
+    /// otherwise the sequence is empty. The sequence then applies the snapshot's adapters.
     ///
     /// # Errors
     /// Fails if the snapshot belongs to another model. The sequence is then empty.
@@ -135,6 +156,7 @@ impl Sequence {
                 return Err(error.into());
             }
             self.position = tokens;
+            self.adapters = snapshot.adapters.clone();
         }
         Ok(self.position)
     }
@@ -360,19 +382,33 @@ impl Sequence {
             shape
         };
         let positions = match s.positions {
-            Positions::None => return Ok(vec![ids.into()]),
+            Positions::None => return self.with_scales(vec![ids.into()]),
             Positions::Each { rank } => {
                 let each: Vec<i64> = (start..start + tokens.len() as i64).collect();
                 self.tensor(&each, &shape(rank, each.len()), s.position_dtype)?
             }
             Positions::First { rank } => self.tensor(&[start], &shape(rank, 1), s.position_dtype)?,
         };
-        Ok(if s.tokens == 0 { vec![ids.into(), positions.into()] } else { vec![positions.into(), ids.into()] })
+        let inputs = if s.tokens == 0 { vec![ids.into(), positions.into()] } else { vec![positions.into(), ids.into()] };
+        self.with_scales(inputs)
+    }
+
+    /// Adds the input with the adapters' scales, if the method takes it.
+    fn with_scales(&self, mut inputs: Vec<Value>) -> Result<Vec<Value>> {
+        if let Some(count) = self.model.signature().adapters {
+            let scales = Tensor::from_slice(&self.adapters.of_model(count), &[count]);
+            inputs.push(scales.map_err(|error| self.unfit(&error))?.into());
+        }
+        Ok(inputs)
     }
 
     fn tensor(&self, values: &[i64], shape: &[usize], dtype: DType) -> Result<Tensor> {
-        let fail = |e: flambeau_tensor::Error| Error::Signature { method: self.method.name().to_owned(), what: e.to_string() };
-        cast(&Tensor::from_slice(values, shape).map_err(fail)?, dtype).map_err(fail)
+        let tensor = Tensor::from_slice(values, shape).and_then(|tensor| cast(&tensor, dtype));
+        tensor.map_err(|error| self.unfit(&error))
+    }
+
+    fn unfit(&self, error: &flambeau_tensor::Error) -> Error {
+        Error::Signature { method: self.method.name().to_owned(), what: error.to_string() }
     }
 }
 

@@ -10,6 +10,7 @@ use flambeau_runtime::Outcome;
 use flambeau_text::Tokenizer;
 
 use super::{
+    adapters::Text,
     generate::{Generation, Request, drive},
     generator::{Generator, Step},
     prefix::CachedTokens,
@@ -40,6 +41,12 @@ impl Session {
     /// Tokens in the caches.
     pub fn cached(&self) -> &CachedTokens {
         &self.cached
+    }
+
+    /// Number of leading tokens of a text that need not be computed again.
+    pub(super) fn reusable(&self, text: Text<'_>) -> usize {
+        let is_own = self.sequence.adapters() == text.adapters;
+        if is_own { self.cached.reusable(text.ids, self.sequence.model().can_truncate()) } else { 0 }
     }
 
     /// Empties the caches.
@@ -76,7 +83,8 @@ impl Session {
     /// As [`Generator::new`]. The session remains usable.
     pub fn begin(&mut self, tokenizer: &Tokenizer, mut request: Request, now: &dyn Fn() -> Duration) -> Result<Generator> {
         let prompt = std::mem::take(&mut request.prompt);
-        let reusable = self.cached.reusable(&prompt, self.sequence.model().can_truncate());
+        let reusable = self.reusable(Text { adapters: &request.adapters, ids: &prompt });
+        self.sequence.set_adapters(&request.adapters)?;
         let kept = self.sequence.truncate(reusable);
         self.cached.set(prompt[..kept].iter().copied(), kept);
         (request.before, request.prompt) = (prompt[..kept].to_vec(), prompt[kept..].to_vec());

@@ -27,6 +27,8 @@ pub(super) struct Signature {
     pub(super) longest: Option<usize>,
     /// Whether every step takes exactly `longest` tokens.
     pub(super) fixed: bool,
+    /// Number of adapters whose scales follow.
+    pub(super) adapters: Option<usize>,
     /// Whether sampling inputs follow, and the result is a token.
     pub(super) draws: bool,
 }
@@ -40,6 +42,7 @@ fn is_integer(spec: &TensorSpec) -> bool {
 pub(super) fn read_signature(inputs: &[ValueSpec]) -> Result<Signature, String> {
     let listed = || inputs.iter().map(ValueSpec::to_string).collect::<Vec<_>>().join(", ");
     let (inputs, draws) = draw::split_inputs(inputs);
+    let (inputs, adapters) = split_scales(inputs);
     let unfit = || format!("expected tokens i64[1, S] and positions i64[S] or i64[1], found ({})", listed());
     let specs: Vec<&TensorSpec> = inputs.iter().filter_map(ValueSpec::tensor).filter(|s| is_integer(s)).collect();
     if specs.len() != inputs.len() || specs.is_empty() || specs.len() > 2 {
@@ -62,7 +65,19 @@ pub(super) fn read_signature(inputs: &[ValueSpec]) -> Result<Signature, String> 
         }
     };
     let fixed = matches!(steps, DimSpec::Fixed(_));
-    Ok(Signature { tokens, tokens_dtype: spec.dtype, positions, position_dtype, longest: steps.max(), fixed, draws })
+    Ok(Signature { tokens, tokens_dtype: spec.dtype, positions, position_dtype, longest: steps.max(), fixed, adapters, draws })
+}
+
+/// Splits off the scales of adapters, f32 [adapters]; also returns their number.
+fn split_scales(inputs: &[ValueSpec]) -> (&[ValueSpec], Option<usize>) {
+    let count = |spec: &ValueSpec| match spec.tensor().map(|tensor| (tensor.dtype, &tensor.dims[..])) {
+        Some((DType::F32, &[DimSpec::Fixed(count)])) => Some(count),
+        _ => None,
+    };
+    match inputs.split_last() {
+        Some((last, before)) if count(last).is_some() => (before, count(last)),
+        _ => (inputs, None),
+    }
 }
 
 #[cfg(test)]
@@ -101,6 +116,18 @@ mod tests {
         let s = read_signature(&inputs).unwrap();
         assert_eq!((s.draws, s.positions, s.longest), (true, Positions::Each { rank: 1 }, Some(8)));
         inputs.swap(2, 3);
+        assert!(read_signature(&inputs).unwrap_err().contains("expected tokens"));
+    }
+
+    #[test]
+    fn the_scales_of_adapters_come_last() {
+        let many = DimSpec::UpTo(Some(8));
+        let mut inputs = vec![input("tokens", DType::I64, &[DimSpec::Fixed(1), many]), input("pos", DType::I64, &[many])];
+        assert_eq!(read_signature(&inputs).unwrap().adapters, None);
+        inputs.push(input("adapter_scales", DType::F32, &[DimSpec::Fixed(3)]));
+        let s = read_signature(&inputs).unwrap();
+        assert_eq!((s.adapters, s.positions), (Some(3), Positions::Each { rank: 1 }));
+        inputs.push(input("more", DType::F32, &[DimSpec::Fixed(3)]));
         assert!(read_signature(&inputs).unwrap_err().contains("expected tokens"));
     }
 

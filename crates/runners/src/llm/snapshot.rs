@@ -2,11 +2,15 @@
 
 use flambeau_tensor::Tensor;
 
+use super::adapters::Adapters;
+
 /// A copy of a sequence's caches and states after its first tokens. Any sequence of the same model
 /// can continue from it.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub(super) position: usize,
+    /// The adapters that computed it.
+    pub(super) adapters: Adapters,
     pub(super) state: Vec<Tensor>,
 }
 

@@ -1,6 +1,7 @@
 //! Tests of generation on both engines. The CPU engine returns logits, and MLX samples tokens.
 //! Programs that sample tokens themselves are tested too.
 
+mod adapting;
 mod draft_model;
 mod drawing;
 mod evaluation;
@@ -111,6 +112,10 @@ fn main() -> ExitCode {
         sampling::penalties_count_the_prompt_and_what_was_generated,
         sampling::steps_tell_how_likely_tokens_were,
         sampling::parameters_out_of_range_are_refused,
+        adapting::every_text_has_its_adapters,
+        adapting::caches_are_not_shared_across_adapters,
+        adapting::adapters_have_names,
+        adapting::a_text_keeps_its_adapters,
         scheduling::neighbours_change_no_text,
         scheduling::texts_of_state_are_kept_apart,
         scheduling::long_prompts_let_others_go_on,

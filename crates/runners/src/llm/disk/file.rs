@@ -10,7 +10,7 @@ use std::io::{self, Write};
 
 use flambeau_tensor::{Bytes, DType, Shape, Tensor, numel};
 
-use super::super::snapshot::Snapshot;
+use super::super::{adapters::Adapters, snapshot::Snapshot};
 
 /// Hash of a program's bytes and of everything else that determines its caches' contents.
 pub(super) type Fingerprint = [u8; 32];
@@ -104,11 +104,11 @@ pub(super) fn read_ids(file: &[u8], model: &Fingerprint) -> Result<Vec<u32>, Fil
     read_head(file, model).map(|head| head.ids)
 }
 
-/// Reads the snapshot in a file; the tensors share the file's bytes.
+/// Reads the snapshot in a file of these adapters; the tensors share the file's bytes.
 ///
 /// # Errors
 /// Fails if the file is damaged or belongs to another model.
-pub(super) fn read_snapshot(file: &Bytes, model: &Fingerprint) -> Result<Snapshot, FileError> {
+pub(super) fn read_snapshot(file: &Bytes, (model, adapters): (&Fingerprint, &Adapters)) -> Result<Snapshot, FileError> {
     let head = read_head(file, model)?;
     let (mut at, mut check) = (head.end, crc32fast::Hasher::new());
     let mut state = Vec::with_capacity(head.tensors.len());
@@ -123,7 +123,7 @@ pub(super) fn read_snapshot(file: &Bytes, model: &Fingerprint) -> Result<Snapsho
     match () {
         () if at != file.len() => Err(FileError::Damaged("bytes follow its last tensor")),
         () if check.finalize() != head.data => Err(FileError::Damaged("the checksum of its data is wrong")),
-        () => Ok(Snapshot { position: head.ids.len(), state }),
+        () => Ok(Snapshot { position: head.ids.len(), adapters: adapters.clone(), state }),
     }
 }
 
@@ -184,6 +184,10 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
+    fn read(file: &Bytes) -> Result<Snapshot, FileError> {
+        read_snapshot(file, (&MODEL, &Adapters::default()))
+    }
+
     const MODEL: Fingerprint = [7; 32];
 
     fn file() -> Vec<u8> {
@@ -192,7 +196,7 @@ mod tests {
             Tensor::from_slice(&[1u8, 2, 3, 4, 5], &[5]).unwrap(),
             Tensor::zeros(DType::BF16, &[0, 2]).unwrap(),
         ];
-        let snapshot = Snapshot { position: 2, state };
+        let snapshot = Snapshot { position: 2, adapters: Adapters::default(), state };
         let encoded = Encoded::new(&MODEL, &[3, 70_000], &snapshot);
         let mut out = Vec::new();
         encoded.write(&mut out).unwrap();
@@ -204,7 +208,7 @@ mod tests {
     fn what_is_written_reads_back() {
         let file = Bytes::from(file());
         assert_eq!(read_ids(&file, &MODEL).unwrap(), [3, 70_000]);
-        let snapshot = read_snapshot(&file, &MODEL).unwrap();
+        let snapshot = read(&file).unwrap();
         assert_eq!((snapshot.position(), snapshot.state.len()), (2, 3));
         let [floats, bytes, empty] = [0, 1, 2].map(|at| snapshot.state[at].aligned());
         assert_eq!((floats.as_slice::<f32>().unwrap(), floats.shape()), (&[1.5, -2.0, 0.25][..], &[3, 1][..]));
@@ -216,13 +220,13 @@ mod tests {
     fn no_damage_goes_unnoticed() {
         let good = file();
         for length in 0..good.len() {
-            assert!(read_snapshot(&good[..length].to_vec().into(), &MODEL).is_err(), "{length} bytes");
+            assert!(read(&good[..length].to_vec().into()).is_err(), "{length} bytes");
         }
         let mut unnoticed = Vec::new();
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 0x10;
-            if read_snapshot(&bad.into(), &MODEL).is_ok() {
+            if read(&bad.into()).is_ok() {
                 unnoticed.push(at);
             }
         }
@@ -231,7 +235,7 @@ mod tests {
         let first = head.next_multiple_of(ALIGNMENT);
         assert_eq!(unnoticed, (head..first).chain(first + 12..first + 64).chain(first + 69..good.len()).collect::<Vec<_>>());
         let longer = [&good[..], &[0]].concat();
-        assert!(matches!(read_snapshot(&longer.into(), &MODEL), Err(FileError::Damaged(_))));
+        assert!(matches!(read(&longer.into()), Err(FileError::Damaged(_))));
     }
 
     #[test]
@@ -250,7 +254,7 @@ mod tests {
                 bad[at] = value;
                 let check = crc32fast::hash(&bad[head.clone()]);
                 bad[16..20].copy_from_slice(&check.to_le_bytes());
-                if let Ok(snapshot) = read_snapshot(&bad.into(), &MODEL) {
+                if let Ok(snapshot) = read(&bad.into()) {
                     assert!(snapshot.bytes() <= good.len(), "byte {at} as {value}");
                 }
             }

@@ -27,7 +27,6 @@ impl Place {
     fn visit<T>(&self, limit: u64, model: Fingerprint, can_truncate: bool, work: impl FnOnce(&DiskTexts) -> T) -> T {
         let (cache, writer) = self.open(limit);
         let texts = DiskTexts { cache, model, can_truncate };
-        texts.read();
         let done = work(&texts);
         drop(texts);
         writer.join();
@@ -39,7 +38,7 @@ impl Place {
     }
 
     fn reach(&self, prompt: &[u32]) -> usize {
-        self.visit(u64::MAX, MODEL, true, |disk| disk.best(prompt).map_or(0, |(_, reach)| reach))
+        self.visit(u64::MAX, MODEL, true, |disk| disk.best(text(prompt)).map_or(0, |(_, reach)| reach))
     }
 
     /// The text files, oldest first.
@@ -59,20 +58,24 @@ impl Place {
     }
 }
 
+fn text(ids: &[u32]) -> Text<'_> {
+    ids.into()
+}
+
 /// A snapshot whose state contains the tokens.
 fn snapshot(ids: &[u32]) -> Snapshot {
-    Snapshot { position: ids.len(), state: vec![Tensor::from_slice(ids, &[ids.len(), 1]).unwrap()] }
+    Snapshot { position: ids.len(), adapters: Adapters::default(), state: vec![Tensor::from_slice(ids, &[ids.len(), 1]).unwrap()] }
 }
 
 #[test]
 fn texts_outlive_the_process() {
     let place = Place::new();
     place.keep(u64::MAX, &[&[1, 2, 3, 4], &[1, 9]]);
-    let (found, reach) = place.visit(u64::MAX, MODEL, true, |disk| disk.best(&[1, 2, 3, 7, 7])).unwrap();
+    let (found, reach) = place.visit(u64::MAX, MODEL, true, |disk| disk.best(text(&[1, 2, 3, 7, 7]))).unwrap();
     assert_eq!((found.position(), reach), (4, 3));
     assert_eq!(found.state[0].aligned().as_slice::<u32>().unwrap(), [1, 2, 3, 4]);
     // States that cannot be truncated only serve whole texts.
-    let whole = |prompt: &[u32]| place.visit(u64::MAX, MODEL, false, |disk| disk.best(prompt).map_or(0, |(_, reach)| reach));
+    let whole = |prompt: &[u32]| place.visit(u64::MAX, MODEL, false, |disk| disk.best(text(prompt)).map_or(0, |(_, reach)| reach));
     assert_eq!([whole(&[1, 2, 3, 7, 7]), whole(&[1, 2, 3, 4, 7]), whole(&[1, 9, 1])], [0, 4, 2]);
     assert_eq!(place.warnings(), [""; 0]);
 }
@@ -118,8 +121,8 @@ fn what_cannot_be_used_is_ignored_with_a_warning() {
         damage(&mut file);
         fs::write(path, file).unwrap();
         place.visit(u64::MAX, MODEL, true, |disk| {
-            assert!((0..3).all(|_| disk.best(&[1, 2, 3, 4]).is_none()));
-            assert!(!disk.holds(&[1, 2]));
+            assert!((0..3).all(|_| disk.best(text(&[1, 2, 3, 4])).is_none()));
+            assert!(!disk.holds(text(&[1, 2])));
             // The text can be cached again although the damaged file exists.
             disk.put(&[1, 2, 3], &snapshot(&[1, 2, 3]));
         });
@@ -138,7 +141,7 @@ fn models_have_texts_of_their_own_and_one_bound() {
     let mut other = MODEL;
     other[31] = 9;
     for model in [[4; 32], other] {
-        assert!(place.visit(u64::MAX, model, true, |disk| disk.best(&[1, 2, 3, 4])).is_none());
+        assert!(place.visit(u64::MAX, model, true, |disk| disk.best(text(&[1, 2, 3, 4]))).is_none());
     }
     assert!(matches!(&place.warnings()[..], [one] if one.contains("another model")));
     place.visit(size, [4; 32], true, |disk| disk.put(&[7, 8, 9], &snapshot(&[7, 8, 9])));

@@ -1,6 +1,7 @@
 //! Snapshots of texts that no loaded sequence holds.
 
 use super::super::{
+    adapters::Text,
     prefix::{reusable, stands_for},
     snapshot::Snapshot,
 };
@@ -23,6 +24,21 @@ struct Entry {
     snapshot: Snapshot,
 }
 
+impl Entry {
+    fn text(&self) -> Text<'_> {
+        Text { adapters: &self.snapshot.adapters, ids: &self.ids }
+    }
+
+    fn reusable(&self, text: Text<'_>, can_truncate: bool) -> usize {
+        if self.snapshot.adapters == *text.adapters { reusable(&self.ids, text.ids, can_truncate) } else { 0 }
+    }
+
+    /// Whether it serves every prompt that a snapshot of this text serves.
+    fn stands_for(&self, text: Text<'_>, can_truncate: bool) -> bool {
+        self.snapshot.adapters == *text.adapters && stands_for(&self.ids, text.ids, can_truncate)
+    }
+}
+
 impl Kept {
     pub(super) fn new(limit: usize, can_truncate: bool) -> Kept {
         Kept { limit, bytes: 0, list: Vec::new(), can_truncate }
@@ -34,8 +50,8 @@ impl Kept {
     }
 
     /// All snapshots with their tokens, most recently used last.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u32], &Snapshot)> {
-        self.list.iter().map(|entry| (&entry.ids[..], &entry.snapshot))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Text<'_>, &Snapshot)> {
+        self.list.iter().map(|entry| (entry.text(), &entry.snapshot))
     }
 
     /// Whether a snapshot of this size fits the limit.
@@ -44,32 +60,33 @@ impl Kept {
     }
 
     /// Length of the longest stored prefix of a prompt, in tokens.
-    pub(super) fn reach(&self, prompt: &[u32]) -> usize {
-        self.list.iter().map(|entry| reusable(&entry.ids, prompt, self.can_truncate)).max().unwrap_or(0)
+    pub(super) fn reach(&self, prompt: Text<'_>) -> usize {
+        self.list.iter().map(|entry| entry.reusable(prompt, self.can_truncate)).max().unwrap_or(0)
     }
 
     /// The snapshot with the longest prefix of a prompt, and this prefix's length in tokens.
-    pub(super) fn best(&mut self, prompt: &[u32]) -> Option<(&Snapshot, usize)> {
+    pub(super) fn best(&mut self, prompt: Text<'_>) -> Option<(&Snapshot, usize)> {
         let reach = self.reach(prompt);
-        let at = self.list.iter().position(|entry| reach > 0 && reusable(&entry.ids, prompt, self.can_truncate) == reach)?;
+        let at = self.list.iter().position(|entry| reach > 0 && entry.reusable(prompt, self.can_truncate) == reach)?;
         let entry = self.list.remove(at);
         self.list.push(entry);
         self.list.last().map(|entry| (&entry.snapshot, reach))
     }
 
     /// Whether a snapshot covers all of these tokens.
-    pub(super) fn holds(&self, ids: &[u32]) -> bool {
-        self.list.iter().any(|entry| stands_for(&entry.ids, ids, self.can_truncate))
+    pub(super) fn holds(&self, text: Text<'_>) -> bool {
+        self.list.iter().any(|entry| entry.stands_for(text, self.can_truncate))
     }
 
     /// Stores a snapshot of these tokens. Evicts shorter snapshots that it covers, then the least
     /// recently used ones.
     pub(super) fn put(&mut self, ids: Vec<u32>, snapshot: Snapshot) {
-        if !self.takes(snapshot.bytes()) || self.holds(&ids) {
+        let entry = Entry { ids, snapshot };
+        if !self.takes(entry.snapshot.bytes()) || self.holds(entry.text()) {
             return;
         }
-        self.list.retain(|entry| !stands_for(&ids, &entry.ids, self.can_truncate));
-        self.list.push(Entry { ids, snapshot });
+        self.list.retain(|other| !entry.stands_for(other.text(), self.can_truncate));
+        self.list.push(entry);
         let mut bytes: usize = self.list.iter().map(|entry| entry.snapshot.bytes()).sum();
         let mut gone = 0;
         while bytes > self.limit {
@@ -85,12 +102,16 @@ impl Kept {
 mod tests {
     use flambeau_tensor::Tensor;
 
-    use super::*;
+    use super::{super::super::adapters::Adapters, *};
+
+    fn text(ids: &[u32]) -> Text<'_> {
+        ids.into()
+    }
 
     /// A snapshot with four bytes per token.
     fn snapshot(tokens: usize) -> Snapshot {
         let state = vec![Tensor::from_slice(&vec![0.0f32; tokens], &[tokens]).unwrap()];
-        Snapshot { position: tokens, state }
+        Snapshot { position: tokens, adapters: Adapters::default(), state }
     }
 
     fn kept(limit: usize, can_truncate: bool, texts: &[&[u32]]) -> Kept {
@@ -103,24 +124,37 @@ mod tests {
     fn a_part_serves_where_caches_can_go_back() {
         let texts: [&[u32]; 2] = [&[1, 2, 3, 4], &[7, 8]];
         let mut kept = kept(100, true, &texts);
-        assert_eq!((kept.reach(&[1, 2, 9]), kept.reach(&[7, 8]), kept.reach(&[9])), (2, 1, 0));
-        assert_eq!(kept.best(&[1, 2, 3, 4, 5]).map(|(snapshot, count)| (snapshot.position(), count)), Some((4, 4)));
-        assert!(kept.best(&[5]).is_none() && kept.holds(&[1, 2]) && !kept.holds(&[2]));
+        assert_eq!((kept.reach(text(&[1, 2, 9])), kept.reach(text(&[7, 8])), kept.reach(text(&[9]))), (2, 1, 0));
+        assert_eq!(kept.best(text(&[1, 2, 3, 4, 5])).map(|(snapshot, count)| (snapshot.position(), count)), Some((4, 4)));
+        assert!(kept.best(text(&[5])).is_none() && kept.holds(text(&[1, 2])) && !kept.holds(text(&[2])));
         let whole = self::kept(100, false, &texts);
-        assert_eq!((whole.reach(&[1, 2, 9]), whole.reach(&[7, 8, 9]), whole.reach(&[7, 8])), (0, 2, 0));
-        assert!(!whole.holds(&[1, 2]) && whole.holds(&[7, 8]));
+        assert_eq!((whole.reach(text(&[1, 2, 9])), whole.reach(text(&[7, 8, 9])), whole.reach(text(&[7, 8]))), (0, 2, 0));
+        assert!(!whole.holds(text(&[1, 2])) && whole.holds(text(&[7, 8])));
+    }
+
+    #[test]
+    fn texts_of_other_adapters_do_not_serve() {
+        let of = |scale: f32| Snapshot { adapters: Adapters::new(&[scale]), ..snapshot(3) };
+        let mut kept = Kept::new(100, true);
+        kept.put(vec![1, 2, 3], of(1.0));
+        kept.put(vec![1, 2, 3], of(0.5));
+        let reach = |kept: &Kept, scale: f32| kept.reach(Text { adapters: &Adapters::new(&[scale]), ids: &[1, 2, 3, 4] });
+        assert_eq!([1.0, 0.5, 0.0, 0.25].map(|scale| reach(&kept, scale)), [3, 3, 0, 0]);
+        assert!(kept.best(text(&[1, 2, 3, 4])).is_none() && !kept.holds(text(&[1, 2])));
+        kept.put(vec![1, 2, 3], snapshot(3));
+        assert_eq!((kept.list.len(), reach(&kept, 0.0)), (3, 3));
     }
 
     #[test]
     fn bytes_are_bounded_and_the_oldest_go_first() {
         let mut kept = kept(40, true, &[&[1; 4], &[2; 3], &[3; 3]]);
         assert_eq!(kept.bytes(), 40);
-        assert!(kept.best(&[1; 9]).is_some());
+        assert!(kept.best(text(&[1; 9])).is_some());
         kept.put(vec![4; 2], snapshot(2));
-        assert!(!kept.holds(&[2]) && kept.holds(&[1]) && kept.holds(&[3]) && kept.holds(&[4]));
+        assert!(!kept.holds(text(&[2])) && kept.holds(text(&[1])) && kept.holds(text(&[3])) && kept.holds(text(&[4])));
         assert_eq!(kept.bytes(), 36);
         kept.put(vec![5; 11], snapshot(11));
-        assert!(!kept.holds(&[5]), "what never fits drives nothing out");
+        assert!(!kept.holds(text(&[5])), "what never fits drives nothing out");
         // A longer text covers its prefixes.
         kept.put(vec![3; 4], snapshot(4));
         assert_eq!(kept.bytes(), 40);

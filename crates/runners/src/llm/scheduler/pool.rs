@@ -2,6 +2,7 @@
 
 use super::{
     super::{
+        adapters::Text,
         disk::{DiskCache, DiskTexts},
         model::Model,
         session::Session,
@@ -61,13 +62,13 @@ impl Pool {
     /// Writes the texts of idle sequences and snapshots to the folder.
     pub(super) fn save(&mut self) {
         let Some(disk) = &self.disk else { return };
-        for (ids, snapshot) in self.kept.iter().filter(|(ids, _)| !disk.holds(ids)) {
-            disk.put(ids, snapshot);
+        for (text, snapshot) in self.kept.iter().filter(|(text, _)| !disk.holds(*text)) {
+            disk.put(text.ids, snapshot);
         }
         for session in &mut self.idle {
             let ids = session.cached().ids().to_vec();
             if ids.len() >= WORTH_A_COPY
-                && !disk.holds(&ids)
+                && !disk.holds(text_of(session, &ids))
                 && let Ok(Some(snapshot)) = session.snapshot(ids.len())
             {
                 disk.put(&ids, &snapshot);
@@ -81,20 +82,19 @@ impl Pool {
     }
 
     /// Length of the longest prefix of a prompt in an idle sequence or a snapshot, in tokens.
-    pub(super) fn reach(&self, prompt: &[u32]) -> usize {
+    pub(super) fn reach(&self, prompt: Text<'_>) -> usize {
         let disk = self.disk.as_ref().map_or(0, |disk| disk.reach(prompt));
         self.reach_in_memory(prompt).max(disk)
     }
 
-    fn reach_in_memory(&self, prompt: &[u32]) -> usize {
-        let can_truncate = self.model.can_truncate();
-        let idle = self.idle.iter().map(|session| session.cached().reusable(prompt, can_truncate)).max();
+    fn reach_in_memory(&self, prompt: Text<'_>) -> usize {
+        let idle = self.idle.iter().map(|session| session.reusable(prompt)).max();
         idle.unwrap_or(0).max(self.kept.reach(prompt))
     }
 
     /// A snapshot from disk and its usable prefix, if longer than the prefix in memory and the
     /// `elsewhere` tokens.
-    fn read_from_disk(&self, prompt: &[u32], elsewhere: usize) -> Option<(Snapshot, usize)> {
+    fn read_from_disk(&self, prompt: Text<'_>, elsewhere: usize) -> Option<(Snapshot, usize)> {
         let disk = self.disk.as_ref()?;
         let worth = self.reach_in_memory(prompt).max(elsewhere) + WORTH_A_COPY;
         if disk.reach(prompt) < worth { None } else { disk.best(prompt) }
@@ -115,18 +115,16 @@ impl Pool {
     ///
     /// # Errors
     /// Fails if the engine cannot load another sequence.
-    pub(super) fn take(&mut self, prompt: &[u32], reuses: bool, elsewhere: usize) -> Result<Session> {
+    pub(super) fn take(&mut self, prompt: Text<'_>, reuses: bool, elsewhere: usize) -> Result<Session> {
         let disk = if reuses { self.read_from_disk(prompt, elsewhere) } else { None };
         let copied = match disk {
             Some((_, count)) => count,
             None if reuses => self.kept.reach(prompt).max(elsewhere),
             None => 0,
         };
-        let can_truncate = self.model.can_truncate();
         let fit = |(at, session): (usize, &Session)| {
-            let held = session.cached();
-            let kept = if reuses { held.reusable(prompt, can_truncate) } else { 0 };
-            Fit { at, kept, lost: held.ids().len() - kept }
+            let kept = if reuses { session.reusable(prompt) } else { 0 };
+            Fit { at, kept, lost: session.cached().ids().len() - kept }
         };
         let mut fits: Vec<Fit> = self.idle.iter().enumerate().map(fit).collect();
         let is_copied = fits.iter().all(|fit| fit.kept + WORTH_A_COPY <= copied);
@@ -156,7 +154,7 @@ impl Pool {
             if let Some((snapshot, count)) = copy.filter(|(_, count)| *count == copied) {
                 // If the snapshot cannot be restored, the sequence is empty and computes the whole
                 // prompt.
-                let _ = session.restore(snapshot, &prompt[..count]);
+                let _ = session.restore(snapshot, &prompt.ids[..count]);
             }
         }
         Ok(session)
@@ -170,8 +168,9 @@ impl Pool {
 
     /// Stores a snapshot of a sequence's first tokens, `ids`, if the limit allows.
     pub(super) fn keep_text(&mut self, session: &mut Session, ids: Vec<u32>) {
-        let in_memory = self.kept.takes(1) && !self.kept.holds(&ids);
-        let disk = self.disk.as_ref().filter(|disk| !disk.holds(&ids));
+        let text = text_of(session, &ids);
+        let in_memory = self.kept.takes(1) && !self.kept.holds(text);
+        let disk = self.disk.as_ref().filter(|disk| !disk.holds(text));
         // An engine that fails to copy reports the failure at its next run.
         if (in_memory || disk.is_some())
             && let Ok(Some(snapshot)) = session.snapshot(ids.len())
@@ -190,6 +189,11 @@ impl Pool {
     pub(super) fn lost(&mut self) {
         self.loaded = self.loaded.saturating_sub(1);
     }
+}
+
+/// A text that a session computed.
+fn text_of<'a>(session: &'a Session, ids: &'a [u32]) -> Text<'a> {
+    Text { adapters: session.sequence().adapters(), ids }
 }
 
 /// Chooses the sequence with the longest prefix of a prompt, unless it would lose more tokens than
