@@ -13,7 +13,9 @@ use serde_json::{Value as Json, json};
 use crate::{
     app::App,
     error::{ApiError, Result},
+    http::body,
     json::wrong,
+    model::Handle,
     openai::{FINGERPRINT, HARMLESS, chat::Conversation},
     reply,
 };
@@ -66,9 +68,29 @@ pub(crate) async fn apply_template(State(app): Shared, request: Request<Body>) -
     Ok(reply::json(&json!({ "prompt": prompt.await? })))
 }
 
+/// The model that a query names, or the first one.
+async fn named(app: &App, words: &BTreeMap<String, String>) -> Result<Handle> {
+    app.models.find(words.get("model").map(String::as_str).or_else(|| app.models.first())).await
+}
+
+/// `GET /lora-adapters`: the adapters, with their scales for requests that choose none.
+pub(crate) async fn adapters(State(app): Shared, Query(words): Words) -> Result<Response> {
+    Ok(reply::json(&named(&app, &words).await?.lora.to_json()))
+}
+
+/// `POST /lora-adapters`: sets the scales for requests that choose none.
+pub(crate) async fn set_adapters(State(app): Shared, Query(words): Words, request: Request<Body>) -> Result<Response> {
+    let body = body::read(request, &app.config).await?;
+    let list: Vec<Json> = serde_json::from_slice(&body)
+        .map_err(|error| ApiError::invalid(format!("the request body is no list of adapters with `id` and `scale`: {error}")))?;
+    let model = named(&app, &words).await?;
+    model.lora.set(model.lora.read(&list)?);
+    Ok(reply::json(&json!({ "success": true })))
+}
+
 /// `GET /props`: what a model is, and how it draws tokens unless told otherwise.
 pub(crate) async fn props(State(app): Shared, Query(words): Words) -> Result<Response> {
-    let model = app.models.find(words.get("model").map(String::as_str).or_else(|| app.models.first())).await?;
+    let model = named(&app, &words).await?;
     let sampling = &model.sampling;
     Ok(reply::json(&json!({
         "model_alias": model.name,

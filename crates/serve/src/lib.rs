@@ -23,6 +23,7 @@ mod http;
 mod infill;
 mod json;
 mod keys;
+mod lora;
 mod metrics;
 mod model;
 mod models;

@@ -1,8 +1,13 @@
 //! Counters of the server, in Prometheus's format.
 
 use std::{
+    collections::BTreeSet,
     fmt::Write,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::SystemTime,
 };
 
 use flambeau::runners::llm::{FinishReason, Load};
@@ -31,9 +36,21 @@ pub(crate) struct Metrics {
     /// Tokens that all generations may reach together; 0 before the first load.
     capacity: AtomicU64,
     pub(crate) times: Times,
+    adapters: Mutex<AdapterLoad>,
     /// Generations that ended with a stop text or token, at a limit of tokens, by their client, or
     /// with an error.
     ended: [AtomicU64; 4],
+}
+
+/// The adapters of a model that requests use.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AdapterLoad {
+    /// Number of the model's adapters.
+    pub(crate) count: usize,
+    /// Names of the adapters of running requests, each once.
+    pub(crate) running: BTreeSet<String>,
+    /// Names of the adapters of waiting requests, each once.
+    pub(crate) waiting: BTreeSet<String>,
 }
 
 /// Names of vLLM for the ends of generations, in the order of [`Metrics::ended`].
@@ -83,6 +100,14 @@ impl Metrics {
         ] {
             gauge.store(value as u64, Ordering::Relaxed);
         }
+    }
+
+    pub(crate) fn set_adapters(&self, load: AdapterLoad) {
+        *self.adapters.lock().unwrap_or_else(PoisonError::into_inner) = load;
+    }
+
+    fn adapters(&self) -> AdapterLoad {
+        self.adapters.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn load(&self) -> Load {
@@ -179,6 +204,7 @@ pub(crate) fn exposition(models: &[(&str, &Metrics)]) -> String {
         let blocks = metrics.capacity.load(Ordering::Relaxed) / BLOCK;
         let _ = writeln!(text, "{name}{{{labels},block_size=\"{BLOCK}\",num_gpu_blocks=\"{blocks}\"}} 1");
     }
+    write_adapters(&mut text, &labels, models);
     for (i, (name, help, _)) in none.times.rows().into_iter().enumerate() {
         describe(&mut text, name, "histogram", help);
         for (labels, (_, metrics)) in labels.iter().zip(models) {
@@ -186,6 +212,24 @@ pub(crate) fn exposition(models: &[(&str, &Metrics)]) -> String {
         }
     }
     text
+}
+
+/// Writes vLLM's gauge of the adapters in use, for models with adapters. Its value is the time in
+/// seconds since 1970.
+fn write_adapters(text: &mut String, labels: &[String], models: &[(&str, &Metrics)]) {
+    let loads: Vec<AdapterLoad> = models.iter().map(|(_, metrics)| metrics.adapters()).collect();
+    if loads.iter().all(|load| load.count == 0) {
+        return;
+    }
+    let name = "vllm:lora_requests_info";
+    describe(text, name, "gauge", "Adapters of running and waiting requests, at the time that is the value.");
+    let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64());
+    let joined = |names: &BTreeSet<String>| escaped(&names.iter().map(String::as_str).collect::<Vec<_>>().join(","));
+    for (labels, load) in labels.iter().zip(loads).filter(|(_, load)| load.count > 0) {
+        let (running, waiting) = (joined(&load.running), joined(&load.waiting));
+        let own = format!("max_lora=\"{}\",waiting_lora_adapters=\"{waiting}\",running_lora_adapters=\"{running}\"", load.count);
+        let _ = writeln!(text, "{name}{{{labels},{own}}} {time}");
+    }
 }
 
 #[cfg(test)]
@@ -201,5 +245,20 @@ mod tests {
         assert!(text.contains("flambeau_generated_tokens_total{model=\"b\\\"\\n\"} 7\n"));
         assert!(text.contains("vllm:generation_tokens_total{model_name=\"b\\\"\\n\",engine=\"0\"} 7\n"));
         assert_eq!(text.lines().filter(|line| line.starts_with("# TYPE")).count(), 14 + 8 + 2 + 12);
+        assert!(!text.contains("lora"), "{text}");
+    }
+
+    #[test]
+    fn adapters_in_use_are_labels() {
+        let metrics = Metrics::default();
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        metrics.set_adapters(AdapterLoad { count: 3, running: names(&["b", "a"]), waiting: names(&["c\""]) });
+        let text = exposition(&[("base", &metrics), ("other", &Metrics::default())]);
+        let labels =
+            "{model_name=\"base\",engine=\"0\",max_lora=\"3\",waiting_lora_adapters=\"c\\\"\",running_lora_adapters=\"a,b\"} ";
+        let value =
+            text.lines().find_map(|line| line.strip_prefix("vllm:lora_requests_info")?.strip_prefix(labels)).expect("a row");
+        assert!(value.parse::<f64>().unwrap() > 1.7e9);
+        assert_eq!(text.matches("\nvllm:lora_requests_info").count(), 1);
     }
 }

@@ -1,12 +1,13 @@
 //! A served model: its tokenizer and template, and the thread that computes.
 
 use std::{
+    ops::Deref,
     sync::{Arc, OnceLock},
     time::SystemTime,
 };
 
 use flambeau::{
-    runners::llm::{DiskCache, Limits, Model, Scheduler},
+    runners::llm::{Adapters, DiskCache, Limits, Model, Scheduler},
     text::{ChatTemplate, GrammarCompiler, SamplingParams, Tokenizer},
 };
 use serde_json::{Value as Json, json};
@@ -14,6 +15,7 @@ use serde_json::{Value as Json, json};
 use crate::{
     error::{ApiError, Result},
     gaps::Infill,
+    lora::Lora,
     metrics::Metrics,
     tools::{ControlTokens, ToolFormat},
     worker::Worker,
@@ -62,6 +64,7 @@ pub(crate) struct Served {
     /// The control tokens of gaps in texts, if the model has some.
     pub(crate) infill: Option<Infill>,
     pub(crate) worker: Worker,
+    pub(crate) lora: Lora,
     /// Made when the first request asks for a form.
     grammars: OnceLock<Result<GrammarCompiler, String>>,
 }
@@ -78,6 +81,7 @@ impl Served {
     pub(crate) fn start(new: NewModel, metrics: Arc<Metrics>, disk: Option<DiskCache>) -> std::io::Result<Served> {
         let NewModel { name, model, tokenizer, template, sampling, limits, thinks, prompt_lookup, .. } = new;
         let context = model.context();
+        let lora = Lora::new(model.metadata().adapters.clone());
         let program_bytes = model.program_bytes();
         let stop_ids = model.metadata().eos.clone();
         let (text, bounds) = (tokenizer.clone(), limits.clone());
@@ -105,6 +109,7 @@ impl Served {
             stop_ids,
             infill,
             worker,
+            lora,
             grammars,
         })
     }
@@ -205,7 +210,42 @@ impl Served {
 }
 
 /// A loaded model in the hands of a request.
-pub(crate) type Handle = Arc<Served>;
+#[derive(Clone, Debug)]
+pub(crate) struct Handle {
+    served: Arc<Served>,
+    /// Name of the model or of its adapter.
+    pub(crate) name: String,
+    /// Index of the adapter.
+    adapter: Option<usize>,
+}
+
+impl Handle {
+    /// The model itself.
+    pub(crate) fn base(served: Arc<Served>) -> Handle {
+        Handle { name: served.name.clone(), served, adapter: None }
+    }
+
+    /// The model with one of its adapters.
+    pub(crate) fn with_adapter(self, adapter: Option<(usize, String)>) -> Handle {
+        match adapter {
+            Some((at, name)) => Handle { name, adapter: Some(at), ..self },
+            None => self,
+        }
+    }
+
+    /// The adapters for a request that does not set their scales itself.
+    pub(crate) fn adapters(&self) -> Adapters {
+        self.lora.chosen(self.adapter)
+    }
+}
+
+impl Deref for Handle {
+    type Target = Served;
+
+    fn deref(&self) -> &Served {
+        &self.served
+    }
+}
 
 /// Seconds since 1970.
 pub(crate) fn now() -> u64 {

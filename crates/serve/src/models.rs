@@ -1,12 +1,14 @@
 //! The models of a server: names, state, loading and eviction.
 
+mod source;
+
 use std::{
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use flambeau::runners::{embed::Classifier, llm::DiskCache};
+use flambeau::runners::llm::{AdapterFacts, DiskCache};
 use serde_json::{Value as Json, json};
 use tokio::{
     sync::Mutex as AsyncMutex,
@@ -14,143 +16,20 @@ use tokio::{
     time::{Instant, sleep},
 };
 
+pub use self::source::{AnyModel, Loader, ModelKind, ModelOnDemand, ModelSource};
 use crate::{
-    audio::{NewSpeechModel, ServedSpeech},
+    audio::ServedSpeech,
     config::Config,
-    embeddings::{NewEncoder, ServedEncoder},
+    embeddings::ServedEncoder,
     error::{ApiError, Result},
     metrics::Metrics,
-    model::{Handle, NewModel, Served, now},
+    model::{Handle, Served, now},
 };
-
-/// A model of any kind to serve.
-#[derive(Debug)]
-pub enum AnyModel {
-    /// It continues texts and answers in conversations.
-    Language(Box<NewModel>),
-    /// It makes vectors of texts, or gives scores of texts and pairs of texts.
-    Encoder(NewEncoder),
-    /// It transcribes recordings.
-    Speech(NewSpeechModel),
-}
-
-impl AnyModel {
-    fn names(&self) -> (&str, &[String]) {
-        match self {
-            AnyModel::Language(model) => (&model.name, &model.aliases),
-            AnyModel::Encoder(model) => (&model.name, &model.aliases),
-            AnyModel::Speech(model) => (&model.name, &model.aliases),
-        }
-    }
-
-    fn kind(&self) -> ModelKind {
-        match self {
-            AnyModel::Language(_) => ModelKind::Language,
-            AnyModel::Encoder(model) if Classifier::is_in(&model.program) => ModelKind::Classifier,
-            AnyModel::Encoder(_) => ModelKind::Encoder,
-            AnyModel::Speech(model) => ModelKind::Speech { recordings: model.running.saturating_add(model.waiting) },
-        }
-    }
-}
-
-impl From<NewModel> for AnyModel {
-    fn from(model: NewModel) -> AnyModel {
-        AnyModel::Language(Box::new(model))
-    }
-}
-
-impl From<NewEncoder> for AnyModel {
-    fn from(model: NewEncoder) -> AnyModel {
-        AnyModel::Encoder(model)
-    }
-}
-
-impl From<NewSpeechModel> for AnyModel {
-    fn from(model: NewSpeechModel) -> AnyModel {
-        AnyModel::Speech(model)
-    }
-}
-
-/// Kind of a model, known before it is loaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ModelKind {
-    /// It continues texts and answers in conversations.
-    Language,
-    /// It makes vectors of texts.
-    Encoder,
-    /// It gives scores of texts, or of pairs of texts.
-    Classifier,
-    /// It transcribes recordings, with these numbers running and waiting.
-    Speech {
-        /// Recordings that are transcribed or wait.
-        recordings: usize,
-    },
-}
-
-impl ModelKind {
-    /// Hint for a request of the wrong kind.
-    fn advice(self) -> &'static str {
-        match self {
-            ModelKind::Language => "answers conversations, at /v1/chat/completions",
-            ModelKind::Encoder => "makes vectors of texts, at /v1/embeddings",
-            ModelKind::Classifier => "gives scores of texts, at /v1/rerank and /v1/classify",
-            ModelKind::Speech { .. } => "transcribes recordings, at /v1/audio/transcriptions",
-        }
-    }
-
-    /// Entry in `/v1/models` of a model that was never loaded.
-    fn capabilities(self) -> Json {
-        match self {
-            ModelKind::Language => json!({ "completion": true }),
-            ModelKind::Encoder => json!({ "embedding": true }),
-            ModelKind::Classifier => json!({ "classification": true }),
-            ModelKind::Speech { .. } => json!({ "transcription": true }),
-        }
-    }
-}
-
-/// Loads a model, again and again, and says why it cannot.
-pub type Loader = Box<dyn Fn() -> Result<AnyModel, String> + Send + Sync>;
-
-/// An on-demand model: loaded at its first request, unloaded while idle.
-pub struct ModelOnDemand {
-    /// The model's public name.
-    pub name: String,
-    /// Other names for it.
-    pub aliases: Vec<String>,
-    pub kind: ModelKind,
-    pub load: Loader,
-}
-
-impl fmt::Debug for ModelOnDemand {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ModelOnDemand").field("name", &self.name).field("kind", &self.kind).finish_non_exhaustive()
-    }
-}
-
-/// A model to serve: preloaded, or loaded on demand.
-#[derive(Debug)]
-pub enum ModelSource {
-    Loaded(AnyModel),
-    OnDemand(ModelOnDemand),
-}
-
-impl<M: Into<AnyModel>> From<M> for ModelSource {
-    fn from(model: M) -> ModelSource {
-        ModelSource::Loaded(model.into())
-    }
-}
-
-impl From<ModelOnDemand> for ModelSource {
-    fn from(model: ModelOnDemand) -> ModelSource {
-        ModelSource::OnDemand(model)
-    }
-}
 
 /// A model behind its threads.
 #[derive(Clone, Debug)]
 enum Running {
-    Language(Handle),
+    Language(Arc<Served>),
     Encoder(Arc<ServedEncoder>),
     Speech(Arc<ServedSpeech>),
 }
@@ -189,6 +68,7 @@ impl Running {
 struct Entry {
     name: String,
     aliases: Vec<String>,
+    adapters: Vec<AdapterFacts>,
     /// Seconds since 1970.
     created: u64,
     kind: ModelKind,
@@ -208,21 +88,28 @@ struct State {
 impl Entry {
     fn new(source: ModelSource, disk: Option<&DiskCache>) -> std::io::Result<Entry> {
         let metrics = Arc::new(Metrics::default());
-        let (name, aliases, kind, running, load) = match source {
+        let (name, aliases, adapters, kind, running, load) = match source {
             ModelSource::Loaded(model) => {
-                let ((name, aliases), kind) = (model.names(), model.kind());
+                let ((name, aliases), adapters, kind) = (model.names(), model.adapters(), model.kind());
                 let (name, aliases) = (name.to_owned(), aliases.to_vec());
-                (name, aliases, kind, Some(Running::start(model, &metrics, disk)?), None)
+                (name, aliases, adapters, kind, Some(Running::start(model, &metrics, disk)?), None)
             }
-            ModelSource::OnDemand(ModelOnDemand { name, aliases, kind, load }) => (name, aliases, kind, None, Some(load)),
+            ModelSource::OnDemand(ModelOnDemand { name, aliases, kind, adapters, load }) => {
+                (name, aliases, adapters, kind, None, Some(load))
+            }
         };
         let facts = running.as_ref().map_or_else(|| json!({ "capabilities": kind.capabilities() }), Running::facts);
         let state = Mutex::new(State { running, used: Instant::now(), facts });
-        Ok(Entry { name, aliases, created: now(), kind, metrics, load, state })
+        Ok(Entry { name, aliases, adapters, created: now(), kind, metrics, load, state })
     }
 
     fn is_called(&self, wanted: &str) -> bool {
         self.name == wanted || self.aliases.iter().any(|alias| alias == wanted)
+    }
+
+    /// Index of the adapter with this name.
+    fn adapter(&self, wanted: &str) -> Option<usize> {
+        self.adapters.iter().position(|adapter| adapter.name == wanted)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -258,7 +145,21 @@ impl Entry {
         }
     }
 
-    /// An entry of `/v1/models`. The idle time of a loaded model counts from its last request.
+    /// The entries of `/v1/models`: the model, then its adapters.
+    fn describe_all(&self) -> Vec<Json> {
+        let adapters = (0..self.adapters.len()).map(|at| self.describe_adapter(at));
+        std::iter::once(self.describe()).chain(adapters).collect()
+    }
+
+    /// The entry of an adapter: its model's, with other names.
+    fn describe_adapter(&self, at: usize) -> Json {
+        let mut entry = self.describe();
+        let name = &self.adapters[at].name;
+        (entry["id"], entry["root"], entry["parent"], entry["aliases"]) = (json!(name), json!(name), json!(self.name), json!([]));
+        entry
+    }
+
+    /// The entry of the model. The idle time of a loaded model counts from its last request.
     fn describe(&self) -> Json {
         let load = self.metrics.load();
         let requests = load.running + load.waiting;
@@ -306,10 +207,11 @@ impl Models {
     /// if there is one.
     ///
     /// # Errors
-    /// One cannot be loaded, or the system has no thread left.
+    /// One cannot be loaded, an adapter's name is taken, or the system has no thread left.
     pub(crate) fn start(models: Vec<ModelSource>, config: &Config, disk: Option<DiskCache>) -> std::io::Result<Models> {
         let entries =
             models.into_iter().map(|source| Entry::new(source, disk.as_ref())).collect::<std::io::Result<Vec<Entry>>>()?;
+        check_adapters(&entries)?;
         Ok(Models { entries: Arc::new(entries), most: config.loaded_models.max(1), disk, loading: Arc::default() })
     }
 
@@ -334,7 +236,7 @@ impl Models {
 
     /// The entries of `/v1/models`.
     pub(crate) fn describe(&self) -> Json {
-        self.entries.iter().map(Entry::describe).collect()
+        self.entries.iter().flat_map(Entry::describe_all).collect()
     }
 
     /// The entry of one model.
@@ -342,8 +244,11 @@ impl Models {
     /// # Errors
     /// There is no model of this name.
     pub(crate) fn describe_one(&self, name: &str) -> Result<Json> {
-        let entry = self.entries.iter().find(|entry| entry.is_called(name));
-        entry.map(Entry::describe).ok_or_else(|| ApiError::no_model(name))
+        if let Some(entry) = self.entries.iter().find(|entry| entry.is_called(name)) {
+            return Ok(entry.describe());
+        }
+        let adapter = self.entries.iter().find_map(|entry| Some(entry.describe_adapter(entry.adapter(name)?)));
+        adapter.ok_or_else(|| ApiError::no_model(name))
     }
 
     /// Unloads an on-demand model that is not in use.
@@ -374,7 +279,7 @@ impl Models {
     /// The language models that are loaded.
     pub(crate) fn loaded(&self) -> Vec<Handle> {
         let of = |entry: &Entry| match &entry.state().running {
-            Some(Running::Language(model)) => Some(Arc::clone(model)),
+            Some(Running::Language(model)) => Some(Handle::base(Arc::clone(model))),
             _ => None,
         };
         self.entries.iter().filter_map(of).collect()
@@ -385,15 +290,22 @@ impl Models {
         self.entries.iter().find(|entry| entry.kind == ModelKind::Language).map(|entry| entry.name.as_str())
     }
 
-    /// The language model of that name, or the only one if `name` is absent. Loads it if necessary.
+    /// The language model of that name, with the adapter of that name, or the only model if `name` is
+    /// absent. Loads it if necessary.
     ///
     /// # Errors
     /// No or several models match; the model is of another kind or cannot be loaded.
     pub(crate) async fn find(&self, name: Option<&str>) -> Result<Handle> {
         match self.get(name, |kind| kind == ModelKind::Language).await? {
-            Running::Language(model) => Ok(model),
+            Running::Language(model) => Ok(Handle::base(model).with_adapter(name.and_then(|name| self.adapter(name)))),
             _ => Err(changed()),
         }
+    }
+
+    /// Index and name of the adapter with this name, if no model has it.
+    fn adapter(&self, name: &str) -> Option<(usize, String)> {
+        let at = self.entries.iter().find_map(|entry| entry.adapter(name))?;
+        self.entries.iter().all(|entry| !entry.is_called(name)).then(|| (at, name.to_owned()))
     }
 
     /// As [`find`](Self::find), for a text encoder.
@@ -453,7 +365,9 @@ impl Models {
                 _ => Err(ApiError::value("model", "`model` must name one of the models; GET /v1/models lists them")),
             };
         };
-        let at = self.entries.iter().position(|entry| entry.is_called(name)).ok_or_else(|| ApiError::no_model(name))?;
+        let of_adapter = || self.entries.iter().position(|entry| entry.adapter(name).is_some());
+        let at = self.entries.iter().position(|entry| entry.is_called(name)).or_else(of_adapter);
+        let at = at.ok_or_else(|| ApiError::no_model(name))?;
         let kind = self.entries[at].kind;
         if is_wanted(kind) { Ok(at) } else { Err(ApiError::value("model", format!("the model {name:?} {}", kind.advice()))) }
     }
@@ -491,6 +405,20 @@ impl Models {
         }
         Ok(())
     }
+}
+
+/// Checks that no adapter has the name of a model or of another model's adapter.
+fn check_adapters(entries: &[Entry]) -> std::io::Result<()> {
+    for (i, entry) in entries.iter().enumerate() {
+        for AdapterFacts { name, .. } in &entry.adapters {
+            let is_of_other = |(k, other): (usize, &Entry)| other.is_called(name) || k != i && other.adapter(name).is_some();
+            if entries.iter().enumerate().any(is_of_other) {
+                let text = format!("the adapter {name:?} of {:?} has the name of another model or adapter", entry.name);
+                return Err(std::io::Error::other(text));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The model changed kind since lookup.

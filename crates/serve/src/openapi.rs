@@ -23,6 +23,8 @@ pub(crate) enum Contents {
     Form,
     /// An object with these fields and others.
     Object(&'static [&'static str]),
+    /// A list of objects with these fields.
+    List(&'static [&'static str]),
     /// An object; its reader accepts the sample, whose fields are required.
     Read(fn() -> Json, Reader),
 }
@@ -139,6 +141,9 @@ impl Contents {
                 Some(("multipart/form-data", json!({ "type": "object", "properties": properties, "required": ["file"] })))
             }
             Contents::Object(required) => Some((KIND, json!({ "type": "object", "required": required }))),
+            Contents::List(required) => {
+                Some((KIND, json!({ "type": "array", "items": { "type": "object", "required": required } })))
+            }
             Contents::Read(sample, read) => {
                 let sample = sample().as_object().cloned().unwrap_or_default();
                 let required: Vec<String> = sample.keys().cloned().collect();

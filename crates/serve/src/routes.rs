@@ -92,6 +92,8 @@ fn describing(routes: Routes) -> Routes {
         .post("/apply-template", "The prompt of a conversation", Contents::Object(&["messages"]), extras::apply_template)
         .get("/props", "A model's template and defaults", extras::props)
         .get("/slots", "How busy the models are", extras::slots)
+        .get("/lora-adapters", "A model's adapters and their scales", extras::adapters)
+        .post("/lora-adapters", "Sets the scales of a model's adapters", Contents::List(&["id", "scale"]), extras::set_adapters)
 }
 
 /// Adds the paths that use the models.

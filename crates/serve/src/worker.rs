@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::{
     error::{ApiError, Result},
     keys::Caller,
-    metrics::{Metrics, add},
+    metrics::{AdapterLoad, Metrics, add},
     rates::Meter,
 };
 
@@ -110,6 +110,9 @@ struct Client {
     customer: Customer,
     updates: mpsc::Sender<JobUpdate>,
     number: usize,
+    /// Names of its adapters.
+    adapters: Vec<String>,
+    has_started: bool,
     submitted: Instant,
     /// Time of the last token.
     last: Option<Instant>,
@@ -136,7 +139,7 @@ impl Client {
         let times = &metrics.times;
         match event {
             Event::Started { cached } => {
-                self.cached = *cached;
+                (self.cached, self.has_started) = (*cached, true);
                 times.queue.observe(self.submitted.elapsed());
             }
             Event::Stepped(step) if step.token.is_some() => {
@@ -177,7 +180,7 @@ impl<'a> Desk<'a> {
         let began = Instant::now();
         loop {
             if self.clients.is_empty() {
-                self.metrics.set_load(self.scheduler.load());
+                self.tell_load();
                 match submissions.recv() {
                     Ok(submission) => self.admit(submission),
                     Err(_) => return self.scheduler.save(),
@@ -189,12 +192,13 @@ impl<'a> Desk<'a> {
             self.drop_orphans();
             let (clients, metrics) = (&mut self.clients, self.metrics);
             self.scheduler.step(&|| began.elapsed(), &mut |id, event| tell(clients, metrics, id, event));
-            self.metrics.set_load(self.scheduler.load());
+            self.tell_load();
         }
     }
 
     fn admit(&mut self, Submission { customer, jobs, updates, admitted }: Submission) {
         add(&self.metrics.requests, jobs.len());
+        let adapters: Vec<Vec<String>> = jobs.iter().map(|job| self.adapters(job)).collect();
         let ids = match self.submit(&customer, jobs) {
             Ok(ids) => ids,
             Err(error) => {
@@ -207,9 +211,11 @@ impl<'a> Desk<'a> {
         self.metrics.times.choices.observe_size(ids.len());
         let submitted = Instant::now();
         let longest = Rc::new(Cell::new(0));
-        for (number, id) in ids.into_iter().enumerate() {
+        for (number, (id, adapters)) in ids.into_iter().zip(adapters).enumerate() {
             let (customer, updates, longest) = (customer.clone(), updates.clone(), Rc::clone(&longest));
-            self.clients.insert(id, Client { customer, updates, number, submitted, last: None, cached: 0, longest });
+            let (has_started, last, cached) = (false, None, 0);
+            let client = Client { customer, updates, number, adapters, has_started, submitted, last, cached, longest };
+            self.clients.insert(id, client);
         }
         let _ = admitted.send(Ok(()));
     }
@@ -237,6 +243,26 @@ impl<'a> Desk<'a> {
             }
         }
         Ok(ids)
+    }
+
+    /// Names of a job's adapters.
+    fn adapters(&self, job: &Job) -> Vec<String> {
+        let known = &self.scheduler.model().metadata().adapters;
+        let used = known.iter().zip(job.request.adapters.scales()).filter(|(_, scale)| **scale != 0.0);
+        used.map(|(adapter, _)| adapter.name.clone()).collect()
+    }
+
+    /// Tells the load.
+    fn tell_load(&self) {
+        self.metrics.set_load(self.scheduler.load());
+        let count = self.scheduler.model().metadata().adapters.len();
+        if count > 0 {
+            let of = |is_running| {
+                let clients = self.clients.values().filter(move |client| client.has_started == is_running);
+                clients.flat_map(|client| client.adapters.iter().cloned()).collect()
+            };
+            self.metrics.set_adapters(AdapterLoad { count, running: of(true), waiting: of(false) });
+        }
     }
 
     fn drop_orphans(&mut self) {

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod cases;
 mod graphs;
 mod harness;
@@ -21,6 +22,7 @@ use flambeau_tensor::DType;
 pub use libtest_mimic::Trial;
 
 pub use self::{
+    adapter::low_rank_adapter,
     cases::{Case, all, archives, checkpoints, committed, families, reports, sessions},
     graphs::{history, run_with_buffer, with_buffer},
     harness::{Outcome, Requirement, per_case, run, test},

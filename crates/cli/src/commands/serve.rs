@@ -256,12 +256,12 @@ fn source(args: &Args, loading: &Loading, name: &str, model: &ModelArgs, engine:
     if args.models_max.is_none() && args.sleep_idle_seconds.is_none() {
         return Ok(loading.load(name, model, engine)?.into());
     }
-    let kind = loading.kind(model)?;
+    let (kind, adapters) = loading.describe(model)?;
     eprintln!("{name}: loaded on demand");
     let (loading, model, engine) = (loading.clone(), model.clone(), Arc::clone(engine));
     let (name, aliases, again) = (name.to_owned(), args.alias.clone(), name.to_owned());
     let load = Box::new(move || loading.load(&again, &model, &engine).map_err(|error| format!("{error:#}")));
-    Ok(ModelOnDemand { name, aliases, kind, load }.into())
+    Ok(ModelOnDemand { name, aliases, kind, adapters, load }.into())
 }
 
 #[cfg(test)]

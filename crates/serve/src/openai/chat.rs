@@ -194,7 +194,7 @@ impl ChatRequest {
     ///
     /// # Errors
     /// Names the field that is wrong or not supported.
-    pub(crate) fn read(mut fields: Fields, model: &Served, most_choices: usize) -> Result<ChatRequest> {
+    pub(crate) fn read(mut fields: Fields, model: &Handle, most_choices: usize) -> Result<ChatRequest> {
         let conversation = Conversation::read(&mut fields, model)?;
         let mut params = Params::read(&mut fields, model, most_choices)?;
         let wants_logprobs = fields.flag("logprobs")?.unwrap_or(false);

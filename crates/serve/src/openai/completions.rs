@@ -10,7 +10,7 @@ use crate::{
     error::{ApiError, Result},
     gaps::Gap,
     json::{Fields, wrong},
-    model::{Handle, Served},
+    model::Handle,
     reply::{self, Events, Frames, Whole},
     worker::{JobUpdate, Update},
 };
@@ -44,7 +44,7 @@ impl CompletionRequest {
     ///
     /// # Errors
     /// Names the field that is wrong or not supported.
-    pub(crate) fn read(mut fields: Fields, model: &Served, most_choices: usize) -> Result<CompletionRequest> {
+    pub(crate) fn read(mut fields: Fields, model: &Handle, most_choices: usize) -> Result<CompletionRequest> {
         let prompts = prompts(fields.take("prompt"), model.tokenizer.vocab_size())?;
         let mut params = Params::read(&mut fields, model, most_choices)?;
         params.limit_tokens(DEFAULT_TOKENS);

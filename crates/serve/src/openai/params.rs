@@ -1,7 +1,7 @@
 //! Shared parameters of text requests: sampling, and the end of the text.
 
 use flambeau::{
-    runners::llm::{Job, Request},
+    runners::llm::{Adapters, Job, Request},
     text::{Constraint, SamplingParams, StopMatcher},
 };
 use serde_json::Value as Json;
@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 use crate::{
     error::{ApiError, Result},
     json::{Fields, wrong},
-    model::Served,
+    model::{Handle, Served},
 };
 
 /// Most tokens with a bias.
@@ -27,6 +27,7 @@ pub(crate) struct Params {
     pub(crate) stop: Vec<String>,
     ignore_eos: bool,
     reuses: bool,
+    adapters: Adapters,
     pub(crate) choices: usize,
     /// How many of the likeliest tokens are listed, if the likelihood of tokens is asked for.
     pub(crate) logprobs: Option<usize>,
@@ -43,7 +44,7 @@ impl Params {
     ///
     /// # Errors
     /// Names the field that has a value it cannot have.
-    pub(crate) fn read(fields: &mut Fields, model: &Served, most_choices: usize) -> Result<Params> {
+    pub(crate) fn read(fields: &mut Fields, model: &Handle, most_choices: usize) -> Result<Params> {
         let max_tokens = fields.count("max_completion_tokens", 1..=MAX_TOKENS)?;
         let legacy = fields.count("max_tokens", 0..=MAX_TOKENS)?;
         let other = fields.count("n_predict", 0..=MAX_TOKENS)?;
@@ -51,12 +52,17 @@ impl Params {
         if let Some(best_of) = fields.count("best_of", 1..=MAX_TOKENS)?.filter(|&best_of| best_of != choices) {
             return Err(ApiError::unsupported("best_of", format!("`best_of` {best_of} must be `n`: answers are not compared")));
         }
+        let adapters = match fields.list("lora")? {
+            Some(list) => model.lora.read(&list)?,
+            None => model.adapters(),
+        };
         Ok(Params {
             sampling: sampling(fields, model)?,
             max_tokens: max_tokens.or(legacy).or(other),
             stop: stop(fields)?,
             ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
             reuses: fields.flag("cache_prompt")?.unwrap_or(true),
+            adapters,
             choices,
             logprobs: None,
             kept_ids: Vec::new(),
@@ -77,6 +83,7 @@ impl Params {
         let job = |number: usize| Job {
             request: Request {
                 prompt: prompt.to_vec(),
+                adapters: self.adapters.clone(),
                 max_new_tokens: self.max_tokens.unwrap_or(most),
                 sampling: SamplingParams { seed: self.sampling.seed.wrapping_add(number as u64), ..self.sampling.clone() },
                 stop: self.stop.clone(),

@@ -29,7 +29,17 @@ fn on_demand(name: &str, make: fn() -> NewModel) -> (ModelSource, Arc<AtomicUsiz
         counted.fetch_add(1, Ordering::Relaxed);
         Ok(NewModel { name: own.clone(), ..make() }.into())
     });
-    (ModelOnDemand { name: name.into(), aliases: vec![format!("{name}-1")], kind: ModelKind::Language, load }.into(), loads)
+    (
+        ModelOnDemand {
+            name: name.into(),
+            aliases: vec![format!("{name}-1")],
+            kind: ModelKind::Language,
+            adapters: Vec::new(),
+            load,
+        }
+        .into(),
+        loads,
+    )
 }
 
 fn ask(server: &Running, model: &str) -> Reply {
@@ -111,9 +121,11 @@ pub(crate) fn models_in_use_are_not_let_go() {
 
 pub(crate) fn a_model_that_cannot_be_loaded_costs_its_own_requests() {
     let load = Box::new(|| Err("no such file".to_owned()));
-    let broken = ModelOnDemand { name: "broken".into(), aliases: Vec::new(), kind: ModelKind::Language, load };
+    let broken =
+        ModelOnDemand { name: "broken".into(), aliases: Vec::new(), kind: ModelKind::Language, adapters: Vec::new(), load };
     let panics = Box::new(|| panic!("while it is loaded"));
-    let worse = ModelOnDemand { name: "worse".into(), aliases: Vec::new(), kind: ModelKind::Language, load: panics };
+    let worse =
+        ModelOnDemand { name: "worse".into(), aliases: Vec::new(), kind: ModelKind::Language, adapters: Vec::new(), load: panics };
     let server = Running::of(vec![broken.into(), worse.into(), tiny().into()], config());
     let reply = ask(&server, "broken");
     assert_eq!((reply.status, &reply.json()["error"]["code"]), (503, &json!("model_not_loaded")), "{}", reply.body);

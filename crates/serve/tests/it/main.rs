@@ -9,6 +9,7 @@ mod clients;
 mod demand;
 mod embeddings;
 mod hardening;
+mod lora;
 mod page;
 mod requests;
 mod rerank;
@@ -78,6 +79,10 @@ fn main() -> ExitCode {
         restart::texts_survive_a_restart,
         restart::models_that_come_back_find_their_texts,
         restart::texts_of_others_are_not_used,
+        lora::names_choose_adapters,
+        lora::requests_scale_adapters,
+        lora::texts_of_adapters_share_no_caches,
+        lora::adapters_need_names_of_their_own,
         embeddings::vectors_are_those_of_the_model,
         embeddings::vectors_are_shortened_and_prompts_stand_before_texts,
         embeddings::vectors_come_as_bytes_too,

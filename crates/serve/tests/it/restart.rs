@@ -59,7 +59,7 @@ pub(crate) fn texts_survive_a_restart() {
 pub(crate) fn models_that_come_back_find_their_texts() {
     let folder = tempdir().unwrap();
     let load = Box::new(|| Ok(tiny().into()));
-    let model = ModelOnDemand { name: "tiny".into(), aliases: Vec::new(), kind: ModelKind::Language, load };
+    let model = ModelOnDemand { name: "tiny".into(), aliases: Vec::new(), kind: ModelKind::Language, adapters: Vec::new(), load };
     let config = Config { idle_time: Some(Duration::from_millis(50)), ..config() };
     let server = Running::keeping(folder.path(), vec![model.into()], config);
     let text = sentence(5, 40);

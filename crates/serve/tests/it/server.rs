@@ -17,6 +17,7 @@ use flambeau::{
     zoo::{self, Checkpoint},
 };
 use flambeau_serve::{BatchConfig, Config, ModelSource, NewModel, NewSpeechModel, Server};
+use flambeau_testcases::low_rank_adapter;
 use tokio::sync::oneshot;
 
 use crate::client::get;
@@ -148,18 +149,42 @@ fn tiny_folder() -> PathBuf {
 
 /// A Llama of one layer with random weights.
 static TINY: LazyLock<Program> = LazyLock::new(|| {
-    let read = |name: &str| (name.to_owned(), map_file(tiny_folder().join(name)).unwrap());
-    let checkpoint = Checkpoint::from_folder(["config.json", "model.safetensors", "tokenizer.json"].map(read).to_vec()).unwrap();
-    let model = zoo::build(&checkpoint, &zoo::Options { max_seq_len: Some(512), ..zoo::Options::default() }).unwrap();
+    let model = built(&tiny_checkpoint());
     let mut file = Vec::new();
     compile::compile(&model.programs(), &compile::Options::default(), &*cpu()).unwrap().write(&mut file).unwrap();
     Program::from_bytes(file).unwrap()
 });
 
+fn tiny_checkpoint() -> Checkpoint {
+    let read = |name: &str| (name.to_owned(), map_file(tiny_folder().join(name)).unwrap());
+    Checkpoint::from_folder(["config.json", "model.safetensors", "tokenizer.json"].map(read).to_vec()).unwrap()
+}
+
+fn built(checkpoint: &Checkpoint) -> zoo::Model {
+    zoo::build(checkpoint, &zoo::Options { max_seq_len: Some(512), ..zoo::Options::default() }).unwrap()
+}
+
+/// The Llama with these adapters at run time, each with a seed and a default scale.
+pub(crate) fn adapted(adapters: &[(&str, u64, f32)]) -> NewModel {
+    let mut checkpoint = tiny_checkpoint();
+    for &(name, seed, scale) in adapters {
+        let modules = [("model.layers.0.self_attn.q_proj", [32, 32]), ("model.layers.0.mlp.down_proj", [32, 64])];
+        let files = low_rank_adapter(&modules, seed).into_iter().map(|(name, bytes)| (name, bytes.into())).collect();
+        checkpoint.attach(name, &zoo::Adapter::from_folder(files).unwrap(), scale).unwrap();
+    }
+    let mut file = Vec::new();
+    zoo::compile(&built(&checkpoint), compile::Options::default(), &*cpu()).unwrap().write(&mut file).unwrap();
+    of_tiny(&Program::from_bytes(file).unwrap())
+}
+
 /// The words that the Llama knows, besides special tokens.
 pub(crate) const WORDS: [&str; 13] = ["user", "assistant", ":", "the", "cat", "sat", "on", "mat", "where", "is", "?", "a", "dog"];
 
 pub(crate) fn tiny() -> NewModel {
+    of_tiny(&TINY)
+}
+
+fn of_tiny(program: &Program) -> NewModel {
     let read = |name: &str| std::fs::read(tiny_folder().join(name)).unwrap();
     let (tokenizer, settings) = (read("tokenizer.json"), read("tokenizer_config.json"));
     let files = TokenizerFiles { tokenizer: &tokenizer, tokenizer_config: Some(&settings), ..TokenizerFiles::default() };
@@ -167,7 +192,7 @@ pub(crate) fn tiny() -> NewModel {
     let template = ChatTemplate::from_files(&files, tokenizer.special(), None).unwrap();
     // Prompts are cut into several chunks.
     let options = ModelOptions { chunk: Some(8), ..ModelOptions::default() };
-    let model = Model::load(&TINY, &cpu(), &options).unwrap();
+    let model = Model::load(program, &cpu(), &options).unwrap();
     new_model("tiny", model, tokenizer, template)
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use flambeau::{
     engine::Engine,
-    runners::llm::{Limits, Model},
+    runners::llm::{AdapterFacts, Limits, Metadata, Model},
 };
 use flambeau_serve::{AnyModel, ModelKind, NewEncoder, NewModel, NewSpeechModel};
 
@@ -99,14 +99,16 @@ impl Loading {
         model.open_any(self.args.draft.logits(), self.args.load.engine.threads)
     }
 
-    /// Kind of a model that is loaded later.
-    pub(crate) fn kind(&self, model: &ModelArgs) -> Result<ModelKind> {
-        Ok(match self.open(model)?.kind {
+    /// Kind and adapters of a model that is loaded later.
+    pub(crate) fn describe(&self, model: &ModelArgs) -> Result<(ModelKind, Vec<AdapterFacts>)> {
+        let opened = self.open(model)?;
+        let kind = match opened.kind {
             Kind::Language => ModelKind::Language,
             Kind::Encoder => ModelKind::Encoder,
             Kind::Classifier => ModelKind::Classifier,
             Kind::Speech => ModelKind::Speech { recordings: self.args.parallel.min(RECORDINGS).saturating_add(self.queue) },
-        })
+        };
+        Ok((kind, Metadata::of(&opened.program).adapters))
     }
 
     /// Where a model is, and what the flags say of it.
