@@ -105,7 +105,10 @@ impl LanguageModelArgs {
     /// quantized on the way.
     pub(crate) fn load_reference(&self, name: &str, engine: &Arc<dyn Engine>) -> Result<Sequence> {
         let program = self.model.open_reference(name, zoo::Logits::All, self.how.engine.threads)?;
-        Ok(Model::load(&program, engine, &self.how.options())?.sequence()?)
+        let model = Model::load(&program, engine, &self.how.options())?;
+        let mut sequence = model.sequence()?;
+        sequence.set_adapters(&model.default_adapters())?;
+        Ok(sequence)
     }
 }
 

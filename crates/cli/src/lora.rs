@@ -1,4 +1,4 @@
-//! Adapters that are merged into a checkpoint's weights.
+//! Adapters of a checkpoint: merged into its weights, or applied at run time.
 
 use std::{
     fs,
@@ -13,33 +13,61 @@ use flambeau::{
     zoo::{Adapter, Checkpoint},
 };
 
-use crate::files;
+use crate::{failure::usage, files};
 
-/// The flag for adapters.
+/// The flags for adapters.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct LoraArgs {
-    /// Merge a LoRA adapter into the weights: a folder of PEFT or mlx-lm, or a GGUF file. SCALE
-    /// multiplies its strength, by default 1. May be given several times
-    #[arg(help_heading = "Export", long = "lora", value_name = "PATH[:SCALE]")]
+    /// Apply a LoRA adapter: a folder of PEFT or mlx-lm, or a GGUF file. SCALE multiplies its
+    /// strength, by default 1. NAME names it for --lora-mode run. May be given several times
+    #[arg(help_heading = "Export", long = "lora", value_name = "[NAME=]PATH[:SCALE]")]
     adapters: Vec<Given>,
+
+    /// How adapters are applied; by default `run` if one has a NAME, and `merge` otherwise
+    #[arg(help_heading = "Export", long = "lora-mode", value_name = "MODE", requires = "adapters")]
+    mode: Option<LoraMode>,
+}
+
+/// How adapters are applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LoraMode {
+    /// Merge them into the weights, before these are quantized. This costs no speed
+    Merge,
+    /// Keep them beside the weights, of any type. Requests then choose adapters and their scales
+    Run,
 }
 
 /// An adapter on the command line.
 #[derive(Clone, Debug, PartialEq)]
 struct Given {
+    name: Option<String>,
     path: PathBuf,
     strength: f32,
+}
+
+impl Given {
+    /// The name given, or the one of the file or folder.
+    fn name(&self) -> String {
+        let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
+        let own = || if path.is_dir() { path.file_name() } else { path.file_stem() };
+        self.name.clone().unwrap_or_else(|| own().map_or_else(String::new, |name| name.to_string_lossy().into_owned()))
+    }
 }
 
 impl FromStr for Given {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Given, String> {
+        let (name, text) = match text.split_once('=') {
+            Some((name, path)) if !name.is_empty() && !name.contains(['/', '\\']) => (Some(name.to_owned()), path),
+            _ => (None, text),
+        };
         let number = text.rsplit_once(':').and_then(|(path, scale)| Some((path, scale.parse::<f32>().ok()?)));
         match number {
-            Some((path, strength)) if !path.is_empty() && strength.is_finite() => Ok(Given { path: path.into(), strength }),
+            Some((path, strength)) if !path.is_empty() && strength.is_finite() => Ok(Given { name, path: path.into(), strength }),
             Some(_) => Err("expected a path, or a path and a finite number".into()),
-            None => Ok(Given { path: text.into(), strength: 1.0 }),
+            None if text.is_empty() => Err("expected a path".into()),
+            None => Ok(Given { name, path: text.into(), strength: 1.0 }),
         }
     }
 }
@@ -54,14 +82,35 @@ impl LoraArgs {
         self.adapters.iter().map(|given| given.path.as_path())
     }
 
-    /// Merges the adapters in their order.
+    /// Whether adapters are merged or applied at run time.
+    ///
+    /// # Errors
+    /// An adapter to merge has a name.
+    fn mode(&self) -> Result<LoraMode> {
+        let named = self.adapters.iter().find_map(|given| given.name.as_deref());
+        match (self.mode, named) {
+            (Some(LoraMode::Merge), Some(name)) => {
+                Err(usage(format!("--lora {name}=…: merged adapters have no names, and --lora-mode run keeps them apart")))
+            }
+            (Some(mode), _) => Ok(mode),
+            (None, Some(_)) => Ok(LoraMode::Run),
+            (None, None) => Ok(LoraMode::Merge),
+        }
+    }
+
+    /// Merges or attaches the adapters in their order.
     ///
     /// # Errors
     /// An adapter cannot be read, or does not fit the checkpoint.
-    pub(crate) fn merge(&self, checkpoint: &mut Checkpoint) -> Result<()> {
+    pub(crate) fn apply(&self, checkpoint: &mut Checkpoint) -> Result<()> {
+        let mode = self.mode()?;
         for given in &self.adapters {
-            let merged = read(&given.path).and_then(|adapter| Ok(checkpoint.merge(&adapter, given.strength)?));
-            merged.with_context(|| format!("adapter {}", given.path.display()))?;
+            let mut apply = |adapter: Adapter| match mode {
+                LoraMode::Merge => checkpoint.merge(&adapter, given.strength),
+                LoraMode::Run => checkpoint.attach(&given.name(), &adapter, given.strength),
+            };
+            let applied = read(&given.path).and_then(|adapter| Ok(apply(adapter)?));
+            applied.with_context(|| format!("adapter {}", given.path.display()))?;
         }
         Ok(())
     }
@@ -71,6 +120,7 @@ impl LoraArgs {
     /// # Errors
     /// A file cannot be read.
     pub(crate) fn state(&self) -> Result<String> {
+        let mode = self.mode()?;
         let mut state = String::new();
         for given in &self.adapters {
             let place = || format!("adapter {}", given.path.display());
@@ -78,7 +128,8 @@ impl LoraArgs {
                 let path = path.canonicalize().with_context(place)?;
                 let data = fs::metadata(&path).with_context(place)?;
                 let time = data.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
-                state += &format!(" {} {} {} {}", path.display(), data.len(), time.as_nanos(), given.strength);
+                let name = if mode == LoraMode::Run { format!("{:?}=", given.name()) } else { String::new() };
+                state += &format!(" {name}{} {} {} {}", path.display(), data.len(), time.as_nanos(), given.strength);
             }
         }
         Ok(state)
@@ -119,12 +170,35 @@ mod tests {
     #[test]
     fn a_number_behind_the_last_colon_is_the_scale() {
         let given = |text: &str| text.parse::<Given>();
-        let want = |path: &str, strength| Ok(Given { path: path.into(), strength });
+        let want = |path: &str, strength| Ok(Given { name: None, path: path.into(), strength });
         assert_eq!(given("style"), want("style", 1.0));
         assert_eq!(given("style:0.5"), want("style", 0.5));
         assert_eq!(given(r"C:\style"), want(r"C:\style", 1.0));
         assert_eq!(given(r"C:\style:-1"), want(r"C:\style", -1.0));
         assert!(given(":0.5").is_err());
         assert!(given("style:inf").is_err());
+    }
+
+    #[test]
+    fn a_name_stands_before_the_first_equals_sign() {
+        let given = |text: &str| text.parse::<Given>();
+        let want = |name: &str, path: &str, strength| Ok(Given { name: Some(name.into()), path: path.into(), strength });
+        assert_eq!(given("calm=./style"), want("calm", "./style", 1.0));
+        assert_eq!(given("calm=a=b:2"), want("calm", "a=b", 2.0));
+        assert_eq!(given("./r=8/style").map(|given| given.name), Ok(None));
+        assert!(given("calm=").is_err() && given("calm=:2").is_err());
+        assert_eq!(given("some/where/style").map(|given| given.name()), Ok("style".to_owned()));
+    }
+
+    #[test]
+    fn names_choose_the_mode() {
+        let mode = |mode, adapters: &[&str]| {
+            let adapters = adapters.iter().map(|text| text.parse().unwrap()).collect();
+            LoraArgs { adapters, mode }.mode().map_err(|error| error.to_string())
+        };
+        assert_eq!(mode(None, &["style"]), Ok(LoraMode::Merge));
+        assert_eq!(mode(None, &["style", "calm=style"]), Ok(LoraMode::Run));
+        assert_eq!(mode(Some(LoraMode::Run), &["style"]), Ok(LoraMode::Run));
+        assert!(mode(Some(LoraMode::Merge), &["calm=style"]).unwrap_err().contains("--lora calm=…: merged adapters have no names"));
     }
 }

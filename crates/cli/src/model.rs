@@ -315,7 +315,7 @@ impl ModelArgs {
         }
         let start = Instant::now();
         let mut opened = opened.map_or_else(|| export::open_path(checkpoint), Ok)?;
-        self.export.lora.merge(&mut opened)?;
+        self.export.lora.apply(&mut opened)?;
         if wanted == Some(Kind::Classifier) && Kind::of_checkpoint(&opened) == Kind::Language {
             opened = reranker::of_language_model(opened, checkpoint)?;
         }

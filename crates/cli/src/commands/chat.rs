@@ -98,6 +98,7 @@ const HELP: &str = "\
 /system TEXT    set the system message; without TEXT remove it
 /set NAME VALUE change a setting, such as temperature, top-k, seed, max-new-tokens or think
 /show [PART]    show the settings, or the system message, the template or the context
+/lora [NAMES]   apply these adapters, each as NAME or NAME:SCALE; `none` is the base model
 /save FILE      write the conversation as JSON, in OpenAI's form
 /load FILE      continue a conversation that was written so
 /help, /exit";
@@ -178,6 +179,7 @@ fn respond(talk: &mut Talk<'_>, text: &str, cancelled: &AtomicBool) -> Result<Ne
             talk.answer(cancelled)?;
         }
         Entry::Command(Command::System(text)) => talk.conversation.set_system(text.as_deref()),
+        Entry::Command(Command::Lora(names)) => talk.apply_adapters(&names)?,
         Entry::Command(Command::Save(path)) => {
             let json = talk.conversation.to_json();
             files::write(&path, |out| Ok(writeln!(out, "{json:#}")?))?;

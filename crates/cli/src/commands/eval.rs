@@ -62,7 +62,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let text = String::from_utf8(files::read(&args.text)?.to_vec())
         .with_context(|| format!("{} is no text in UTF-8", args.text.display()))?;
     let Loaded { model, text: text_model, engine } = args.model.load(zoo::Logits::All, false)?;
+    let adapters = model.default_adapters();
     let mut model = model.sequence()?;
+    model.set_adapters(&adapters)?;
     let mut reference = args.against.as_ref().map(|name| args.model.load_reference(name, &engine)).transpose()?;
     let tokenizer = text_model.tokenizer;
     let ids = tokenizer.encode(&text, true)?;

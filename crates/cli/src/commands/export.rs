@@ -38,7 +38,8 @@ const CTRANSLATE2: &str = "model.bin";
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  flambeau export ./SmolLM2-135M-Instruct -o smollm2.pte --qlinear 4w --qembedding 8w\n  \
     flambeau export model-Q4_1.gguf -o model.pte\n  \
-    flambeau export ./Llama-3.2-1B --lora ./style --lora ./facts:0.5 -o tuned.pte")]
+    flambeau export ./Llama-3.2-1B --lora ./style --lora ./facts:0.5 -o tuned.pte\n  \
+    flambeau export ./Llama-3.2-1B --lora calm=./style --lora facts=./facts -o several.pte")]
 pub(crate) struct Args {
     /// Model folder, GGUF file, .nemo file of a Parakeet, whisper.cpp's ggml file, or name of a
     /// model in the local Hugging Face cache
@@ -119,7 +120,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     outputs::check(&[&args.output], [Path::new(&args.model)].into_iter().chain(args.lora.paths()))?;
     files::check_writable(&args.output)?;
     let mut checkpoint = open(&args.model)?;
-    args.lora.merge(&mut checkpoint)?;
+    args.lora.apply(&mut checkpoint)?;
     note_unused(&checkpoint);
     let options = with_context(&checkpoint, options);
     let tokenizer = args.tokenizer.as_deref().map_or(Carried::Own, Carried::Given);

@@ -104,6 +104,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let sampling = args.sampling.params(text.defaults.as_ref())?;
     let request = Request {
         prompt,
+        adapters: model.default_adapters(),
         max_new_tokens: args.max_new_tokens,
         sampling,
         stop: args.stop.clone(),

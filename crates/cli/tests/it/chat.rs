@@ -14,7 +14,7 @@ use crate::{Finished, command, finished, flambeau};
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../flambeau/examples/data/tiny-llama");
 
 /// Talks with a model: the lines go to stdin.
-fn talk(folder: &Path, model: &str, flags: &[&str], lines: &[&str]) -> Finished {
+pub(crate) fn talk(folder: &Path, model: &str, flags: &[&str], lines: &[&str]) -> Finished {
     let mut child = command(folder, &[&["chat", model, "-n", "4"], flags].concat())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -9,6 +9,7 @@ mod eval;
 mod generate;
 mod hub;
 mod live;
+mod lora;
 mod outputs;
 mod program;
 mod pull;

@@ -15,9 +15,9 @@ use crate::{command, flambeau};
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../flambeau/examples/data/tiny-llama");
 
 /// A server and its address.
-struct Serving {
+pub(crate) struct Serving {
     child: Child,
-    address: String,
+    pub(crate) address: String,
     /// The server's stderr. The server fails if this end of the pipe is closed.
     log: BufReader<std::process::ChildStderr>,
 }
@@ -30,7 +30,7 @@ impl Drop for Serving {
     }
 }
 
-fn serve(folder: &Path, flags: &[&str]) -> Serving {
+pub(crate) fn serve(folder: &Path, flags: &[&str]) -> Serving {
     let mut serving = command(folder, &[&["serve", TINY, "--port", "0"], flags].concat());
     let mut child = serving.stderr(Stdio::piped()).spawn().unwrap();
     let log = BufReader::new(child.stderr.take().unwrap());
@@ -45,7 +45,7 @@ fn serve(folder: &Path, flags: &[&str]) -> Serving {
     serving
 }
 
-fn ask(address: &str, method: &str, path: &str, header: &str, body: &str) -> (u16, String) {
+pub(crate) fn ask(address: &str, method: &str, path: &str, header: &str, body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     let head =
         format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n{header}");

@@ -27,14 +27,16 @@ pub(super) enum Command {
     Set(String, String),
     /// The settings, or the part of that name.
     Show(String),
+    /// The adapters to apply; an empty text asks for them.
+    Lora(String),
     Save(PathBuf),
     Load(PathBuf),
     Exit,
 }
 
 /// Commands by their first names.
-pub(super) const COMMANDS: [&str; 10] =
-    ["/help", "/reset", "/undo", "/retry", "/system", "/set", "/show", "/save", "/load", "/exit"];
+pub(super) const COMMANDS: [&str; 11] =
+    ["/help", "/reset", "/undo", "/retry", "/system", "/set", "/show", "/lora", "/save", "/load", "/exit"];
 
 /// Whether a command takes a file.
 pub(super) fn takes_file(name: &str) -> bool {
@@ -75,6 +77,7 @@ pub(super) fn parse(text: &str) -> Result<Entry> {
         "/system" => Command::System(Some(rest).filter(|rest| !rest.is_empty()).map(str::to_owned)),
         "/set" => set(rest)?,
         "/show" => Command::Show(rest.to_owned()),
+        "/lora" => Command::Lora(rest.to_owned()),
         "/save" => Command::Save(file()?),
         "/load" => Command::Load(file()?),
         "/exit" | "/quit" | "/bye" => Command::Exit,
@@ -139,6 +142,7 @@ mod tests {
         assert_eq!(command("/undo"), Command::Undo);
         assert_eq!(command("/system  be brief "), Command::System(Some("be brief".into())));
         assert_eq!(command("/system"), Command::System(None));
+        assert_eq!(command("/lora calm:0.5 facts"), Command::Lora("calm:0.5 facts".into()));
         assert_eq!(command("/save a b.json"), Command::Save("a b.json".into()));
         assert_eq!(command("/set parameter top_k 5"), Command::Set("top_k".into(), "5".into()));
         assert_eq!(command("/set nothink"), Command::Set("think".into(), "off".into()));

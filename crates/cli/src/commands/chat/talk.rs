@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use flambeau::{
     runners::{
         Error,
-        llm::{Conversation, FinishReason, Generation, Request, Session, ThinkingSplitter},
+        llm::{Adapters, Conversation, FinishReason, Generation, Request, Session, ThinkingSplitter},
     },
     text::{ChatInput, ChatTemplate, Clock, SamplingParams, Tokenizer},
 };
@@ -40,6 +40,7 @@ pub(super) struct Talk<'a> {
     pub(super) settings: Settings,
     /// The messages that prompts hold.
     window: Window,
+    adapters: Adapters,
     /// When the conversation began: a prompt that told another time would not begin as the last one
     /// did.
     began: Clock,
@@ -56,6 +57,7 @@ impl<'a> Talk<'a> {
             form: args.constraint.form(&loaded.text.tokenizer, &stop_ids)?,
             kept_ids: kept_ids(&loaded.text.tokenizer, &stop_ids),
             stop_ids,
+            adapters: loaded.model.default_adapters(),
             session: Session::new(loaded.model.sequence()?),
             tokenizer: loaded.text.tokenizer,
             template,
@@ -110,6 +112,29 @@ impl<'a> Talk<'a> {
 
     pub(super) fn describe_context(&self) -> String {
         self.context().map_or_else(|| "context of unknown length".into(), |tokens| format!("a context of {tokens} tokens"))
+    }
+
+    /// Applies adapters by `names` from the next answer on, and says which ones. Without names, says
+    /// which ones are applied.
+    pub(super) fn apply_adapters(&mut self, names: &str) -> Result<()> {
+        let model = self.session.sequence().model();
+        let known = &model.metadata().adapters;
+        if known.is_empty() {
+            bail!("the model has no adapters; --lora NAME=PATH gives a checkpoint some");
+        }
+        if !names.is_empty() {
+            let chosen: Vec<(&str, f32)> =
+                if names == "none" { Vec::new() } else { names.split_whitespace().map(adapter).collect() };
+            let Some(adapters) = model.adapters(&chosen) else {
+                let names: Vec<&str> = known.iter().map(|adapter| adapter.name.as_str()).collect();
+                bail!("expected names of adapters, which are {}, or none", names.join(", "));
+            };
+            self.adapters = adapters;
+        }
+        let scales = self.adapters.scales().iter().copied().chain(std::iter::repeat(0.0));
+        let list: Vec<String> = known.iter().zip(scales).map(|(adapter, scale)| format!("{}:{scale}", adapter.name)).collect();
+        eprintln!("({})", list.join(" "));
+        Ok(())
     }
 
     /// Answers a message. One that cannot be answered is taken back.
@@ -183,6 +208,7 @@ impl<'a> Talk<'a> {
     fn generate(&mut self, prompt: &str, ids: Vec<u32>, screen: &mut Screen, cancelled: &AtomicBool) -> Result<Generation> {
         let request = Request {
             prompt: ids,
+            adapters: self.adapters.clone(),
             max_new_tokens: self.settings.max_new_tokens.unwrap_or(usize::MAX),
             sampling: self.settings.sampling.clone(),
             stop: self.settings.stop.clone(),
@@ -208,6 +234,12 @@ impl<'a> Talk<'a> {
             other => other.into(),
         })
     }
+}
+
+/// An adapter's name, and its scale behind a colon.
+fn adapter(text: &str) -> (&str, f32) {
+    let scaled = text.rsplit_once(':').and_then(|(name, scale)| Some((name, scale.parse::<f32>().ok()?)));
+    scaled.filter(|(_, scale)| scale.is_finite()).unwrap_or((text, 1.0))
 }
 
 /// Control tokens that mark thoughts. Tokens that end an answer stay out of its text.
