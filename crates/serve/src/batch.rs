@@ -20,5 +20,5 @@ pub(crate) use self::{
 pub(crate) const MAX_LINES: usize = 50_000;
 
 /// Paths that a batch may ask.
-pub(crate) const ENDPOINTS: [&str; 5] =
-    ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/messages"];
+pub(crate) const ENDPOINTS: [&str; 6] =
+    ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/messages", "/v1/rerank"];

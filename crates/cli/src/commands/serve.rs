@@ -37,9 +37,10 @@ use crate::{
 /// Clients of OpenAI's API work unchanged with the base URL http://127.0.0.1:8080/v1, and clients of
 /// Anthropic or Ollama with http://127.0.0.1:8080. Paths: /v1/chat/completions, /v1/completions,
 /// /v1/responses, /v1/messages, /v1/embeddings, /v1/audio/transcriptions, /v1/audio/translations,
-/// /v1/files, /v1/batches, /v1/models, /infill, /tokenize, /detokenize, /apply-template, /props,
-/// /slots, Ollama's under /api, /health, /livez, /ready, /version, with --metrics /metrics, and a
-/// page to chat on at /. /openapi.json describes them.
+/// /v1/files, /v1/batches, /v1/rerank, /v1/score, /v1/classify, /v1/models, /infill, /tokenize,
+/// /detokenize, /apply-template, /props, /slots, /lora-adapters, Ollama's under /api, /health,
+/// /livez, /ready, /version, with --metrics /metrics, and a page to chat on at /. /openapi.json
+/// describes them.
 ///
 /// Requests run side by side: each step of the model gives every running answer one token, and one
 /// waiting prompt a chunk. The server reuses the computed beginning of a prompt that an earlier
