@@ -117,7 +117,7 @@ pub enum ConfigFault {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GgufFault {
-    #[error("expected model gpt2 or llama, found {0:?}")]
+    #[error("expected model gpt2, llama, gemma4, bert or t5, found {0:?}")]
     Model(String),
     #[error("expected 1 to 2^32 - 1 tokens, found {0}")]
     TokenCount(usize),

@@ -10,13 +10,14 @@ use crate::error::{Error, GgufFault, Result};
 
 use self::pre_tokenizers::{Cut, PRE_TOKENIZERS, PreTokenizer};
 
+mod encoders;
 mod pre_tokenizers;
 
 /// The `tokenizer.ggml.*` metadata of a GGUF file. Missing keys are empty lists or `None`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GgufVocab {
-    /// `model`: `gpt2` (byte-level BPE with merges), `llama` (SentencePiece BPE with scores) or
-    /// `gemma4` (the same with merges).
+    /// `model`: `gpt2` (byte-level BPE with merges), `llama` (SentencePiece BPE with scores),
+    /// `gemma4` (the same with merges), `bert` (WordPiece) or `t5` (SentencePiece's unigrams).
     pub model: String,
     /// `pre`: kind of pre-tokenizer, only used by `gpt2`.
     pub pre: Option<String>,
@@ -42,8 +43,14 @@ pub struct GgufVocab {
     pub add_bos: Option<bool>,
     /// `add_eos_token`.
     pub add_eos: Option<bool>,
-    /// `add_space_prefix`, only used by `llama`.
+    /// `add_space_prefix`, only used by `llama` and `t5`.
     pub add_space_prefix: Option<bool>,
+    /// `cls_token_id` and `seperator_token_id` (with that spelling), which stand around texts of
+    /// encoders.
+    pub cls: Option<u32>,
+    pub sep: Option<u32>,
+    /// `precompiled_charsmap`: SentencePiece's map of characters, only used by `t5`.
+    pub charsmap: Vec<u8>,
     /// `tokenizer.chat_template`, a Jinja text; tokenizers do not read it.
     pub chat_template: Option<String>,
 }
@@ -74,6 +81,8 @@ impl GgufVocab {
                 self.finished(self.byte_level(&vocab, &kind.cut, kind.whole_words)?)
             }
             "llama" | "gemma4" => self.finished(self.sentence_piece(&vocab)?),
+            "bert" => self.finished(self.word_piece()),
+            "t5" => self.finished(self.unigram()?),
             other => Err(Error::Gguf(GgufFault::Model(other.to_owned()))),
         }
     }
@@ -274,6 +283,9 @@ impl GgufVocab {
 
     /// Puts BOS and EOS around a sequence where the file asks for it.
     fn post_processor(&self) -> Result<Value> {
+        if matches!(self.model.as_str(), "bert" | "t5") {
+            return Ok(self.around_encoded());
+        }
         let implied = self.model == "llama" || self.model == "gpt2" && self.pre_tokenizer().is_ok_and(|kind| kind.begins);
         let add_bos = self.add_bos.unwrap_or(implied);
         let token = |wanted: bool, id: Option<u32>| id.filter(|_| wanted).and_then(|id| Some((id, self.tokens.get(id as usize)?)));

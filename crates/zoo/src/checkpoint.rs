@@ -129,10 +129,9 @@ impl Checkpoint {
     /// As [`from_gguf`](Self::from_gguf), and [`crate::Error::Part`] for parts of different files.
     pub fn from_gguf_parts(parts: Vec<Bytes>) -> Result<Checkpoint> {
         let file = Gguf::join(parts.into_iter().map(Gguf::parse).collect::<Result<_>>()?)?;
-        let config = gguf::config(&file)?;
-        let (tensors, stored_names) = gguf::tensors(&file, &config)?;
+        let (architecture, (tensors, stored_names)) = gguf::read(&file)?;
         let tokenizer = TokenizerSource::Gguf(Box::new(gguf::vocab(&file)?));
-        Ok(Checkpoint { stored_names, ..Checkpoint::new(Architecture::Decoder(config), tensors, tokenizer) })
+        Ok(Checkpoint { stored_names, ..Checkpoint::new(architecture, tensors, tokenizer) })
     }
 
     /// Converts an error about a tensor to the tensor's name in the file.

@@ -185,7 +185,7 @@ fn inconsistent_metadata_is_refused() {
     };
     check(&|v| v.tokens.clear(), "expected 1 to 2^32 - 1 tokens, found 0");
     check(&|v| v.token_types.truncate(3), "as many entries in token_type");
-    check(&|v| v.model = "bert".into(), "expected model gpt2 or llama, found \"bert\"");
+    check(&|v| v.model = "rwkv".into(), "expected model gpt2, llama, gemma4, bert or t5, found \"rwkv\"");
     check(&|v| v.eos = Some(360), "eos token id is 360, expected less than 360");
     check(&|v| v.merges[1] = "ab".into(), "merge 1 is \"ab\", expected two pieces");
     check(&|v| v.merges[1] = "qq zz".into(), "is no token");
@@ -193,4 +193,40 @@ fn inconsistent_metadata_is_refused() {
     let mut vocab = metadata("gpt2").0;
     vocab.pre = Some("martian".into());
     assert!(matches!(Tokenizer::from_gguf(&vocab), Err(Error::UnknownPreTokenizer { found, .. }) if found == "martian"));
+}
+
+/// The vocabulary of a text encoder.
+fn encoder(model: &str, tokens: &[&str], control: usize) -> GgufVocab {
+    GgufVocab {
+        model: model.into(),
+        tokens: tokens.iter().map(|&token| token.into()).collect(),
+        token_types: (0..tokens.len()).map(|id| if id < control { 3 } else { 1 }).collect(),
+        cls: Some(0),
+        sep: Some(1),
+        unk: Some(2),
+        ..GgufVocab::default()
+    }
+}
+
+#[test]
+fn word_pieces_are_marked_where_words_begin() {
+    let vocab = encoder("bert", &["[CLS]", "[SEP]", "[UNK]", "\u{2581}the", "\u{2581}fox", "es", "\u{2581}."], 3);
+    let tokenizer = Tokenizer::from_gguf(&vocab).unwrap();
+    assert_eq!(tokenizer.encode("The foxes.", true).unwrap(), [0, 3, 4, 5, 6, 1]);
+    assert_eq!(tokenizer.encode("die", true).unwrap(), [0, 2, 1]);
+    assert_eq!(tokenizer.encode_pair("the", "fox").unwrap(), (vec![0, 3, 1, 4, 1], vec![0, 0, 0, 1, 1]));
+    assert_eq!(tokenizer.decode(&[3, 4, 5], true).unwrap(), "the foxes");
+}
+
+#[test]
+fn unigrams_are_chosen_by_their_scores() {
+    let tokens = ["<s>", "</s>", "<unk>", "\u{2581}the", "\u{2581}", "fox", "f", "ox", "es"];
+    let scores = vec![0.0, 0.0, 0.0, -1.0, -2.0, -3.0, -1.0, -1.0, -1.0];
+    let vocab = GgufVocab { scores, ..encoder("t5", &tokens, 3) };
+    let tokenizer = Tokenizer::from_gguf(&vocab).unwrap();
+    // "f" and "ox" together score more than "fox".
+    assert_eq!(tokenizer.encode("the  foxes", true).unwrap(), [0, 3, 4, 6, 7, 8, 1]);
+    assert_eq!(tokenizer.encode_pair("the", "the").unwrap(), (vec![0, 3, 1, 1, 3, 1], vec![0; 6]));
+    let unranked = GgufVocab { scores: Vec::new(), ..vocab };
+    assert!(matches!(Tokenizer::from_gguf(&unranked), Err(Error::Gguf(crate::GgufFault::Unranked))));
 }

@@ -34,6 +34,7 @@ mod sparse;
 mod voxtral;
 mod whisper;
 
+pub(crate) use decoder_encoder::encoder as encoder_of;
 pub(crate) use heads::answering;
 pub(crate) use whisper::alignment_heads;
 

@@ -68,7 +68,7 @@ const DELTA_NET: KeyNames = &[
 ];
 const SHORT_CONV: KeyNames = &[("shortconv.l_cache", "conv_L_cache"), ("attention.layer_norm_rms_epsilon", "norm_eps")];
 
-const ARCHITECTURES: [Architecture; 20] = [
+const ARCHITECTURES: [Architecture; 21] = [
     Architecture {
         name: "deepseek2",
         model_type: "deepseek_v3",
@@ -90,6 +90,14 @@ const ARCHITECTURES: [Architecture; 20] = [
         model_type: "gemma3_text",
         implied: || json!({"rope_local_base_freq": 10_000.0, "sliding_window_pattern": 6}),
         stated: |keys| gemma_scale(keys, 62),
+        norms_plus_one: true,
+        ..PLAIN
+    },
+    Architecture {
+        name: super::encoder::GEMMA,
+        model_type: "gemma3_text",
+        implied: || json!({"rope_local_base_freq": 10_000.0, "sliding_window_pattern": 6, "use_bidirectional_attention": true}),
+        stated: |keys| gemma_scale(keys, usize::MAX),
         norms_plus_one: true,
         ..PLAIN
     },

@@ -6,11 +6,14 @@ use serde_json::{Map, Value, json};
 use super::{
     Array, Gguf, MetadataValue,
     architecture::{Architecture, KeyNames, architecture, object},
+    encoder,
     keys::Keys,
     names,
 };
 use crate::{
-    CheckpointTensor, Error, Result, family,
+    CheckpointTensor, Error, Result, checkpoint,
+    encoder::Sentence,
+    family,
     fields::Fields,
     limits::MAX_SIZE,
     rope::Scaling,
@@ -50,11 +53,12 @@ const OTHERS: [&str; 7] = [
 /// # Errors
 /// [`Error::Family`] for an unsupported architecture, [`Error::Key`] for a missing, invalid or
 /// unknown key.
-pub(crate) fn config(file: &Gguf) -> Result<Config> {
-    let architecture = architecture(file)?;
+fn config(file: &Gguf, architecture: &Architecture) -> Result<(Config, Option<Sentence>)> {
     let keys = Keys::new(file, architecture.name);
     let map = translated(&keys, architecture)?;
     let mut config = family::config(&Fields::new(&map)).map_err(|error| named_as_stored(error, &keys, architecture))?;
+    let sentence = encoder::sentence(&keys)?;
+    keys.get("attention.causal");
     keys.finish()?;
     config.tied = None;
     config.dtype = None;
@@ -67,7 +71,27 @@ pub(crate) fn config(file: &Gguf) -> Result<Config> {
     }
     divide_frequencies(file, &mut config)?;
     as_stored(file, &mut config);
-    Ok(config)
+    Ok((config, sentence))
+}
+
+/// Reads the model of a file with its tensors.
+///
+/// # Errors
+/// [`Error::Family`] for an unsupported architecture, [`Error::Key`] for a missing, invalid or
+/// unknown key, [`Error::Tensor`] for damaged tensors.
+pub(crate) fn read(file: &Gguf) -> Result<(checkpoint::Architecture, Named)> {
+    if let Some(config) = encoder::bert(file)? {
+        let named = encoder::tensors(file, &config)?;
+        return Ok((checkpoint::Architecture::Encoder(config), named));
+    }
+    let architecture = architecture(file)?;
+    let (config, sentence) = config(file, architecture)?;
+    let mut named = names::sources(file, &config, architecture)?;
+    let model = encoder::of_decoder(config, sentence, architecture.name != encoder::GEMMA)?;
+    if let checkpoint::Architecture::Encoder(config) = &model {
+        encoder::add_dense(file, config, &mut named)?;
+    }
+    Ok((model, named))
 }
 
 /// Translates the file's keys to config keys: first the defaults of the architecture, then the
@@ -250,10 +274,4 @@ fn named_as_stored(error: Error, keys: &Keys<'_>, architecture: &Architecture) -
 }
 
 /// Tensors by their names in Hugging Face checkpoints, and the file's names by these names.
-type Named = (IndexMap<String, CheckpointTensor>, IndexMap<String, String>);
-
-/// The tensors of the file that a program may read, by the names of Hugging Face checkpoints; and
-/// the file's name for each.
-pub(crate) fn tensors(file: &Gguf, config: &Config) -> Result<Named> {
-    names::sources(file, config, architecture(file)?)
-}
+pub(super) type Named = (IndexMap<String, CheckpointTensor>, IndexMap<String, String>);

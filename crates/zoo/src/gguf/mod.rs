@@ -2,6 +2,7 @@
 
 mod architecture;
 mod config;
+mod encoder;
 mod file;
 mod gemma4;
 mod hybrids;
@@ -17,7 +18,4 @@ pub use file::{Gguf, TensorInfo};
 pub use tensor_type::TensorType;
 pub use value::{Array, MetadataValue};
 
-pub(crate) use {
-    config::{config, tensors},
-    vocab::vocab,
-};
+pub(crate) use {config::read, vocab::vocab};

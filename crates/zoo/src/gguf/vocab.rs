@@ -22,6 +22,7 @@ pub(crate) fn vocab(file: &Gguf) -> Result<GgufVocab> {
         _ => None,
     };
     let int = |v: MetadataValue| if let MetadataValue::Int(v) = v { i32::try_from(v).ok() } else { None };
+    let byte = |v: MetadataValue| if let MetadataValue::Int(v) = v { Some(v as u8) } else { None };
     Ok(GgufVocab {
         model: file.text(&key("model"))?.unwrap_or_default().to_owned(),
         pre: file.text(&key("pre"))?.map(str::to_owned),
@@ -34,6 +35,9 @@ pub(crate) fn vocab(file: &Gguf) -> Result<GgufVocab> {
         other_eos: [id("eot_token_id")?, id("eom_token_id")?].into_iter().flatten().collect(),
         unk: id("unknown_token_id")?,
         pad: id("padding_token_id")?,
+        cls: id("cls_token_id")?,
+        sep: id("seperator_token_id")?,
+        charsmap: file.numbers(&key("precompiled_charsmap"), byte)?,
         add_bos: file.bool(&key("add_bos_token"))?,
         add_eos: file.bool(&key("add_eos_token"))?,
         add_space_prefix: file.bool(&key("add_space_prefix"))?,

@@ -8,7 +8,8 @@ use flambeau::{
     engine::Engine,
     runners::embed::Embedder,
     tensor::{Tensor, Tolerance, compare},
-    zoo,
+    text::Tokenizer,
+    zoo::{self, TokenizerSource},
 };
 use serde_json::Value as Json;
 
@@ -16,11 +17,12 @@ use super::{
     Outcome,
     checkpoint::{one, program_with},
 };
-use crate::tokenizer;
+use crate::{commands::export, tokenizer};
 
 /// `case.json` of a text encoder.
 pub(super) struct EmbeddingCase {
     tolerance: Tolerance,
+    /// Texts whose tokens are checked; empty if the checkpoint has numbered tokens only.
     texts: Vec<String>,
     /// The tokens of each text.
     ids: Vec<Vec<u32>>,
@@ -46,13 +48,10 @@ impl EmbeddingCase {
     /// Exports the checkpoint in f32 and holds the vectors of all texts at once, and of each alone,
     /// against the case.
     pub(super) fn run(&self, folder: &Path, engine: &Arc<dyn Engine>) -> Result<Outcome> {
-        let checkpoint = folder.join("checkpoint");
-        let tokenizer = tokenizer::at(&checkpoint)?.tokenizer;
-        for (text, ids) in self.texts.iter().zip(&self.ids) {
-            let found = tokenizer.encode(text, true)?;
-            if found != *ids {
-                bail!("the tokens of {text:?} are {found:?}, expected {ids:?}");
-            }
+        let checkpoint = ["checkpoint.gguf", "checkpoint"].map(|name| folder.join(name)).into_iter().find(|path| path.exists());
+        let checkpoint = checkpoint.context("there is neither a folder checkpoint nor a file checkpoint.gguf")?;
+        if !self.texts.is_empty() {
+            self.check_tokens(&checkpoint)?;
         }
         let program = program_with(&checkpoint, &zoo::Options::default(), engine)?;
         let mut embedder = Embedder::load(&program, engine)?;
@@ -68,5 +67,20 @@ impl EmbeddingCase {
             compare(&found, &expected, self.tolerance).with_context(|| format!("vectors of texts {how}"))?;
         }
         Ok(Outcome::Passed(Vec::new()))
+    }
+
+    /// Holds the tokens of the texts against the case.
+    fn check_tokens(&self, checkpoint: &Path) -> Result<()> {
+        let tokenizer = match export::open_path(checkpoint)?.tokenizer() {
+            TokenizerSource::Gguf(vocab) => Tokenizer::from_gguf(vocab)?,
+            _ => tokenizer::at(checkpoint)?.tokenizer,
+        };
+        for (text, ids) in self.texts.iter().zip(&self.ids) {
+            let found = tokenizer.encode(text, true)?;
+            if found != *ids {
+                bail!("the tokens of {text:?} are {found:?}, expected {ids:?}");
+            }
+        }
+        Ok(())
     }
 }

@@ -1,0 +1,269 @@
+//! Text encoders in GGUF files: BERT and its relatives, and decoders with a way of pooling.
+
+use indexmap::IndexMap;
+use serde_json::{Map, Value, json};
+
+use super::{Gguf, architecture::object, config::Named, keys::Keys};
+use crate::{
+    Error, Result,
+    checkpoint::Architecture,
+    encoder::{self, Dense, DenseActivation, Hidden, Pooling, ScoreWeights, Scores, Sentence, Step},
+    family::{self, Configs},
+    fields::Fields,
+    limits::MAX_SIZE,
+    spec,
+};
+
+/// The way of pooling under an architecture's prefix.
+const POOLING: &str = "pooling_type";
+const TOKEN_TYPES: &str = "tokenizer.ggml.token_type_count";
+
+/// The architecture of EmbeddingGemma, whose tokens see the whole text.
+pub(super) const GEMMA: &str = "gemma-embedding";
+
+/// Layers of the text vector in files of EmbeddingGemma.
+const DENSE: [&str; 2] = ["dense_2", "dense_3"];
+
+/// Tensors outside of layers: the file's modules and the program's.
+const OUTER: [(&str, &str); 8] = [
+    ("token_embd", "embeddings.word_embeddings"),
+    ("token_types", "embeddings.token_type_embeddings"),
+    ("position_embd", "embeddings.position_embeddings"),
+    ("token_embd_norm", "embeddings.LayerNorm"),
+    ("output_norm", "final_norm"),
+    ("cls", "classifier.dense"),
+    ("cls.norm", "classifier.norm"),
+    ("cls.output", "classifier.out_proj"),
+];
+
+/// Tensors of a layer of BERT.
+const LAYER: [(&str, &str); 10] = [
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_v", "self_attn.v_proj"),
+    ("attn_qkv", "self_attn.qkv_proj"),
+    ("attn_output", "self_attn.o_proj"),
+    ("attn_output_norm", "post_attention_layernorm"),
+    ("layer_output_norm", "post_mlp_layernorm"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_down", "mlp.down_proj"),
+];
+
+/// Tensors of a layer of ModernBERT that differ from BERT's.
+const MODERN: [(&str, &str); 3] =
+    [("attn_norm", "input_layernorm"), ("ffn_norm", "post_attention_layernorm"), ("ffn_up", "mlp.gate_up_proj")];
+
+/// The `model_type` of BERT and its relatives by the name of the architecture.
+fn model_type(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "bert" => "bert",
+        "nomic-bert" => "nomic_bert",
+        "modern-bert" => "modernbert",
+        _ => return None,
+    })
+}
+
+/// The encoder of a file, if it holds BERT or a relative.
+///
+/// # Errors
+/// [`Error::Key`] for a missing, invalid or unknown key.
+pub(crate) fn bert(file: &Gguf) -> Result<Option<encoder::Config>> {
+    let Some(name) = file.text("general.architecture")? else { return Ok(None) };
+    let Some(model_type) = model_type(name) else { return Ok(None) };
+    let keys = Keys::new(file, name);
+    if keys.bool("attention.causal")? == Some(true) {
+        return Err(keys.error("attention.causal", "false"));
+    }
+    let sentence = sentence(&keys)?;
+    let map = translated(&keys, model_type)?;
+    let configs = Configs {
+        model: Fields::new(&map),
+        generation: None,
+        preprocessor: None,
+        tekken: None,
+        sentence: &|| Ok(sentence.clone().unwrap_or_default()),
+    };
+    let Architecture::Encoder(config) = family::architecture(&configs)? else {
+        return Err(keys.error(POOLING, "the pooling of an encoder"));
+    };
+    // Some keys have no effect on encoders, and some repeat others.
+    let unused = ["rope.scaling.type", "vocab_size", "attention.layer_norm_rms_epsilon", "attention.head_count_kv"];
+    for other in unused.into_iter().chain(["classifier.pooling_type", "classifier.output_labels"]) {
+        keys.get(other);
+    }
+    let scores = if keys.int(POOLING)? == Some(RANK) { Some(head(&keys, config.family)?) } else { None };
+    keys.finish()?;
+    Ok(Some(encoder::Config { dtype: None, scores, ..config }))
+}
+
+/// The head of a reranker or classifier.
+fn head(keys: &Keys<'_>, family: &str) -> Result<Scores> {
+    let file = keys.file;
+    let has = |name: &str| file.tensors.contains_key(name);
+    let outputs = file.tensors.get("cls.output.weight").and_then(|tensor| tensor.shape.first().copied());
+    let outputs = outputs.filter(|outputs| (1..=MAX_SIZE).contains(outputs));
+    let outputs = outputs.ok_or_else(|| Error::MissingTensor("cls.output.weight".into()))?;
+    // BERT's own layer before the scores is not among the file's tensors.
+    if !has("cls.weight") {
+        return Err(Error::MissingTensor("cls.weight".into()));
+    }
+    let is_modern = family == "modernbert";
+    let pooling = match keys.int("classifier.pooling_type")? {
+        Some(1) => Pooling::Mean,
+        None if is_modern => Pooling::Mean,
+        _ => Pooling::Cls,
+    };
+    let hidden = Hidden {
+        module: "classifier.dense",
+        bias: has("cls.bias"),
+        activation: if is_modern { DenseActivation::Gelu } else { DenseActivation::Tanh },
+        norm: has("cls.norm.weight").then_some("classifier.norm"),
+    };
+    let stated =
+        file.texts(&keys.key("classifier.output_labels")).ok().map(<[String]>::to_vec).filter(|labels| labels.len() == outputs);
+    Ok(Scores {
+        pooling,
+        hidden: Some(hidden),
+        pools_late: false,
+        weights: ScoreWeights::Module { name: "classifier.out_proj", bias: has("cls.output.bias") },
+        labels: stated.unwrap_or_else(|| (0..outputs).map(|i| format!("LABEL_{i}")).collect()),
+    })
+}
+
+/// The config of an equivalent folder.
+fn translated(keys: &Keys<'_>, model_type: &str) -> Result<Map<String, Value>> {
+    let file = keys.file;
+    let rows = |name: &str| file.tensors.get(name).and_then(|tensor| tensor.shape.first().copied());
+    let mut map = object(json!({
+        "model_type": model_type,
+        "hidden_size": keys.size("embedding_length")?,
+        "intermediate_size": keys.size("feed_forward_length")?,
+        "num_attention_heads": keys.size("attention.head_count")?,
+        "num_hidden_layers": keys.layers()?,
+        "vocab_size": rows("token_embd.weight"),
+        "type_vocab_size": rows("token_types.weight").unwrap_or(0),
+    }));
+    file.int(TOKEN_TYPES)?;
+    let head = keys.even_head_dim()?;
+    for name in ["attention.key_length", "attention.value_length", "rope.dimension_count"] {
+        if keys.size_opt(name)?.is_some_and(|size| Some(size) != head) {
+            return Err(keys.error(name, format!("{}, the width of a head", head.unwrap_or_default())));
+        }
+    }
+    let context = keys.size("context_length")?;
+    let eps = keys.positive_opt("attention.layer_norm_epsilon")?;
+    let more = match model_type {
+        "bert" => {
+            // Rows before the first token are cut off.
+            let positions = rows("position_embd.weight").unwrap_or(context);
+            json!({"layer_norm_eps": eps, "max_position_embeddings": positions})
+        }
+        "modernbert" => {
+            map.remove("type_vocab_size");
+            json!({
+                "norm_eps": eps, "max_position_embeddings": context,
+                "hidden_activation": keys.text("hidden_activation")?.unwrap_or("gelu"),
+                "local_attention": keys.size_opt("attention.sliding_window")?,
+                "global_attn_every_n_layers": keys.size_opt("attention.sliding_window_pattern")?,
+                "global_rope_theta": keys.positive_opt("rope.freq_base")?,
+                "local_rope_theta": keys.positive_opt("rope.freq_base_swa")?,
+            })
+        }
+        _ => json!({
+            "layer_norm_eps": eps, "max_position_embeddings": context, "rope_theta": keys.positive_opt("rope.freq_base")?,
+        }),
+    };
+    map.extend(object(more));
+    Ok(map)
+}
+
+/// The pooling of documents' scores.
+const RANK: i64 = 4;
+
+/// The way of pooling that the file states. Vectors get length 1, as in llama.cpp.
+///
+/// # Errors
+/// [`Error::Key`] for an unknown way.
+pub(super) fn sentence(keys: &Keys<'_>) -> Result<Option<Sentence>> {
+    let pooling = match keys.int(POOLING)? {
+        None | Some(0) => return Ok(None),
+        Some(1) => Pooling::Mean,
+        Some(2) => Pooling::Cls,
+        Some(3) => Pooling::Last,
+        Some(RANK) => return Ok(None),
+        Some(_) => return Err(keys.error(POOLING, "1 (mean), 2 (cls), 3 (last) or 4 (rank)")),
+    };
+    let mut steps = dense(keys)?;
+    steps.push(Step::Normalize);
+    Ok(Some(Sentence { is_stated: true, pooling: vec![pooling], steps, ..Sentence::default() }))
+}
+
+/// Layers of the text vector.
+fn dense(keys: &Keys<'_>) -> Result<Vec<Step>> {
+    let mut steps = Vec::new();
+    for module in DENSE {
+        let sizes = [keys.size_opt(&format!("{module}_feat_in"))?, keys.size_opt(&format!("{module}_feat_out"))?];
+        let shape = keys.file.tensors.get(&format!("{module}.weight")).map(|tensor| tensor.shape.clone());
+        let (Some(shape), [Some(inputs), Some(outputs)]) = (shape, sizes) else { continue };
+        if shape != [outputs, inputs] {
+            return Err(Error::tensor(format!("{module}.weight"), format!("shape [{outputs}, {inputs}]"), format!("{shape:?}")));
+        }
+        let activation = DenseActivation::Identity;
+        steps.push(Step::Dense(Dense { module: module.into(), inputs, outputs, bias: false, activation }));
+    }
+    Ok(steps)
+}
+
+/// The encoder with the layers of a decoder, if the file states a way of pooling.
+///
+/// # Errors
+/// Errors of the decoder's layers.
+pub(super) fn of_decoder(config: spec::Config, sentence: Option<Sentence>, causal: bool) -> Result<Architecture> {
+    Ok(match sentence {
+        Some(sentence) => Architecture::Encoder(family::encoder_of(config, causal, sentence)?),
+        None => Architecture::Decoder(config),
+    })
+}
+
+/// Tensors of BERT and its relatives by the program's names, and the file's names by these names.
+pub(crate) fn tensors(file: &Gguf, config: &encoder::Config) -> Result<Named> {
+    let (mut out, mut names) = (IndexMap::new(), IndexMap::new());
+    let mut add = |stored: String, name: String| -> Result<()> {
+        if let Some(source) = file.source(&stored)? {
+            out.insert(name.clone(), source);
+        }
+        names.insert(name, stored);
+        Ok(())
+    };
+    let is_modern = config.family == "modernbert";
+    for part in ["weight", "bias"] {
+        for (stored, name) in OUTER {
+            let name = if is_modern && stored == "token_embd" { "embeddings.tok_embeddings" } else { name };
+            add(format!("{stored}.{part}"), format!("{name}.{part}"))?;
+        }
+        for i in 0..config.layers.len() {
+            let modern = MODERN.iter().filter(|_| is_modern);
+            let common = LAYER.iter().filter(|(stored, _)| !(is_modern && *stored == "ffn_up"));
+            for (stored, name) in common.chain(modern) {
+                add(format!("blk.{i}.{stored}.{part}"), format!("layers.{i}.{name}.{part}"))?;
+            }
+        }
+    }
+    Ok((out, names))
+}
+
+/// Adds the layers of the text vector to the tensors of a decoder.
+///
+/// # Errors
+/// A tensor is damaged.
+pub(super) fn add_dense(file: &Gguf, config: &encoder::Config, (tensors, names): &mut Named) -> Result<()> {
+    for dense in config.sentence.layers() {
+        let (stored, name) = (format!("{}.weight", dense.module), format!("{}.linear.weight", dense.module));
+        if let Some(source) = file.source(&stored)? {
+            tensors.insert(name.clone(), source);
+        }
+        names.insert(name, stored);
+    }
+    Ok(())
+}
