@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=target/clients
-packages="openai anthropic langchain-openai ollama openapi-spec-validator"
+packages="openai anthropic cohere langchain-openai ollama openapi-spec-validator"
 python() {
   if [ ! -x "$venv/bin/python" ]; then
     python3 -m venv "$venv" || { echo "skipped: python3 has no venv module" >&2; return; }

@@ -1,4 +1,4 @@
-//! Language models that judge documents: those whose name says so, and those given to `rerank`.
+//! Language models as judges of documents.
 
 use std::path::Path;
 

@@ -85,7 +85,7 @@ impl Embedder {
         &self.prompts
     }
 
-    /// The text that stands before every text unless the caller gives another.
+    /// The default text before every text.
     pub fn default_prompt(&self) -> &str {
         self.default_prompt.as_ref().and_then(|name| self.prompts.get(name)).map_or("", String::as_str)
     }

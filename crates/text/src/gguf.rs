@@ -45,8 +45,7 @@ pub struct GgufVocab {
     pub add_eos: Option<bool>,
     /// `add_space_prefix`, only used by `llama` and `t5`.
     pub add_space_prefix: Option<bool>,
-    /// `cls_token_id` and `seperator_token_id` (with that spelling), which stand around texts of
-    /// encoders.
+    /// `cls_token_id` and `seperator_token_id` (in this spelling): tokens around texts of encoders.
     pub cls: Option<u32>,
     pub sep: Option<u32>,
     /// `precompiled_charsmap`: SentencePiece's map of characters, only used by `t5`.

@@ -151,8 +151,8 @@ impl Tokenizer {
         Self::encode_by(plain, text, false)
     }
 
-    /// Token ids of a pair of texts with the special tokens around them, and the type of each token:
-    /// 0 in the first text and 1 in the second, where the tokenizer tells them apart.
+    /// Token ids of a pair of texts with the special tokens around them, and the type of each
+    /// token: 0 in the first text and 1 in the second, if the tokenizer tells them apart.
     ///
     /// # Errors
     /// As for [`encode`](Self::encode).

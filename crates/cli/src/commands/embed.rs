@@ -22,8 +22,8 @@ use crate::{
 /// Make vectors of texts with a text encoder, such as all-MiniLM-L6-v2
 ///
 /// Texts of similar meaning get vectors of similar direction. Prints JSON in the form of OpenAI's
-/// embeddings; `flambeau serve` answers the same at /v1/embeddings. Encoders that were exported from a folder keep its
-/// pooling and its normalization.
+/// embeddings; `flambeau serve` answers the same at /v1/embeddings. Encoders that were exported
+/// from a folder keep its pooling, its normalization and its prompts.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  flambeau embed sentence-transformers/all-MiniLM-L6-v2 'A man is eating food.' 'Somebody eats.'\n  \

@@ -45,8 +45,7 @@ pub(crate) struct Args {
     #[arg(short = 'n', long, value_name = "N", value_parser = positive)]
     top_n: Option<usize>,
 
-    /// What makes a document relevant, for models that judge by an instruction, such as
-    /// Qwen3-Reranker
+    /// The instruction by which a language model such as Qwen3-Reranker judges documents
     #[arg(long, value_name = "TEXT")]
     instruction: Option<String>,
 

@@ -89,7 +89,7 @@ pub(crate) struct Facts {
     pub(crate) vocabulary: usize,
     /// Texts that may stand before a text, by name.
     pub(crate) prompts: BTreeMap<String, String>,
-    /// The text that stands before every text unless the client gives another.
+    /// The default text before every text.
     pub(crate) default_prompt: String,
     /// Input and output of a classifier.
     pub(crate) scoring: Option<Scoring>,

@@ -132,8 +132,8 @@ fn tokens_of_pair(model: &ServedEncoder, [query, document]: [&str; 2], instructi
     scoring.pair(&model.tokenizer, texts, instruction, most).map_err(|error| ApiError::value(params[1], error.to_string()))
 }
 
-/// The tokens of pairs to score: `queries` with `documents`, or `text_1` with `text_2`. One text
-/// goes with each text of the other list.
+/// The tokens of pairs to score: `queries` with `documents`, or `text_1` with `text_2`. A
+/// single text is paired with each text of the other list.
 pub(crate) fn scored_pairs(fields: &mut Fields, model: &ServedEncoder) -> Result<Vec<Tokens>> {
     let mut one_of = |names: [&'static str; 2]| {
         let given = names.map(|name| (name, fields.take(name)));

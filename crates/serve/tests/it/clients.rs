@@ -16,6 +16,7 @@ use crate::{
     batches::batches,
     embeddings::encoder,
     hardening::hooked,
+    rerank::ranker,
     server::{Running, config, endless, script, tiny},
 };
 
@@ -64,6 +65,10 @@ pub(crate) fn has_ollama() -> Result<(), String> {
     python("ollama").map(drop)
 }
 
+pub(crate) fn has_cohere() -> Result<(), String> {
+    python("cohere").map(drop)
+}
+
 pub(crate) fn has_openapi_validator() -> Result<(), String> {
     python("openapi_spec_validator").map(drop)
 }
@@ -93,7 +98,7 @@ fn server_with(folder: &Path, more: Vec<NewModel>) -> Running {
     let mut endless = endless(&["on ", "and "], &hooked(|_| sleep(Duration::from_millis(2))));
     endless.name = "endless".into();
     let language = [tiny(), caller, former, endless].into_iter().chain(more).map(Into::into);
-    let others = [encoder().into(), audio::model("parakeet-tdt").into()];
+    let others = [encoder().into(), ranker().into(), audio::model("parakeet-tdt").into()];
     let config = Config { drop_hosted_tools: true, ..config() };
     Running::batching(batches(folder), language.chain(others).collect(), config)
 }
@@ -158,6 +163,10 @@ pub(crate) fn anthropic_runs_unmodified() {
 pub(crate) fn ollama_runs_unmodified() {
     let expected = ["chat", "thoughts", "tools", "formats", "generate", "embed", "models", "errors"];
     assert_eq!(in_python("ollama", &[]), json!(expected));
+}
+
+pub(crate) fn cohere_runs_unmodified() {
+    assert_eq!(in_python("cohere", &[]), json!(["second", "first", "errors"]));
 }
 
 pub(crate) fn the_description_of_the_paths_is_valid() {

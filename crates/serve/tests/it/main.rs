@@ -110,6 +110,7 @@ fn main() -> ExitCode {
     tests.push(test("openai_runs_unmodified", clients::has_openai, clients::openai_runs_unmodified));
     tests.push(test("anthropic_runs_unmodified", clients::has_anthropic, clients::anthropic_runs_unmodified));
     tests.push(test("ollama_runs_unmodified", clients::has_ollama, clients::ollama_runs_unmodified));
+    tests.push(test("cohere_runs_unmodified", clients::has_cohere, clients::cohere_runs_unmodified));
     let validates = clients::the_description_of_the_paths_is_valid;
     tests.push(test("the_description_of_the_paths_is_valid", clients::has_openapi_validator, validates));
     tests.push(test("langchain_runs_unmodified", clients::has_langchain, clients::langchain_runs_unmodified));

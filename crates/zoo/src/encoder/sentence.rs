@@ -25,7 +25,7 @@ pub(crate) struct Sentence {
     /// Largest number of tokens of a text, including special tokens, if stated.
     pub(crate) max_tokens: Option<usize>,
     pub(crate) prompts: Prompts,
-    /// Tokens whose logits say that a document fits a query, or does not, if stated.
+    /// Answers of a language model for relevant and for other documents, if stated.
     pub(crate) answers: Option<[u32; 2]>,
 }
 

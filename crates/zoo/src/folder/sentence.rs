@@ -18,8 +18,8 @@ const PROMPTS: &str = "config_sentence_transformers.json";
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
-/// The end of a path to a file of a module, such as `1_Pooling/config.json`. A module's folder has a
-/// number in its name.
+/// The end of a path to a file of a module, such as `1_Pooling/config.json`. A module's folder has
+/// a number in its name.
 pub(crate) fn module_file(path: &str) -> Option<&str> {
     let start = ["/config.json", "/model.safetensors"].iter().find_map(|name| path.strip_suffix(name))?;
     let folder = start.rsplit(['/', '\\']).next()?;
@@ -121,7 +121,7 @@ fn pooling(files: &Files, path: &str) -> Result<Vec<Pooling>> {
     }
 }
 
-/// Tokens whose logits say that a document fits a query, and that it does not.
+/// Answers of a language model for relevant and for other documents.
 fn answers(files: &Files, path: &str) -> Result<[u32; 2]> {
     let name = format!("{path}/config.json");
     let map = files.json(&name)?.ok_or_else(|| Error::MissingFile(name.clone()))?;
