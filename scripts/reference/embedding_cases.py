@@ -13,8 +13,9 @@ import tempfile
 
 import torch
 import transformers
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import SentenceTransformer, SparseEncoder
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from checkpoint_cases import write_tensor
@@ -48,6 +49,9 @@ CASES = [
     ("nomic-first", "NomicBert", SIZES, "mean", []),
     ("gte", "Gte", SIZES | dict(rope_parameters=ROTARY), "cls", ["Normalize"]),
     ("jina", "JinaEmbeddingsV3", SIZES | dict(rope_parameters=ROTARY), "mean", ["Normalize"]),
+    ("splade", "Bert", SIZES, "splade-max", "relu"),
+    ("splade-distilbert", "DistilBert", dict(dim=16, hidden_dim=24, n_layers=2, n_heads=2), "splade-max", "log1p_relu"),
+    ("splade-modernbert", "ModernBert", SIZES | dict(local_attention=8, rope_parameters=WINDOWS), "splade-sum", "relu"),
     ("eurobert", "EuroBert", SIZES | GROUPED, "mean", []),
 ]
 
@@ -106,17 +110,23 @@ def write(out, name, family, sizes, pooling, modules):
     with tempfile.TemporaryDirectory() as plain:
         vocab = tokenizer(plain)
         config = getattr(transformers, f"{family}Config")(**COMMON | sizes | dict(vocab_size=vocab))
-        model = getattr(transformers, f"{family}Model")(config).eval()
+        is_sparse = isinstance(pooling, str) and pooling.startswith("splade-")
+        model = getattr(transformers, f"{family}ForMaskedLM" if is_sparse else f"{family}Model")(config).eval()
         randomize(model)
         model.save_pretrained(plain)
-        pooled = Pooling(16, pooling_mode=pooling)
-        encoder = SentenceTransformer(modules=[Transformer(plain, max_seq_length=40), pooled, *map(module, modules)], device="cpu")
+        if is_sparse:
+            pooled = SpladePooling(pooling.removeprefix("splade-"), activation_function=modules)
+            encoder = SparseEncoder(modules=[MLMTransformer(plain, max_seq_length=40), pooled], device="cpu")
+        else:
+            pooled = Pooling(16, pooling_mode=pooling)
+            encoder = SentenceTransformer(modules=[Transformer(plain, max_seq_length=40), pooled, *map(module, modules)], device="cpu")
         encoder.save_pretrained(str(checkpoint), create_model_card=False)
     if name == "nomic-first":
         as_first_nomic(checkpoint / "config.json")
     texts = TEXTS
     ids = [encoder.tokenizer(text)["input_ids"] for text in texts]
-    vectors = torch.tensor(encoder.encode(texts))
+    vectors = encoder.encode(texts)
+    vectors = vectors.to_dense() if is_sparse else torch.tensor(vectors)
     case = dict(kind="embedding", family=config.model_type, rtol=1e-4, atol=2e-5 * max(1.0, float(vectors.abs().max())), texts=texts, ids=ids,
                 pooling=pooling if isinstance(pooling, str) else "+".join(pooling), normalized="Normalize" in modules)
     (folder / "case.json").write_text(json.dumps(case) + "\n")

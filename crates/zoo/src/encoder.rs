@@ -6,13 +6,15 @@ mod masks;
 mod relative;
 mod scores;
 mod sentence;
+mod sparse;
 
 use flambeau_tensor::DType;
 use indexmap::IndexMap;
 
 pub(crate) use self::{
     scores::{Hidden, ScoreWeights, Scores},
-    sentence::{Dense, DenseActivation, Pooling, Prompts, Sentence, Step},
+    sentence::{Dense, DenseActivation, Pooling, Prompts, Sentence, SparsePooling, Step},
+    sparse::Sparse,
 };
 
 use self::{layers::Turns, masks::Masks};
@@ -63,6 +65,8 @@ pub(crate) struct Config {
     /// Name of a language model's head, if it has one beside the embedding.
     pub(crate) head: Option<&'static str>,
     pub(crate) sentence: Sentence,
+    /// The head of sparse vectors, if texts get these.
+    pub(crate) sparse: Option<Sparse>,
     /// The head, if texts get scores and not vectors.
     pub(crate) scores: Option<Scores>,
     /// Text before and after a query and a document, for a language model that scores them.
@@ -171,9 +175,10 @@ impl Parts<'_> {
         if let Some(norm) = self.c.final_norm {
             x = self.w.norm(&x, norm, self.c.norm)?;
         }
-        let result = match &self.c.scores {
-            Some(scores) => self.scores(&x, &is_text, scores)?,
-            None => self.text_vector(&x, &is_text)?,
+        let result = match (&self.c.scores, &self.c.sparse) {
+            (Some(scores), _) => self.scores(&x, &is_text, scores)?,
+            (None, Some(sparse)) => self.sparse_vector(&x, &is_text, sparse)?,
+            (None, None) => self.text_vector(&x, &is_text)?,
         };
         let floats = self.w.b.take_floats();
         Ok((self.w.b.finish(&[&result])?, floats))
@@ -219,8 +224,12 @@ fn metadata(c: &Config, dtype: DType, tokens: usize) -> Vec<(String, MethodConst
         out.push(("get_labels", MethodConstant::Text(serde_json::json!(scores.labels).to_string())));
         out.extend(c.template.clone().map(|template| ("get_pair_template", MethodConstant::Text(template))));
     } else {
-        out.push(("get_embedding_dim", size(c.sentence.width(c.width))));
-        out.push(("get_pooling", MethodConstant::Text(c.sentence.pooling_name())));
+        let (width, pooling) = match &c.sparse {
+            Some(Sparse { pooling, .. }) => (c.vocab, if pooling.sums { "splade-sum".into() } else { "splade-max".into() }),
+            None => (c.sentence.width(c.width), c.sentence.pooling_name()),
+        };
+        out.push(("get_embedding_dim", size(width)));
+        out.push(("get_pooling", MethodConstant::Text(pooling)));
         out.push(("is_normalized", MethodConstant::Bool(c.sentence.normalizes())));
         let Prompts { texts, default } = &c.sentence.prompts;
         if !texts.is_empty() {

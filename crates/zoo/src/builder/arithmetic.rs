@@ -137,6 +137,11 @@ impl Builder {
         self.unary("aten.log.default", x)
     }
 
+    /// `log(1 + x)`.
+    pub(crate) fn log1p(&mut self, x: &Val) -> Val {
+        self.unary("aten.log1p.default", x)
+    }
+
     pub(crate) fn exp(&mut self, x: &Val) -> Val {
         self.unary("aten.exp.default", x)
     }

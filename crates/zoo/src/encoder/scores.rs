@@ -65,7 +65,7 @@ impl Parts<'_> {
         Ok(self.w.b.cast(&logits, DType::F32))
     }
 
-    fn hidden(&mut self, x: &Val, hidden: &Hidden) -> Result<Val> {
+    pub(super) fn hidden(&mut self, x: &Val, hidden: &Hidden) -> Result<Val> {
         let y = self.w.linear(x, hidden.module, self.c.width, hidden.bias)?;
         let y = hidden.activation.apply(&mut self.w.b, &y);
         hidden.norm.map_or_else(|| Ok(y.clone()), |norm| self.w.norm(&y, norm, self.c.norm))

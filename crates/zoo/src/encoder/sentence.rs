@@ -25,8 +25,19 @@ pub(crate) struct Sentence {
     /// Largest number of tokens of a text, including special tokens, if stated.
     pub(crate) max_tokens: Option<usize>,
     pub(crate) prompts: Prompts,
+    /// Pooling of the logits of all tokens, if vectors are sparse.
+    pub(crate) sparse: Option<SparsePooling>,
     /// Answers of a language model for relevant and for other documents, if stated.
     pub(crate) answers: Option<[u32; 2]>,
+}
+
+/// Pooling of logits to a vector with an element for each token of the vocabulary (SPLADE).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SparsePooling {
+    /// Whether elements of all tokens are added, instead of the largest one.
+    pub(crate) sums: bool,
+    /// Whether the logarithm is applied twice.
+    pub(crate) twice: bool,
 }
 
 /// Texts that may stand before a text.
@@ -47,6 +58,7 @@ impl Default for Sentence {
             steps: Vec::new(),
             max_tokens: None,
             prompts: Prompts::default(),
+            sparse: None,
             answers: None,
         }
     }
@@ -79,6 +91,7 @@ pub(crate) enum DenseActivation {
     Sigmoid,
     Relu,
     Gelu,
+    GeluTanh,
     Silu,
 }
 
@@ -103,6 +116,7 @@ impl DenseActivation {
             DenseActivation::Sigmoid => b.sigmoid(x),
             DenseActivation::Relu => b.relu(x),
             DenseActivation::Gelu => b.gelu(x, false),
+            DenseActivation::GeluTanh => b.gelu(x, true),
             DenseActivation::Silu => b.silu(x),
         }
     }

@@ -202,6 +202,7 @@ fn read(family: &Family, f: &Fields<'_>, sentence: Sentence) -> Result<Config> {
         fits_f16: true,
         head: None,
         sentence,
+        sparse: None,
         scores: None,
         template: None,
     })

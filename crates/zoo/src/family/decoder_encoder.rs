@@ -44,6 +44,7 @@ pub(crate) fn encoder(mut config: Config, causal: bool, sentence: Sentence) -> R
         fits_f16: config.fits_f16,
         head: (config.tied != Some(true)).then_some(HEAD),
         sentence,
+        sparse: None,
         scores: None,
         template: None,
     })

@@ -1,11 +1,11 @@
 //! Heads of encoders that give scores: the classifiers of transformers.
 
-use super::{Configs, decoder_encoder};
+use super::{Configs, bert, decoder_encoder};
 use crate::{
     Error, Result,
-    encoder::{Config, DenseActivation, Hidden, Pooling, ScoreWeights, Scores, Sentence},
+    encoder::{Config, DenseActivation, Hidden, Pooling, ScoreWeights, Scores, Sentence, Sparse, SparsePooling},
     fields::Fields,
-    spec,
+    spec::{self, Activation},
 };
 
 /// The text around a query and a document that Qwen3-Reranker was trained with.
@@ -17,6 +17,10 @@ const MAX_LABELS: usize = 1 << 12;
 /// The encoder with the head that its folder states: a vector of the text, or scores.
 pub(super) fn with_head(configs: &Configs<'_>, config: Config) -> Result<Config> {
     let f = &configs.model;
+    if let Some(pooling) = config.sentence.sparse {
+        let sparse = sparse(f, &config, pooling)?;
+        return Ok(Config { sparse: Some(sparse), ..config });
+    }
     if !is_classifier(f)? || config.sentence.is_stated {
         return Ok(config);
     }
@@ -83,6 +87,36 @@ fn head(f: &Fields<'_>, config: &Config, labels: Vec<String>) -> Result<Scores> 
             Scores { pooling: Pooling::Last, weights, ..plain(None, "score") }
         }
     })
+}
+
+/// The head of a masked language model.
+fn sparse(f: &Fields<'_>, config: &Config, pooling: SparsePooling) -> Result<Sparse> {
+    let layer = |module, activation, norm| Hidden { module, bias: true, activation, norm: Some(norm) };
+    let (hidden, weight, bias) = match config.family {
+        "bert" => {
+            let activation = match bert::activation(f, "hidden_act")? {
+                Activation::GeluTanh => DenseActivation::GeluTanh,
+                Activation::Silu => DenseActivation::Silu,
+                _ => DenseActivation::Gelu,
+            };
+            let hidden = layer("cls.predictions.transform.dense", activation, "cls.predictions.transform.LayerNorm");
+            (hidden, "cls.predictions.decoder.weight", Some("cls.predictions.bias"))
+        }
+        "distilbert" => {
+            let hidden = layer("vocab_transform", DenseActivation::Gelu, "vocab_layer_norm");
+            (hidden, "vocab_projector.weight", Some("vocab_projector.bias"))
+        }
+        "roberta" | "xlm-roberta" | "camembert" => {
+            (layer("lm_head.dense", DenseActivation::Gelu, "lm_head.layer_norm"), "lm_head.decoder.weight", Some("lm_head.bias"))
+        }
+        "modernbert" => {
+            let hidden = layer("head.dense", activation(f, "classifier_activation")?, "head.norm");
+            let hidden = Hidden { bias: f.bool_or("classifier_bias", false)?, ..hidden };
+            (hidden, "decoder.weight", f.bool_or("decoder_bias", true)?.then_some("decoder.bias"))
+        }
+        other => return Err(Error::file("modules.json", format!("sparse vectors of the family {other} are not supported"))),
+    };
+    Ok(Sparse { hidden, weight, bias, pooling })
 }
 
 /// The pooling before a classifier, the first of `known` without a key.

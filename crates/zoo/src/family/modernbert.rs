@@ -76,6 +76,7 @@ pub(super) fn config(configs: &Configs<'_>) -> Result<Config> {
         fits_f16: true,
         head: None,
         sentence: (configs.sentence)()?,
+        sparse: None,
         scores: None,
         template: None,
     })

@@ -200,6 +200,7 @@ fn written(family: &Family, configs: &Configs<'_>, base: &Base, feed: usize, rop
         fits_f16: true,
         head: None,
         sentence: (configs.sentence)()?,
+        sparse: None,
         scores: None,
         template: None,
     })

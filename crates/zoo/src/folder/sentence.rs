@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::Files;
 use crate::{
     Error, Result,
-    encoder::{Dense, DenseActivation, Pooling, Prompts, Sentence, Step},
+    encoder::{Dense, DenseActivation, Pooling, Prompts, Sentence, SparsePooling, Step},
     fields::Fields,
 };
 
@@ -41,17 +41,21 @@ pub(super) fn read(files: &Files) -> Result<Sentence> {
             let kind = module["type"].as_str().and_then(|kind| kind.rsplit('.').next()).unwrap_or_default();
             let path = module["path"].as_str().unwrap_or_default();
             match kind {
-                "Transformer" if path.is_empty() => {}
+                "Transformer" | "MLMTransformer" if path.is_empty() => {}
                 "Pooling" => {
                     sentence.is_stated = true;
                     sentence.pooling = pooling(files, path)?;
                 }
                 "Normalize" => sentence.steps.push(Step::Normalize),
+                "SpladePooling" => {
+                    sentence.is_stated = true;
+                    sentence.sparse = Some(sparse(files, path)?);
+                }
                 "LogitScore" => sentence.answers = Some(answers(files, path)?),
                 "Dense" if sentence.is_stated => sentence.steps.push(Step::Dense(dense(files, path)?)),
                 other => {
                     return Err(bad(format!(
-                        "the module `{other}` in `{path}` is not supported: expected Transformer, Pooling, Dense, Normalize or LogitScore"
+                        "the module `{other}` in `{path}` is not supported: expected Transformer, Pooling, Dense, Normalize, LogitScore or SpladePooling"
                     )));
                 }
             }
@@ -72,6 +76,24 @@ pub(super) fn read(files: &Files) -> Result<Sentence> {
         sentence.prompts = prompts(&map)?;
     }
     Ok(sentence)
+}
+
+/// Pooling of logits to a sparse vector.
+fn sparse(files: &Files, path: &str) -> Result<SparsePooling> {
+    let name = format!("{path}/config.json");
+    let map = files.json(&name)?.ok_or_else(|| Error::MissingFile(name.clone()))?;
+    let f = Fields::new(&map);
+    let sums = match f.text("pooling_strategy")? {
+        None | Some("max") => false,
+        Some("sum") => true,
+        Some(_) => return Err(f.error("pooling_strategy", "max or sum")),
+    };
+    let twice = match f.text("activation_function")? {
+        None | Some("relu") => false,
+        Some("log1p_relu") => true,
+        Some(_) => return Err(f.error("activation_function", "relu or log1p_relu")),
+    };
+    Ok(SparsePooling { sums, twice })
 }
 
 /// Prompts by name, and the default one.
