@@ -34,7 +34,7 @@ pub(crate) enum Architecture {
     /// From tokens to logits.
     Decoder(Config),
     /// From tokens to a vector.
-    Encoder(encoder::Config),
+    Encoder(Box<encoder::Config>),
     /// From audio to tokens.
     Moonshine(moonshine::Config),
     Parakeet(parakeet::Config),
@@ -229,7 +229,7 @@ impl Checkpoint {
     /// [`crate::Error::Key`] for tokens outside the vocabulary.
     pub fn into_reranker(mut self, yes: u32, no: u32) -> Result<Checkpoint> {
         if let Architecture::Decoder(config) = self.architecture {
-            self.architecture = Architecture::Encoder(family::answering(config, encoder::Sentence::default(), yes, no)?);
+            self.architecture = Architecture::Encoder(Box::new(family::answering(config, encoder::Sentence::default(), yes, no)?));
         }
         Ok(self)
     }

@@ -45,7 +45,7 @@ pub(crate) struct Args {
     #[arg(short = 'n', long, value_name = "N", value_parser = positive)]
     top_n: Option<usize>,
 
-    /// The instruction by which a language model such as Qwen3-Reranker judges documents
+    /// Tell a language model such as Qwen3-Reranker how to judge documents
     #[arg(long, value_name = "TEXT")]
     instruction: Option<String>,
 

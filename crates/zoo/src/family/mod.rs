@@ -312,16 +312,16 @@ pub(crate) fn architecture(configs: &Configs<'_>) -> Result<Architecture> {
     if let Some(encoder) = bert::config(name, configs) {
         let encoder = heads::with_head(configs, encoder?)?;
         f.finish(&harmless::beside_encoder)?;
-        return Ok(Architecture::Encoder(encoder));
+        return Ok(Architecture::Encoder(Box::new(encoder)));
     }
     let mut config = config(f)?;
     let (sees_later, sentence) = (sees_later_tokens(f)?, (configs.sentence)()?);
     if let Some([yes, no]) = sentence.answers {
-        return Ok(Architecture::Encoder(heads::answering(config, sentence, yes, no)?));
+        return Ok(Architecture::Encoder(Box::new(heads::answering(config, sentence, yes, no)?)));
     }
     if sees_later || sentence.is_stated || heads::is_classifier(f)? {
         let encoder = decoder_encoder::encoder(config, !sees_later, sentence)?;
-        return Ok(Architecture::Encoder(heads::with_head(configs, encoder)?));
+        return Ok(Architecture::Encoder(Box::new(heads::with_head(configs, encoder)?)));
     }
     add_ids(&mut config, configs.generation.as_ref())?;
     Ok(Architecture::Decoder(config))

@@ -82,7 +82,7 @@ fn config(file: &Gguf, architecture: &Architecture) -> Result<(Config, Option<Se
 pub(crate) fn read(file: &Gguf) -> Result<(checkpoint::Architecture, Named)> {
     if let Some(config) = encoder::bert(file)? {
         let named = encoder::tensors(file, &config)?;
-        return Ok((checkpoint::Architecture::Encoder(config), named));
+        return Ok((checkpoint::Architecture::Encoder(Box::new(config)), named));
     }
     let architecture = architecture(file)?;
     let (config, sentence) = config(file, architecture)?;

@@ -94,7 +94,7 @@ pub(crate) fn bert(file: &Gguf) -> Result<Option<encoder::Config>> {
     }
     let scores = if keys.int(POOLING)? == Some(RANK) { Some(head(&keys, config.family)?) } else { None };
     keys.finish()?;
-    Ok(Some(encoder::Config { dtype: None, scores, ..config }))
+    Ok(Some(encoder::Config { dtype: None, scores, ..*config }))
 }
 
 /// The head of a reranker or classifier.
@@ -221,7 +221,7 @@ fn dense(keys: &Keys<'_>) -> Result<Vec<Step>> {
 /// Errors of the decoder's layers.
 pub(super) fn of_decoder(config: spec::Config, sentence: Option<Sentence>, causal: bool) -> Result<Architecture> {
     Ok(match sentence {
-        Some(sentence) => Architecture::Encoder(family::encoder_of(config, causal, sentence)?),
+        Some(sentence) => Architecture::Encoder(Box::new(family::encoder_of(config, causal, sentence)?)),
         None => Architecture::Decoder(config),
     })
 }
