@@ -16,7 +16,7 @@
 //!   Activations are widened and laid out once for each kind of weight; nothing is packed. A task
 //!   owns some 16 KB of weights and reads them once, in memory order: dense rows by dot products
 //!   (`gemv`), codes straight into registers (`quant/gemv`). A dense matrix with contiguous N is
-//!   accumulated row by row (`gemv::by_columns`).
+//!   accumulated row by row (`gemv::by_columns`; `gemv::columns` in a linear layer of short K).
 //! - *Blocked* (`block`): everything else. *Packing:* separate tasks pack the columns, one *panel*
 //!   each, about a thousand columns (a *chunk*) at a time. A panel is as wide as the register tile
 //!   and holds, step by step along K, one word of each of its columns. In a linear layer the
@@ -250,7 +250,7 @@ pub(crate) unsafe fn linear(team: &mut Team, [m, k]: [usize; 2], x: &Dense, jobs
     }
     // SAFETY: the caller states the operands' sizes, and each arm passes them on.
     unsafe {
-        if is_skinny(m, jobs) {
+        if is_skinny([m, k], jobs) {
             skinny::multiply(team, k, &[Input { m, x: *x, jobs }]);
         } else if jobs.iter().all(|j| j.gate.is_none() && j.rows < m) {
             // The shorter side is packed, the longer side is read in place, and no output is
@@ -277,7 +277,7 @@ pub(crate) unsafe fn linear_of_each(team: &mut Team, k: usize, inputs: &[Input])
         let mut rows = 0;
         let few = rest.iter().take_while(|input| {
             rows += input.m;
-            is_skinny(rows, input.jobs)
+            is_skinny([rows, k], input.jobs)
         });
         let (together, others) = rest.split_at(few.count().max(1));
         rest = others;
@@ -291,9 +291,9 @@ pub(crate) unsafe fn linear_of_each(team: &mut Team, k: usize, inputs: &[Input])
     }
 }
 
-fn is_skinny(m: usize, jobs: &[Job]) -> bool {
+fn is_skinny([m, k]: [usize; 2], jobs: &[Job]) -> bool {
     let mut operands = jobs.iter().flat_map(|j| std::iter::once(&j.operand).chain(&j.gate));
-    m <= skinny::ROWS && operands.all(skinny::readable)
+    m <= skinny::ROWS && operands.all(|operand| skinny::readable(operand, k))
 }
 
 /// Whether the batch only adds rows of `a` for one `b`, as in a linear layer over

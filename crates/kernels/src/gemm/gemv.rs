@@ -48,6 +48,22 @@ pub(crate) unsafe fn dots(cpu: Cpu, x: SkinnyRows, w: &Dense, rows: Range<usize>
     }
 }
 
+/// As [`dots`], for rows of `w` whose elements are apart, with equal elements of adjacent rows
+/// beside each other. The rows of `x` are `f32`.
+///
+/// # Safety
+/// As [`dots`].
+pub(crate) unsafe fn columns(cpu: Cpu, x: SkinnyRows, w: &Dense, rows: Range<usize>, to: &mut [f32]) {
+    // SAFETY: the caller keeps row `rows.start` inside `w`.
+    let first = unsafe { w.at(rows.start, 0) };
+    for (i, line) in to.chunks_exact_mut(rows.len().max(1)).enumerate().take(x.m) {
+        // SAFETY: `x` has row `i`, of `k` elements.
+        let row = unsafe { std::slice::from_raw_parts(x.words.add(i * x.stride).cast::<f32>(), x.k) };
+        line.fill(0.0);
+        with_float!(first, p => cpu.dispatch(Axpy { row, b: p.cast_const(), step: w.step[1], line }));
+    }
+}
+
 struct Dots<'a, W> {
     x: SkinnyRows,
     w: *const W,

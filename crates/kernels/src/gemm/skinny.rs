@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::{
     block::Job,
     epilogue::Lines,
-    gemv::{SkinnyRows, dots},
+    gemv::{SkinnyRows, columns, dots},
     operand::{Dense, Operand},
 };
 use crate::{
@@ -68,10 +68,14 @@ fn rows<'a>(inputs: &'a [Input]) -> impl Iterator<Item = (&'a Dense, usize)> {
     inputs.iter().flat_map(|input| (0..input.m).map(|i| (&input.x, i)))
 }
 
-/// Whether [`multiply`] can read the operand.
-pub(super) fn readable(operand: &Operand) -> bool {
+/// Largest depth at which [`multiply`] reads dense operands whose columns are contiguous. A task
+/// then owns enough of their rows to fill vectors.
+const SHORT: usize = 64;
+
+/// Whether [`multiply`] can read the operand of depth `k`.
+pub(super) fn readable(operand: &Operand, k: usize) -> bool {
     match operand {
-        Operand::Dense(d) => d.step[1] == 1,
+        Operand::Dense(d) => d.step[1] == 1 || d.step[0] == 1 && k <= SHORT,
         Operand::Codes(_) => true,
     }
 }
@@ -170,7 +174,7 @@ fn number_words(operand: &Operand) -> usize {
 
 /// Whether the products use pairs of bf16 of `x` and `w`.
 fn are_pairs(cpu: Cpu, x: &Dense, w: &Dense) -> bool {
-    cpu.has_dot() && matches!((x.origin, w.origin), (FloatPtr::BF16(_), FloatPtr::BF16(_))) && x.step[1] == 1
+    cpu.has_dot() && matches!((x.origin, w.origin), (FloatPtr::BF16(_), FloatPtr::BF16(_))) && x.step[1] == 1 && w.step[1] == 1
 }
 
 /// Words of a row of pairs.
@@ -206,7 +210,9 @@ unsafe fn rows_times(
 ) {
     match (operand, ready) {
         // SAFETY: the caller keeps the rows inside the operand.
-        (Operand::Dense(w), Ready::Dense(x)) => unsafe { dots(cpu, *x, w, rows, to) },
+        (Operand::Dense(w), Ready::Dense(x)) if w.step[1] == 1 => unsafe { dots(cpu, *x, w, rows, to) },
+        // SAFETY: the same, and words of activations for such an operand are `f32`.
+        (Operand::Dense(w), Ready::Dense(x)) => unsafe { columns(cpu, *x, w, rows, to) },
         (Operand::Codes(w), Ready::Codes(i)) => quant::rows_times(cpu, w, &prepared[*i], rows, numbers, to),
         _ => {}
     }

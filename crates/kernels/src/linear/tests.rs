@@ -50,6 +50,12 @@ where
         }
     }
 
+    /// The floats as a weight whose columns are contiguous.
+    fn columns(&self) -> Weight<'_> {
+        let [_, n, k] = self.size;
+        Weight::Float(View::new(&self.floats, &[n, k], &[1, n as isize], 0).unwrap().into())
+    }
+
     fn weight(&self, codes: bool) -> Weight<'_> {
         let [_, n, k] = self.size;
         if codes {
@@ -211,6 +217,50 @@ where
 
     fn x(&self) -> View<'_, T> {
         View::contiguous(&self.x, &[self.size[0], self.size[2]]).unwrap()
+    }
+}
+
+/// A layer whose weight has contiguous columns: near the definition, and with the bits that its rows
+/// have alone.
+fn check_columns<T: Precision + PartialEq>(pool: &Pool, [m, n, k]: [usize; 3])
+where
+    for<'a> FloatView<'a>: From<View<'a, T>>,
+{
+    let case = Case::<T>::new([m, n, k]);
+    let residual = || Residual::View(case.matrix(&case.residual).into());
+    let run = |x: &[T], m: usize, residual: Residual<'_>| {
+        let mut out = vec![T::from_f32(7.0); m * n];
+        let epilogue = Epilogue { bias: Some(case.bias()), residual, ..none() };
+        let layer = Layer { weight: case.columns(), epilogue, out: ViewMut::contiguous(&mut out, &[m, n]).unwrap() };
+        layers(pool, &View::contiguous(x, &[m, k]).unwrap(), &mut [layer]).unwrap();
+        out
+    };
+    let found = run(&case.x, m, residual());
+    let plain = run(&case.x, m, Residual::None);
+    for (i, x) in case.x.chunks(k).enumerate() {
+        let row = i * n..(i + 1) * n;
+        if m <= 8 {
+            assert!(run(x, 1, Residual::None)[..] == plain[row.clone()], "{:?} row {i} of [{m}, {n}, {k}]", pool.isa());
+        }
+        for (j, at) in row.enumerate() {
+            let terms = x.iter().enumerate().map(|(p, x)| f64::from(x.to_f32()) * f64::from(case.floats[p * n + j].to_f32()));
+            let (sum, size) = terms.fold((0.0, 0.0), |(sum, size): (f64, f64), term| (sum + term, size + term.abs()));
+            let want = sum + f64::from(case.bias[j]) + f64::from(case.residual[at].to_f32());
+            let bound = 0.01 * (size + f64::from(case.bias[j].abs()) + f64::from(case.residual[at].to_f32().abs()));
+            let error = (f64::from(found[at].to_f32()) - want).abs();
+            assert!(error <= bound, "{:?} {} [{m}, {n}, {k}] at {at}: {error} > {bound}", pool.isa(), T::DTYPE);
+        }
+    }
+}
+
+#[test]
+fn weights_with_contiguous_columns_are_read_in_their_order() {
+    for pool in isas() {
+        for size in [[1, 576, 16], [1, 70, 8], [3, 5, 33], [8, 130, 64], [2, 40, 65], [9, 37, 16]] {
+            check_columns::<f32>(&pool, size);
+            check_columns::<bf16>(&pool, size);
+            check_columns::<f16>(&pool, size);
+        }
     }
 }
 
