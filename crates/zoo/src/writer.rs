@@ -6,6 +6,7 @@ use flambeau_tensor::DType;
 use indexmap::IndexMap;
 
 use self::adapters::Adapters;
+pub(crate) use self::adapters::Begun;
 use crate::{
     Checkpoint, CheckpointTensor, Error, Result,
     builder::{Builder, Val},
@@ -191,6 +192,15 @@ impl<'a> Writer<'a> {
         self.project(x, path, &name, &source, bias)
     }
 
+    /// Begins [`linear`](Self::linear), which [`end`](Self::end) ends. Engines compute products of
+    /// one input together if all of them are begun before one is ended.
+    pub(crate) fn begin(&mut self, x: &Val, path: &str, rows: usize, bias: bool) -> Result<Begun> {
+        let name = format!("{path}.weight");
+        let source = self.source(&name, &[rows, x.dim(x.dims.len() - 1)])?;
+        let y = self.product(x, path, &name, &source, bias)?;
+        self.begin_update(y, x, &name, &source)
+    }
+
     /// As [`linear`](Self::linear), for a router's logits or a gate of each head. An error in one
     /// changes all values that it scales, and the weight is small. Therefore it is not quantized.
     pub(crate) fn gate(&mut self, x: &Val, path: &str, rows: usize, bias: bool) -> Result<Val> {
@@ -206,11 +216,16 @@ impl<'a> Writer<'a> {
     }
 
     pub(crate) fn project(&mut self, x: &Val, path: &str, name: &str, source: &CheckpointTensor, bias: bool) -> Result<Val> {
+        let y = self.product(x, path, name, source, bias)?;
+        self.updated(y, x, name, source)
+    }
+
+    /// The projection without the updates of adapters.
+    fn product(&mut self, x: &Val, path: &str, name: &str, source: &CheckpointTensor, bias: bool) -> Result<Val> {
         self.b.enter(path);
         let weight = self.matrix(name, source)?;
         let rows = source.shape().first().copied().unwrap_or(0);
         let bias = if bias { Some(self.vector(&format!("{path}.bias"), rows)?) } else { None };
-        let y = self.b.linear(x, &weight, bias.as_ref());
-        self.updated(y, x, name, source)
+        Ok(self.b.linear(x, &weight, bias.as_ref()))
     }
 }

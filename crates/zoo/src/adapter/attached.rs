@@ -71,9 +71,9 @@ impl Stacked {
         Some(Stacked { adapters, up, down, rows, cols })
     }
 
-    /// `down` transposed, row-major [cols, R].
-    pub(crate) fn down_columns(&self) -> Vec<f32> {
-        Factor { shape: [self.adapters.len(), self.cols], values: self.down.clone() }.transposed().values
+    /// `up` transposed, row-major [R, rows].
+    pub(crate) fn up_columns(&self) -> Vec<f32> {
+        Factor { shape: [self.rows, self.adapters.len()], values: self.up.clone() }.transposed().values
     }
 }
 

@@ -96,18 +96,19 @@ impl Decoder<'_> {
         }
         let mut one = |part: &str, rows| {
             let bias = a.qkv_bias == QkvBias::All || a.qkv_bias == QkvBias::AllButKeys && part != "k";
-            self.w.linear(x, &format!("{path}.{part}_proj"), rows, bias)
+            self.w.begin(x, &format!("{path}.{part}_proj"), rows, bias)
         };
         let queries = one("q", q)?;
         let kv = match a.values {
             Values::Layer(_) => None,
-            Values::Projected => Some([one("k", kv)?, one("v", kv)?]),
-            Values::Keys => {
-                let keys = one("k", kv)?;
-                Some([keys.clone(), keys])
-            }
+            Values::Projected => Some((one("k", kv)?, Some(one("v", kv)?))),
+            Values::Keys => Some((one("k", kv)?, None)),
         };
-        Ok((queries, kv))
+        let queries = self.w.end(queries)?;
+        let Some((keys, values)) = kv else { return Ok((queries, None)) };
+        let keys = self.w.end(keys)?;
+        let values = values.map_or_else(|| Ok(keys.clone()), |values| self.w.end(values))?;
+        Ok((queries, Some([keys, values])))
     }
 
     /// Query (0), key (1) or value (2) of each head [1, s, H·D], from a joined matrix that stores

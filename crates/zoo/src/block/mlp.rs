@@ -29,8 +29,9 @@ impl Decoder<'_> {
             };
             (one("gate", 0)?, one("up", n)?)
         } else {
-            let mut one = |part: &str| self.w.linear(x, &format!("{path}.{part}"), n, mlp.bias == MlpBias::All);
-            (one(names.gate)?, one(names.up)?)
+            let mut one = |part: &str| self.w.begin(x, &format!("{path}.{part}"), n, mlp.bias == MlpBias::All);
+            let [gate, up] = [one(names.gate)?, one(names.up)?];
+            (self.w.end(gate)?, self.w.end(up)?)
         };
         self.w.b.enter(path);
         let gate = self.w.b.scale(&gate, mlp.factors[0]);

@@ -2,8 +2,8 @@
 //!
 //! A weight `W` that adapters change computes `W x + up · (factors * (down · x))`. The ranks of all
 //! its adapters lie side by side in `up` and `down`, and `factors` holds the scale of each rank's
-//! adapter. These are plain linear layers, so engines run sequences with different adapters in one
-//! step.
+//! adapter. These are plain products, so engines run sequences with different adapters in one step.
+//! `up` is stored as [R, rows]. Ranks are few, and adjacent elements of a result fill vectors.
 
 use flambeau_pt2::Weight;
 use flambeau_tensor::{DType, Expr, Tensor, cast};
@@ -23,6 +23,22 @@ pub(super) struct Adapters {
     factors: Vec<(Vec<usize>, usize, Val)>,
     /// Names of the weights whose updates were written.
     written: Vec<String>,
+}
+
+/// A product whose updates are not added yet.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    y: Val,
+    update: Option<Lowered>,
+}
+
+/// `down · x` of a weight's updates.
+#[derive(Debug)]
+struct Lowered {
+    low: Val,
+    stacked: Stacked,
+    name: String,
+    source: CheckpointTensor,
 }
 
 impl Writer<'_> {
@@ -51,13 +67,24 @@ impl Writer<'_> {
     /// `y`, the product of `x` [.., cols] and the weight `source` [rows, cols], with the updates of
     /// its adapters.
     pub(crate) fn updated(&mut self, y: Val, x: &Val, name: &str, source: &CheckpointTensor) -> Result<Val> {
-        let Some(stacked) = Stacked::of(source.updates()) else { return Ok(y) };
-        let ranks = stacked.adapters.len();
-        let down = self.factor(&format!("{name}.lora_a"), &stacked.down, [ranks, stacked.cols])?;
-        let up = self.factor(&format!("{name}.lora_b"), &stacked.up, [stacked.rows, ranks])?;
+        let begun = self.begin_update(y, x, name, source)?;
+        self.end(begun)
+    }
+
+    /// The first product of [`updated`](Self::updated).
+    pub(super) fn begin_update(&mut self, y: Val, x: &Val, name: &str, source: &CheckpointTensor) -> Result<Begun> {
+        let Some(stacked) = Stacked::of(source.updates()) else { return Ok(Begun { y, update: None }) };
+        let down = self.factor(&format!("{name}.lora_a"), &stacked.down, [stacked.adapters.len(), stacked.cols])?;
         let low = self.b.linear(x, &down, None);
-        let low = self.scaled(&low, &stacked.adapters, source)?;
-        let update = self.b.linear(&low, &up, None);
+        Ok(Begun { y, update: Some(Lowered { low, stacked, name: name.to_owned(), source: source.clone() }) })
+    }
+
+    /// Adds the updates of a product that was begun.
+    pub(crate) fn end(&mut self, begun: Begun) -> Result<Val> {
+        let Begun { y, update: Some(Lowered { low, stacked, name, source }) } = begun else { return Ok(begun.y) };
+        let up = self.factor(&format!("{name}.lora_b"), &stacked.up_columns(), [stacked.adapters.len(), stacked.rows])?;
+        let low = self.scaled(&low, &stacked.adapters, &source)?;
+        let update = self.b.matmul(&low, &up);
         Ok(self.b.add(&y, &update))
     }
 
@@ -67,10 +94,10 @@ impl Writer<'_> {
         let Some(stacked) = Stacked::of(source.updates()) else { return Ok(rows) };
         let ranks = stacked.adapters.len();
         let up = self.factor(&format!("{name}.lora_embedding_a"), &stacked.up, [stacked.rows, ranks])?;
-        let down = self.factor(&format!("{name}.lora_embedding_b"), &stacked.down_columns(), [stacked.cols, ranks])?;
+        let down = self.factor(&format!("{name}.lora_embedding_b"), &stacked.down, [ranks, stacked.cols])?;
         let low = self.b.embedding(&up, ids);
         let low = self.scaled(&low, &stacked.adapters, source)?;
-        let update = self.b.linear(&low, &down, None);
+        let update = self.b.matmul(&low, &down);
         Ok(self.b.add(&rows, &update))
     }
 
