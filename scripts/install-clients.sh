@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Installs what the server's tests talk to it with into target/clients: Python packages (see below), and for Node.js openai,
 # playwright-core and axe-core. The page's test also needs a Chromium, such as Debian's package chromium. What cannot be
-# installed is named, and those tests are skipped. Usage: scripts/install-clients.sh
+# installed is named, and those tests are skipped. A test compares these versions with the table in docs/serve.md. Usage: scripts/install-clients.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=target/clients
-packages="openai anthropic cohere langchain-openai ollama openapi-spec-validator"
+packages="openai==3.57.* anthropic==2.14.* cohere==7.3.* langchain-openai==1.7.* ollama==0.6.* websockets==17.4.*
+  openapi-spec-validator==0.9.* opentelemetry-proto==1.45.*"
 python() {
   if [ ! -x "$venv/bin/python" ]; then
     python3 -m venv "$venv" || { echo "skipped: python3 has no venv module" >&2; return; }
@@ -16,7 +17,7 @@ python() {
 node() {
   command -v npm > /dev/null || { echo "skipped: there is no npm" >&2; return; }
   mkdir -p "$venv/node"
-  npm install --silent --no-audit --no-fund --prefix "$venv/node" openai playwright-core axe-core ||
+  npm install --silent --no-audit --no-fund --prefix "$venv/node" openai@6.49 playwright-core axe-core ||
     echo "skipped: npm cannot install openai, playwright-core and axe-core" >&2
 }
 python

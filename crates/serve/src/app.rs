@@ -24,6 +24,7 @@ use crate::{
     reply::{self, Events, Progress},
     responses::ResponseStore,
     storage::Store,
+    traces::{self, Traces},
     worker::{Customer, JobUpdate},
 };
 
@@ -43,6 +44,8 @@ pub(crate) struct App {
     pub(crate) responses: Arc<ResponseStore>,
     /// Files and batches, if there is a folder for them.
     pub(crate) batches: Option<Arc<Store>>,
+    /// Traces, if a collector takes them.
+    pub(crate) traces: Option<Arc<Traces>>,
     pub(crate) rates: Rates,
     pub(crate) stop: watch::Receiver<bool>,
     /// Places for work [beside the connections](App::aside).
@@ -59,6 +62,7 @@ impl App {
         models: Models,
         stop: watch::Receiver<bool>,
         batches: Option<Arc<Store>>,
+        traces: Option<Arc<Traces>>,
     ) -> App {
         let places = models.recordings().min(Semaphore::MAX_PERMITS);
         App {
@@ -68,6 +72,7 @@ impl App {
             rates: Rates::new(config.requests_per_minute, config.tokens_per_minute),
             responses: Arc::new(ResponseStore::new(config.response_bytes)),
             batches,
+            traces,
             config,
             aside: Arc::new(Semaphore::new(MAX_ASIDE)),
             recordings: Arc::new(Semaphore::new(places)),
@@ -128,7 +133,11 @@ impl App {
             // Coming back would not help.
             return Err(ApiError::value("n", format!("the request asks for {} answers, and the server takes {most}", jobs.len())));
         }
-        let customer = Customer { caller, most_jobs: most, meter: self.rates.meter(caller) };
+        let span = traces::current();
+        if let Some(span) = &span {
+            span.submit(&model.name, &jobs);
+        }
+        let customer = Customer { caller, most_jobs: most, meter: self.rates.meter(caller), span };
         Ok(self.progress(model.worker.submit(customer, jobs).await?))
     }
 

@@ -4,12 +4,19 @@ mod answer;
 mod request;
 mod worker;
 
-use std::sync::Arc;
+use std::{any::Any, sync::Arc};
 
 use axum::{body::Body, extract::State, http::Request, response::Response};
-use flambeau::{engine::Engine, runners::speech::Task, runtime::Program, text::Tokenizer};
+use flambeau::{
+    engine::Engine,
+    runners::speech::{Settings, Task},
+    runtime::Program,
+    text::Tokenizer,
+};
 
-pub(crate) use self::worker::Heard;
+pub(crate) use self::worker::{Heard, LiveSound, Source};
+use tokio::sync::mpsc;
+
 use self::{request::TranscriptionRequest, worker::SpeechWorker};
 use crate::{
     app::App,
@@ -17,6 +24,7 @@ use crate::{
     http::upload::{self, Upload},
     metrics::Metrics,
     reply::{self, Progress},
+    traces,
 };
 
 /// A model of speech to serve.
@@ -45,6 +53,7 @@ impl std::fmt::Debug for NewSpeechModel {
 /// A model of speech behind its threads.
 #[derive(Debug)]
 pub(crate) struct ServedSpeech {
+    name: String,
     worker: SpeechWorker,
 }
 
@@ -54,7 +63,17 @@ impl ServedSpeech {
     /// # Errors
     /// As [`SpeechWorker::start`].
     pub(crate) fn start(new: NewSpeechModel, metrics: Arc<Metrics>) -> std::io::Result<ServedSpeech> {
-        Ok(ServedSpeech { worker: SpeechWorker::start(new, metrics)? })
+        Ok(ServedSpeech { name: new.name.clone(), worker: SpeechWorker::start(new, metrics)? })
+    }
+}
+
+impl ServedSpeech {
+    /// Submits sound, which keeps its place until it is done.
+    ///
+    /// # Errors
+    /// The model's threads have ended.
+    pub(crate) fn submit(&self, source: Source, settings: Settings, place: impl Any + Send) -> Result<mpsc::Receiver<Heard>> {
+        self.worker.submit(source, settings, place)
     }
 }
 
@@ -75,7 +94,11 @@ async fn answer(app: &App, request: Request<Body>, task: Task) -> Result<Respons
     let Upload { file: recording, mut fields, .. } = read.await?;
     let model = app.models.find_speech(fields.text("model")?.as_deref()).await?;
     let TranscriptionRequest { settings, streams, answer } = TranscriptionRequest::read(fields, task)?;
-    let mut progress: Progress<Heard> = app.progress(model.worker.submit(recording, settings, place)?);
+    let span = traces::current();
+    if let Some(span) = &span {
+        span.ask(&model.name);
+    }
+    let mut progress: Progress<Heard> = app.progress(model.worker.submit(Source::File(recording), settings, (place, span))?);
     // By then it is known whether the recording can be read and the model can do what is asked for.
     if let Heard::Failed(error) = progress.next().await? {
         return Err(error);

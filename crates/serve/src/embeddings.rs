@@ -25,7 +25,7 @@ use crate::{
     json::Fields,
     keys::Caller,
     metrics::{Metrics, add},
-    reply,
+    reply, traces,
 };
 
 /// A text encoder or classifier of texts to serve.
@@ -111,6 +111,10 @@ impl ServedEncoder {
     ) -> Result<Vec<Vec<f32>>> {
         let tokens = texts.iter().map(|text| text.ids.len()).sum();
         add(&self.worker.metrics.prompt_tokens, tokens);
+        if let Some(span) = traces::current() {
+            span.ask(&self.name);
+            span.read(tokens);
+        }
         if let Some(meter) = app.rates.meter(caller) {
             meter.add_tokens(tokens);
         }

@@ -33,6 +33,7 @@ mod openai;
 mod openapi;
 mod page;
 mod rates;
+mod realtime;
 mod reply;
 mod rerank;
 mod responses;
@@ -42,6 +43,7 @@ mod storage;
 mod template;
 mod time;
 mod tools;
+mod traces;
 mod worker;
 
 pub use audio::NewSpeechModel;

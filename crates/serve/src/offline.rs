@@ -171,7 +171,7 @@ impl BatchFile {
             .map_err(BatchFileError::Models)?;
         let guard = Guard::new(&config, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         let (_running, stopped) = watch::channel(false);
-        let app = Arc::new(App::new(config, guard, models, stopped, None));
+        let app = Arc::new(App::new(config, guard, models, stopped, None, None));
         let desk = Desk { routes: routes::plain(Arc::clone(&app)), app, caller: Caller::default() };
         runtime.block_on(self.all(&desk, at_once, stop, tell))?;
         Ok(self.progress)

@@ -22,7 +22,10 @@ use crate::{
     error::{ApiError, Result},
     extras,
     hosted::HostedTools,
-    http::{guard::Entry, trace::trace_id},
+    http::{
+        guard::{Entry, METRICS},
+        trace::trace_id,
+    },
     infill,
     json::Fields,
     keys::Caller,
@@ -31,8 +34,9 @@ use crate::{
     ollama,
     openai::{chat::ChatRequest, completions::CompletionRequest},
     openapi::{Contents, Routes},
-    page, reply, rerank,
+    page, realtime, reply, rerank,
     responses::{self, Past, ResponseAnswer, ResponseStore},
+    traces,
 };
 
 type Shared = State<Arc<App>>;
@@ -45,9 +49,9 @@ const REQUEST_ID: &str = "x-request-id";
 /// All paths, for requests that were let in.
 pub(crate) fn plain(app: Arc<App>) -> Router {
     let mut routes = ollama::add(generating(describing(Routes::new())));
-    routes = batch::add_batches(batch::add_files(routes));
+    routes = realtime::add(batch::add_batches(batch::add_files(routes)));
     if app.config.metrics {
-        routes = routes.get("/metrics", "Metrics in Prometheus's format", metrics);
+        routes = routes.get(METRICS, "Metrics in Prometheus's format", metrics);
     }
     let (mut router, description) = routes.finish();
     let document = move |State(app): Shared| {
@@ -154,18 +158,22 @@ fn refuse(path: &str, error: ApiError) -> Response {
 async fn enter(State(app): Shared, mut request: Request<Body>, next: Next) -> Response {
     let began = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let trace_id = trace_id(request.headers());
+    let span = app.traces.as_ref().and_then(|traces| traces.begin(&method, &path, request.headers()));
+    let trace_id = span.as_ref().map(|span| span.trace_id()).or_else(|| trace_id(request.headers()));
     let origin = app.guard.origin(request.headers()).ok().flatten();
     let request_id = own_id(request.headers()).unwrap_or_else(|| id("req_"));
     let wanted = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
     let mut response = match app.guard.check(&request) {
         Ok(Entry::Granted(caller)) => {
             request.extensions_mut().insert(caller);
-            run_within_rates(&app, caller, request, next).await
+            traces::within(span.clone(), run_within_rates(&app, caller, request, next)).await
         }
         Ok(Entry::Preflight) => StatusCode::NO_CONTENT.into_response(),
         Err(error) => refuse(&path, error),
     };
+    if let Some(span) = span {
+        span.respond(response.status());
+    }
     // Only paths, and those escaped: what clients write is theirs.
     let (status, duration_ms) = (response.status().as_u16(), began.elapsed().as_millis() as u64);
     tracing::info!(%method, path, status, duration_ms, request_id, trace_id, "request");

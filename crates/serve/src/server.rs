@@ -20,6 +20,7 @@ use crate::{
     models::{ModelSource, Models},
     routes,
     storage::{BatchConfig, Store},
+    traces::Traces,
 };
 
 /// A server that is bound to an address.
@@ -30,18 +31,23 @@ pub struct Server {
     config: Config,
     disk: Option<(DiskCache, DiskWriter)>,
     batches: Option<Store>,
+    traces: Option<Arc<Traces>>,
 }
 
 impl Server {
     /// Binds an address; port 0 means any that is free.
     ///
     /// # Errors
-    /// The address is taken, or none of this machine's.
+    /// The address is taken, or none of this machine's, or there can be no traces.
     pub fn bind(address: SocketAddr, config: Config) -> io::Result<Server> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        Ok(Server { listener, address, config, disk: None, batches: None })
+        let traces = match &config.otlp_endpoint {
+            Some(endpoint) => Some(Arc::new(Traces::new(endpoint, address).map_err(io::Error::other)?)),
+            None => None,
+        };
+        Ok(Server { listener, address, config, disk: None, batches: None, traces })
     }
 
     /// The same server with a prompt cache on disk, of at most `bytes` bytes, which survives
@@ -95,7 +101,7 @@ impl Server {
                 tokio::spawn(models.clone().rest(after));
             }
             let batches = self.batches.map(Arc::new);
-            let app = Arc::new(App::new(self.config.clone(), guard, models, stopped, batches.clone()));
+            let app = Arc::new(App::new(self.config.clone(), guard, models, stopped, batches.clone(), self.traces.clone()));
             let routes = routes::plain(Arc::clone(&app));
             if let Some(batches) = batches {
                 tokio::spawn(batch::run(Arc::clone(&app), routes.clone(), batches));
@@ -108,6 +114,9 @@ impl Server {
         // Timed-out requests release their models, and idle models save their texts.
         drop(runtime);
         writer.into_iter().for_each(DiskWriter::join);
+        if let Some(traces) = &self.traces {
+            traces.close();
+        }
         Ok(())
     }
 }

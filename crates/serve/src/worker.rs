@@ -25,6 +25,7 @@ use crate::{
     keys::Caller,
     metrics::{AdapterLoad, Metrics, add},
     rates::Meter,
+    traces::RequestSpan,
 };
 
 /// Maximum number of unread events of a slow client: a quarter of a megabyte. A client further
@@ -51,6 +52,8 @@ pub(crate) struct Customer {
     pub(crate) most_jobs: usize,
     /// Counts its tokens.
     pub(crate) meter: Option<Arc<Meter>>,
+    /// The trace of its request.
+    pub(crate) span: Option<Arc<RequestSpan>>,
 }
 
 struct Submission {
@@ -134,8 +137,21 @@ impl Client {
         }
     }
 
+    /// Notes an event in the request's trace.
+    fn trace(&self, event: &Event) {
+        let Some(span) = &self.customer.span else { return };
+        match event {
+            Event::Started { cached } => span.start(*cached),
+            Event::Stepped(step) if step.token.is_some() && self.last.is_none() => span.step(),
+            Event::Finished(generation) => span.finish(generation, self.cached),
+            Event::Failed(_) => span.fail("generation_failed"),
+            Event::Stepped(_) => {}
+        }
+    }
+
     /// Counts the times up to an event.
     fn observe(&mut self, event: &Event, metrics: &Metrics) {
+        self.trace(event);
         let times = &metrics.times;
         match event {
             Event::Started { cached } => {

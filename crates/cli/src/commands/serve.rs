@@ -103,6 +103,14 @@ pub(crate) struct Args {
     #[arg(help_heading = "Server", long)]
     metrics: bool,
 
+    /// Answer /metrics without a key too, for gateways and autoscalers that have none
+    #[arg(help_heading = "Server", long, requires = "metrics")]
+    public_metrics: bool,
+
+    /// Send traces to a collector of OpenTelemetry at this URL, such as http://127.0.0.1:4318
+    #[arg(help_heading = "Server", long, value_name = "URL", alias = "otlp-traces-endpoint")]
+    otlp_endpoint: Option<String>,
+
     /// Serve no page at /
     #[arg(help_heading = "Server", long)]
     no_ui: bool,
@@ -236,6 +244,8 @@ fn config(args: &Args, keys: Keys) -> Config {
         hosts: args.allowed_host.clone(),
         origins: args.allowed_origin.clone(),
         metrics: args.metrics,
+        public_metrics: args.public_metrics,
+        otlp_endpoint: args.otlp_endpoint.clone(),
         page: !args.no_ui,
         drop_hosted_tools: args.requests.drop_hosted_tools,
         requests_per_minute: args.requests.requests_per_minute.map(|count| count as u64),

@@ -55,6 +55,15 @@ impl SpeechModel {
         })
     }
 
+    /// Whether the model takes [live](Settings::live) sound. Others hear whole windows.
+    pub fn hears_live(&self) -> bool {
+        match self {
+            SpeechModel::Parakeet(_) | SpeechModel::Whisper(_) => true,
+            SpeechModel::VoxtralRealtime(model) => model.window().is_none(),
+            SpeechModel::Moonshine(_) | SpeechModel::Voxtral(_) => false,
+        }
+    }
+
     /// Creates the family's listener for one recording.
     pub(super) fn listener<'a>(&'a mut self, tokenizer: &'a Tokenizer, settings: Settings) -> Result<Box<dyn Listener + 'a>> {
         let (is_live, is_batch) = (settings.live.is_some(), settings.batch > 1);

@@ -65,7 +65,7 @@ impl TranscriptAnswer {
         let before = self.transcript.segments.len();
         let mut is_over = false;
         match heard {
-            Heard::Begun => {}
+            Heard::Begun | Heard::Words(_) => {}
             Heard::Segments(segments) => self.transcript.segments.extend(segments),
             Heard::Finished { language, seconds } => {
                 (self.transcript.language, self.transcript.seconds) = (language, seconds);

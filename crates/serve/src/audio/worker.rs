@@ -3,6 +3,7 @@
 use std::{
     any::Any,
     fs::File,
+    io::Read,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, PoisonError,
@@ -12,9 +13,9 @@ use std::{
 };
 
 use flambeau::{
-    audio::Recording,
+    audio::{Pcm, Recording},
     engine::Engine,
-    runners::speech::{Progress, SAMPLE_RATE, Segment, Settings, SpeechModel, Transcriber},
+    runners::speech::{Draft, Progress, SAMPLE_RATE, Segment, Settings, SpeechModel, Transcriber},
     runtime::Program,
     text::Tokenizer,
 };
@@ -37,6 +38,8 @@ pub(crate) enum Heard {
     /// The recording can be read and the settings can be met; the first segments follow.
     Begun,
     Segments(Vec<Segment>),
+    /// Further final words of live sound.
+    Words(String),
     Finished {
         language: Option<String>,
         seconds: f64,
@@ -44,8 +47,31 @@ pub(crate) enum Heard {
     Failed(ApiError),
 }
 
+/// Sound to transcribe.
+pub(crate) enum Source {
+    /// A recording.
+    File(File),
+    /// Sound that still comes: the words of its transcript follow as they become final.
+    Live(LiveSound),
+}
+
+/// Sound without a container, to be read as it comes.
+pub(crate) struct LiveSound {
+    pub(crate) bytes: Box<dyn Read + Send + Sync>,
+    pub(crate) pcm: Pcm,
+}
+
+impl Source {
+    fn open(self) -> Result<Recording, flambeau::audio::Error> {
+        match self {
+            Source::File(file) => Recording::from_file(file, SAMPLE_RATE),
+            Source::Live(LiveSound { bytes, pcm }) => Recording::from_pcm(bytes, pcm, SAMPLE_RATE),
+        }
+    }
+}
+
 struct Submission {
-    recording: File,
+    source: Source,
     settings: Settings,
     heard: mpsc::Sender<Heard>,
     /// Dropped when the recording is.
@@ -78,17 +104,47 @@ impl SpeechWorker {
         Ok(SpeechWorker { submissions, metrics })
     }
 
-    /// Submits a recording, which keeps its place until it is done.
+    /// Submits sound, which keeps its place until it is done.
     ///
     /// # Errors
     /// The worker has stopped.
-    pub(crate) fn submit(&self, recording: File, settings: Settings, place: impl Any + Send) -> Result<mpsc::Receiver<Heard>> {
+    pub(crate) fn submit(&self, source: Source, settings: Settings, place: impl Any + Send) -> Result<mpsc::Receiver<Heard>> {
         let (heard, received) = mpsc::channel(MAX_UNREAD);
         add(&self.metrics.requests, 1);
         add(&self.metrics.waiting, 1);
-        let submission = Submission { recording, settings, heard, _place: Box::new(place) };
+        let submission = Submission { source, settings, heard, _place: Box::new(place) };
         self.submissions.send(submission).map_err(|_| ApiError::internal("the model's threads have ended"))?;
         Ok(received)
+    }
+}
+
+/// Starts a transcription. A model that hears whole windows alone does so with live sound too.
+fn begin<'a>(model: &'a mut SpeechModel, tokenizer: &'a Tokenizer, settings: Settings) -> Result<Transcriber<'a>> {
+    let live = settings.live.is_some() && model.hears_live();
+    let settings = Settings { live: settings.live.filter(|_| live), ..settings };
+    Ok(Transcriber::new(model, tokenizer, settings)?)
+}
+
+/// Finds the new final words of live sound.
+#[derive(Debug, Default)]
+struct Words {
+    /// Final words that are known and belong to no segment yet.
+    known: usize,
+}
+
+impl Words {
+    fn take(&mut self, segments: &[Segment], draft: &Draft) -> String {
+        let mut new = String::new();
+        for segment in segments {
+            match segment.words.get(self.known..) {
+                Some(words) if !segment.words.is_empty() => words.iter().for_each(|word| new.push_str(&word.text)),
+                _ => new.push_str(&segment.text),
+            }
+            self.known = 0;
+        }
+        draft.settled.iter().skip(self.known).for_each(|word| new.push_str(&word.text));
+        self.known = draft.settled.len();
+        new
     }
 }
 
@@ -129,14 +185,21 @@ impl Desk {
     }
 
     fn transcribe(&self, model: &mut SpeechModel, submission: Submission) -> Result<()> {
-        let Submission { recording, settings, heard, _place } = submission;
+        let Submission { source, settings, heard, _place } = submission;
         let unreadable = |error: flambeau::audio::Error| ApiError::value(FILE, error.to_string());
-        let mut recording = Recording::from_file(recording, SAMPLE_RATE).map_err(unreadable)?;
-        let mut transcriber = Transcriber::new(model, &self.tokenizer, settings)?;
+        let mut words = matches!(source, Source::Live(_)).then(Words::default);
+        let mut recording = source.open().map_err(unreadable)?;
+        let mut transcriber = begin(model, &self.tokenizer, settings)?;
         let tell = |news| heard.try_send(news).is_ok();
         let mut is_wanted = tell(Heard::Begun);
         while is_wanted {
-            match transcriber.step()? {
+            let progress = transcriber.step()?;
+            let segments = if let Progress::Segments(segments) = &progress { segments.as_slice() } else { &[] };
+            let new = words.as_mut().map(|words| words.take(segments, &transcriber.draft())).unwrap_or_default();
+            if !new.is_empty() && !tell(Heard::Words(new)) {
+                break;
+            }
+            match progress {
                 Progress::NeedsSamples => {
                     transcriber.feed(recording.next_block().map_err(unreadable)?);
                     is_wanted = !heard.is_closed();

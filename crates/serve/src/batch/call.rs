@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use tower::ServiceExt;
 
 use super::line::{Line, Outcome};
-use crate::{answer::id, app::App, keys::Caller};
+use crate::{answer::id, app::App, keys::Caller, traces};
 
 /// The first and the longest wait before a request is sent again.
 const WAITS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(10)];
@@ -71,7 +71,13 @@ impl Desk {
         let (status, body) = match url.parse() {
             Ok(uri) => {
                 *request.uri_mut() = uri;
-                let response = self.routes.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
+                let traces = self.app.traces.as_ref();
+                let span = traces.and_then(|traces| traces.begin(request.method(), url, request.headers()));
+                let response =
+                    traces::within(span.clone(), self.routes.clone().oneshot(request)).await.unwrap_or_else(|never| match never {});
+                if let Some(span) = span {
+                    span.respond(response.status());
+                }
                 let status = response.status().as_u16();
                 match response.into_body().collect().await {
                     Ok(whole) => (status, serde_json::from_slice(&whole.to_bytes()).unwrap_or_default()),

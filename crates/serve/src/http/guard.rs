@@ -16,6 +16,9 @@ use axum::{
 /// Paths of probes, which need no key.
 const OPEN: [&str; 4] = ["/health", "/livez", "/ready", "/readyz"];
 
+/// The path of metrics, which may need no key.
+pub(crate) const METRICS: &str = "/metrics";
+
 /// Checks on a request: key, host name and origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
@@ -30,6 +33,7 @@ pub(crate) struct Guard {
     keys: Keys,
     hosts: Vec<String>,
     origins: Vec<String>,
+    public_metrics: bool,
     /// The address, if only this machine reaches it.
     local: Option<IpAddr>,
 }
@@ -40,6 +44,7 @@ impl Guard {
             keys: config.keys.clone(),
             hosts: config.hosts.clone(),
             origins: config.origins.clone(),
+            public_metrics: config.public_metrics,
             local: address.ip().is_loopback().then_some(address.ip()),
         }
     }
@@ -54,7 +59,7 @@ impl Guard {
         self.check_host(headers)?;
         // These tell nothing, and carry nothing out.
         let path = request.uri().path();
-        let is_open = OPEN.contains(&path) || page::has(path);
+        let is_open = OPEN.contains(&path) || page::has(path) || self.public_metrics && path == METRICS;
         match (self.origin(headers)?, self.caller(headers)) {
             // A browser asks whether it may ask, and has no key to show yet.
             (Some(_), _) if request.method() == Method::OPTIONS => Ok(Entry::Preflight),
@@ -122,9 +127,16 @@ impl Guard {
             let (scheme, key) = value.split_once(' ')?;
             scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
         });
-        let given = bearer.or_else(|| headers.get("x-api-key").and_then(|value| value.to_str().ok())).unwrap_or_default();
-        self.keys.caller(given)
+        let given = bearer.or_else(|| headers.get("x-api-key").and_then(|value| value.to_str().ok()));
+        // Browsers can send no other header with a WebSocket.
+        self.keys.caller(given.or_else(|| browser_key(headers)).unwrap_or_default())
     }
+}
+
+/// The key that browsers send among the sub-protocols of a WebSocket.
+fn browser_key(headers: &HeaderMap) -> Option<&str> {
+    let listed = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
+    listed.flat_map(|list| list.split(',')).find_map(|name| name.trim().strip_prefix("openai-insecure-api-key."))
 }
 
 /// Checks that a request names one host, as RFC 9112 §3.2 asks. Proxies and caches may choose
@@ -228,8 +240,10 @@ mod tests {
         for header in [("authorization", "Bearer one"), ("authorization", "bearer two"), ("x-api-key", "two")] {
             assert_eq!(get("/v1/models", header), 200, "{header:?}");
         }
+        assert_eq!(get("/v1/models", ("sec-websocket-protocol", "realtime, openai-insecure-api-key.two")), 200);
         for header in [
             ("a", "b"),
+            ("sec-websocket-protocol", "openai-insecure-api-key.three"),
             ("authorization", "Bearer"),
             ("authorization", "Bearer "),
             ("authorization", "Bearer on"),
@@ -238,6 +252,10 @@ mod tests {
             assert_eq!(get("/v1/models", header), 401, "{header:?}");
         }
         assert_eq!((get("/version", ("a", "b")), get("/v1/models?api_key=one", ("a", "b"))), (401, 401));
+        assert_eq!(get(METRICS, ("a", "b")), 401);
+        let public = self::guard("127.0.0.1:8080", |c| (c.keys, c.public_metrics) = (Keys::new(vec!["one".into()]), true));
+        let ask = |path: &str| ask(&public, Method::GET, path, &[("host", "localhost")]);
+        assert_eq!((ask(METRICS), ask("/metrics/x"), ask("/v1/models")), (200, 401, 401));
         for probe in OPEN {
             assert_eq!(get(probe, ("a", "b")), 200, "{probe}");
         }

@@ -4,13 +4,10 @@ use std::{convert::Infallible, future::Future, io, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body, http::Request};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    server::graceful::GracefulShutdown,
-};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
     time::{sleep, timeout},
 };
 use tower::ServiceExt;
@@ -37,7 +34,7 @@ pub(crate) async fn serve(
     shutdown: impl Future<Output = ()>,
 ) {
     let slots = Arc::new(Semaphore::new(config.connections.min(Semaphore::MAX_PERMITS)));
-    let graceful = GracefulShutdown::new();
+    let (door, open) = Door::new();
     tokio::pin!(shutdown);
     loop {
         let next = async {
@@ -48,19 +45,54 @@ pub(crate) async fn serve(
         tokio::select! {
             () = &mut shutdown => break,
             (slot, accepted) = next => match accepted {
-                Ok((stream, _)) => connect(stream, slot, routes.clone(), config, &graceful),
+                Ok((stream, _)) => connect(stream, slot, routes.clone(), config, open.clone()),
                 Err(error) => pause(&error).await,
             },
         }
     }
-    drop(listener);
+    drop((listener, open));
     tracing::info!("stopping: requests may go on for {} s", config.grace.as_secs());
-    let ended = graceful.shutdown();
+    let ended = door.close();
     tokio::pin!(ended);
     if timeout(config.grace, &mut ended).await.is_err() {
         // The receiver may be gone.
         let _ = stop.send(true);
         let _ = timeout(FAREWELL, ended).await;
+    }
+}
+
+/// Asks connections to end after their request, and waits for that.
+struct Door {
+    is_closing: watch::Sender<bool>,
+    left: mpsc::Receiver<Infallible>,
+}
+
+/// A connection's part of the door, which it drops at its end.
+#[derive(Clone)]
+struct Open {
+    is_closing: watch::Receiver<bool>,
+    _left: mpsc::Sender<Infallible>,
+}
+
+impl Door {
+    fn new() -> (Door, Open) {
+        let (is_closing, closing) = watch::channel(false);
+        let (sender, left) = mpsc::channel(1);
+        (Door { is_closing, left }, Open { is_closing: closing, _left: sender })
+    }
+
+    /// Returns when all connections have ended.
+    async fn close(mut self) {
+        self.is_closing.send_replace(true);
+        self.left.recv().await;
+    }
+}
+
+impl Open {
+    /// Returns when the connection should end.
+    async fn is_over(&mut self) {
+        // A door that is gone is closed.
+        let _ = self.is_closing.wait_for(|is_closing| *is_closing).await;
     }
 }
 
@@ -74,7 +106,7 @@ async fn pause(error: &io::Error) {
     }
 }
 
-fn connect(stream: TcpStream, slot: OwnedSemaphorePermit, routes: Router, config: &Config, graceful: &GracefulShutdown) {
+fn connect(stream: TcpStream, slot: OwnedSemaphorePermit, routes: Router, config: &Config, mut open: Open) {
     // Events are small, and each is waited for.
     let _ = stream.set_nodelay(true);
     let io = TokioIo::new(Timed::new(stream, config.write_time));
@@ -90,12 +122,21 @@ fn connect(stream: TcpStream, slot: OwnedSemaphorePermit, routes: Router, config
         .header_read_timeout(config.head_time)
         .max_buf_size(BUFFER_BYTES)
         .max_headers(MAX_HEADERS)
-        .serve_connection(io, service);
-    let watched = graceful.watch(connection);
+        .serve_connection(io, service)
+        // WebSockets take over their connection.
+        .with_upgrades();
     tokio::spawn(async move {
-        if let Err(error) = watched.await {
+        tokio::pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = open.is_over() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
             tracing::debug!("a connection ended: {error}");
         }
-        drop(slot);
+        drop((slot, open));
     });
 }

@@ -59,7 +59,7 @@ pub(crate) fn recording(name: &str) -> PathBuf {
 }
 
 /// Transcript of the model without a server.
-fn offline(new: &NewSpeechModel, settings: Settings) -> Transcript {
+pub(crate) fn offline(new: &NewSpeechModel, settings: Settings) -> Transcript {
     let mut model = SpeechModel::load(&new.program, &new.engine).unwrap();
     let mut recording = Recording::from_bytes(fs::read(recording(&new.name)).unwrap(), SAMPLE_RATE).unwrap();
     let task = settings.task;
@@ -103,7 +103,7 @@ fn send(server: &Running, path: &str, body: &[u8]) -> Reply {
     begin(server, path, body).reply().expect("a response")
 }
 
-fn ask(server: &Running, name: &str, fields: &[(&str, &str)]) -> Reply {
+pub(crate) fn ask(server: &Running, name: &str, fields: &[(&str, &str)]) -> Reply {
     send(server, PATH, &form(&fs::read(recording(name)).unwrap(), fields))
 }
 

@@ -1,7 +1,7 @@
 //! OpenAI's, Anthropic's and LangChain's own clients.
 
 use std::{
-    env,
+    env, fs,
     path::{Path, PathBuf},
     process::Command,
     thread::sleep,
@@ -26,7 +26,7 @@ fn installed() -> PathBuf {
 }
 
 /// A Python that has a package: the one of `scripts/install-clients.sh`, or the system's.
-fn python(package: &str) -> Result<PathBuf, String> {
+pub(crate) fn python(package: &str) -> Result<PathBuf, String> {
     let own = installed().join("bin/python");
     let import = format!("import {package}");
     let has_package = |python: &PathBuf| Command::new(python).args(["-c", &import]).output().is_ok_and(|out| out.status.success());
@@ -125,7 +125,7 @@ pub(crate) fn worked(command: &mut Command) -> Json {
     serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {error}"))
 }
 
-fn client(name: &str) -> PathBuf {
+pub(crate) fn client(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)
 }
 
@@ -136,8 +136,18 @@ fn in_python(package: &str, more: &[&Path]) -> Json {
     worked(Command::new(python(package).unwrap()).arg(client(&format!("{package}_client.py"))).arg(address).args(more))
 }
 
-pub(crate) fn openai_runs_unmodified() {
-    let expected = [
+/// A client of the manual's table: its name there, its package with the version that
+/// `scripts/install-clients.sh` installs, and the calls that its test makes.
+struct Row {
+    name: &'static str,
+    package: &'static str,
+    calls: &'static [&'static str],
+}
+
+const OPENAI: Row = Row {
+    name: "`openai` (Python)",
+    package: "openai==",
+    calls: &[
         "chat",
         "stream",
         "tools",
@@ -151,31 +161,78 @@ pub(crate) fn openai_runs_unmodified() {
         "batches",
         "models",
         "errors",
-    ];
-    assert_eq!(in_python("openai", &[&audio::recording("parakeet-tdt")]), json!(expected));
+    ],
+};
+
+const OPENAI_FOR_NODE: Row = Row {
+    name: "`openai` (Node.js)",
+    package: "openai@",
+    calls: &["chat", "stream", "callTools", "parse", "responses", "embeddings", "errors", "abort"],
+};
+
+const ANTHROPIC: Row = Row {
+    name: "`anthropic`",
+    package: "anthropic==",
+    calls: &["chat", "stream", "tools", "agent", "count_tokens", "thoughts", "prefill", "formats", "models", "errors"],
+};
+
+const LANGCHAIN: Row = Row {
+    name: "`langchain-openai`",
+    package: "langchain-openai==",
+    calls: &["chat", "stream", "tools", "structured_output", "embeddings", "errors"],
+};
+
+const COHERE: Row = Row { name: "`cohere`", package: "cohere==", calls: &["second", "first", "errors"] };
+
+const OLLAMA: Row = Row {
+    name: "`ollama`",
+    package: "ollama==",
+    calls: &["chat", "thoughts", "tools", "formats", "generate", "embed", "models", "errors"],
+};
+
+const VALIDATOR: Row =
+    Row { name: "`openapi-spec-validator`", package: "openapi-spec-validator==", calls: &["valid", "chat", "others", "answered"] };
+
+/// `openai`'s sessions over WebSockets, and `websockets` as a browser would.
+const REALTIME: Row = Row { name: "`websockets`", package: "websockets==", calls: &["commits", "turns", "errors", "browsers"] };
+
+/// The calls of sessions over WebSockets.
+pub(crate) const REALTIME_CALLS: &[&str] = REALTIME.calls;
+
+pub(crate) fn the_table_of_clients_names_what_the_tests_run() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let [manual, script] = ["docs/serve.md", "scripts/install-clients.sh"].map(|path| fs::read_to_string(root.join(path)).unwrap());
+    for Row { name, package, calls } in [OPENAI, OPENAI_FOR_NODE, ANTHROPIC, LANGCHAIN, COHERE, OLLAMA, REALTIME, VALIDATOR] {
+        let words = script.split(|c: char| c.is_whitespace() || c == '"');
+        let version =
+            words.filter_map(|word| word.strip_prefix(package)).next().unwrap_or_else(|| panic!("no {package} is installed"));
+        let row = format!("| {name} | {} | {} |", version.trim_end_matches(".*"), calls.join(", "));
+        assert!(manual.contains(&row), "docs/serve.md has no row {row}");
+    }
+}
+
+pub(crate) fn openai_runs_unmodified() {
+    assert_eq!(in_python("openai", &[&audio::recording("parakeet-tdt")]), json!(OPENAI.calls));
 }
 
 pub(crate) fn anthropic_runs_unmodified() {
-    let expected = ["chat", "stream", "tools", "agent", "count_tokens", "thoughts", "prefill", "formats", "models", "errors"];
-    assert_eq!(in_python("anthropic", &[]), json!(expected));
+    assert_eq!(in_python("anthropic", &[]), json!(ANTHROPIC.calls));
 }
 
 pub(crate) fn ollama_runs_unmodified() {
-    let expected = ["chat", "thoughts", "tools", "formats", "generate", "embed", "models", "errors"];
-    assert_eq!(in_python("ollama", &[]), json!(expected));
+    assert_eq!(in_python("ollama", &[]), json!(OLLAMA.calls));
 }
 
 pub(crate) fn cohere_runs_unmodified() {
-    assert_eq!(in_python("cohere", &[]), json!(["second", "first", "errors"]));
+    assert_eq!(in_python("cohere", &[]), json!(COHERE.calls));
 }
 
 pub(crate) fn the_description_of_the_paths_is_valid() {
-    assert_eq!(in_python("openapi_spec_validator", &[]), json!(["valid", "chat", "others", "answered"]));
+    assert_eq!(in_python("openapi_spec_validator", &[]), json!(VALIDATOR.calls));
 }
 
 pub(crate) fn langchain_runs_unmodified() {
-    let expected = ["chat", "stream", "tools", "structured_output", "embeddings", "errors"];
-    assert_eq!(in_python("langchain_openai", &[]), json!(expected));
+    assert_eq!(in_python("langchain_openai", &[]), json!(LANGCHAIN.calls));
 }
 
 pub(crate) fn openai_for_node_runs_unmodified() {
@@ -183,7 +240,6 @@ pub(crate) fn openai_for_node_runs_unmodified() {
     let server = server(folder.path());
     let mut command = Command::new("node");
     command.arg(client("openai_client.mjs")).arg(format!("http://{}", server.address)).arg(node(&[]).unwrap());
-    let expected = ["chat", "stream", "callTools", "parse", "responses", "embeddings", "errors", "abort"];
-    assert_eq!(worked(&mut command), json!(expected));
+    assert_eq!(worked(&mut command), json!(OPENAI_FOR_NODE.calls));
     server.await_metric_of("tiny", "running", 0);
 }

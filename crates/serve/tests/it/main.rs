@@ -11,10 +11,12 @@ mod embeddings;
 mod hardening;
 mod lora;
 mod page;
+mod realtime;
 mod requests;
 mod rerank;
 mod restart;
 mod server;
+mod traces;
 
 use std::process::ExitCode;
 
@@ -106,6 +108,8 @@ fn main() -> ExitCode {
         batches::batches_go_on_after_a_restart,
         batches::other_requests_go_first,
         batches::batches_end_early_when_they_are_told_to,
+        clients::the_table_of_clients_names_what_the_tests_run,
+        traces::a_collector_that_is_away_costs_no_request,
     ];
     tests.push(test("openai_runs_unmodified", clients::has_openai, clients::openai_runs_unmodified));
     tests.push(test("anthropic_runs_unmodified", clients::has_anthropic, clients::anthropic_runs_unmodified));
@@ -115,6 +119,8 @@ fn main() -> ExitCode {
     tests.push(test("the_description_of_the_paths_is_valid", clients::has_openapi_validator, validates));
     tests.push(test("langchain_runs_unmodified", clients::has_langchain, clients::langchain_runs_unmodified));
     tests.push(test("openai_for_node_runs_unmodified", clients::has_openai_for_node, clients::openai_for_node_runs_unmodified));
+    tests.push(test("realtime::openai_transcribes_live", realtime::has_clients, realtime::openai_transcribes_live));
+    tests.push(test("traces::spans_follow_the_conventions", traces::has_decoder, traces::spans_follow_the_conventions));
     tests.push(test("the_page_works_in_a_browser", clients::has_browser, page::works_in_a_browser));
     flambeau_testcases::run(tests)
 }

@@ -1,0 +1,337 @@
+//! `/v1/realtime`: transcription of sound while it comes, over a WebSocket, with the events of
+//! OpenAI's transcription sessions.
+
+mod session;
+mod sound;
+mod turns;
+
+use std::{collections::VecDeque, sync::Arc};
+
+use axum::{
+    extract::{
+        Query, State,
+        ws::{Message, WebSocket, WebSocketUpgrade, rejection::WebSocketUpgradeRejection},
+    },
+    response::Response,
+};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+use self::{
+    session::Session,
+    sound::{Sound, pipe},
+    turns::{Change, Turns},
+};
+use crate::{
+    answer::id,
+    app::App,
+    audio::{Heard, Source},
+    error::{ApiError, Result},
+    json::Fields,
+    openapi::Routes,
+};
+
+/// Largest message of a client, in bytes: OpenAI's 15 MiB of sound in base64.
+const MAX_MESSAGE: usize = 21 << 20;
+
+/// Most sound of a turn that the model has not heard yet, in bytes of 16-bit samples.
+const MAX_UNHEARD: usize = 32 << 20;
+
+/// Sub-protocol that browsers name beside their key.
+const PROTOCOL: &str = "realtime";
+
+/// Adds the path.
+pub(crate) fn add(routes: Routes) -> Routes {
+    routes.get("/v1/realtime", "Transcribes sound while it comes, over a WebSocket", connect)
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Wishes {
+    model: Option<String>,
+    intent: Option<String>,
+}
+
+/// `GET /v1/realtime`: begins a session.
+async fn connect(
+    State(app): State<Arc<App>>,
+    Query(wishes): Query<Wishes>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response> {
+    let upgrade = upgrade.map_err(|error| ApiError::invalid(format!("the path takes WebSockets: {}", error.body_text())))?;
+    if let Some(intent) = wishes.intent.filter(|intent| intent != "transcription") {
+        return Err(ApiError::unsupported("intent", format!("sessions transcribe, and `intent` cannot be {intent:?}")));
+    }
+    let busy = |_| ApiError::busy("as many recordings as the server takes are waiting already");
+    let place = Arc::new(Arc::clone(&app.recordings).try_acquire_owned().map_err(busy)?);
+    // A session begins with a model that is there, so that a wrong name is known at once.
+    let model = match &wishes.model {
+        Some(name) => Some(app.models.find_speech(Some(name)).await.map(|_| name.clone())?),
+        None => None,
+    };
+    let upgrade = upgrade.max_message_size(MAX_MESSAGE).max_frame_size(MAX_MESSAGE).protocols([PROTOCOL]);
+    Ok(upgrade.on_upgrade(async move |socket| {
+        let talk = Talk { app, socket, place, session: Session::new(model), turns: None, heard: VecDeque::new(), last_item: None };
+        // An error here means that the client is gone.
+        let _ = talk.run().await;
+    }))
+}
+
+/// The client is gone.
+#[derive(Debug)]
+struct Gone;
+
+impl From<axum::Error> for Gone {
+    fn from(_: axum::Error) -> Gone {
+        Gone
+    }
+}
+
+/// A turn whose sound the model hears.
+struct Item {
+    id: String,
+    updates: mpsc::Receiver<Heard>,
+    text: String,
+}
+
+/// A session.
+struct Talk {
+    app: Arc<App>,
+    socket: WebSocket,
+    /// The session's place among recordings.
+    place: Arc<OwnedSemaphorePermit>,
+    session: Session,
+    /// Sound since the last turn, and the turn that has begun.
+    turns: Option<Turns<Open>>,
+    /// Turns in the order of their beginning. Clients hear of the first that is not done.
+    heard: VecDeque<Item>,
+    /// The last turn that was committed.
+    last_item: Option<String>,
+}
+
+/// A turn that takes sound.
+struct Open {
+    id: String,
+    sound: Sound,
+}
+
+impl Talk {
+    async fn run(mut self) -> Result<(), Gone> {
+        self.send("session.created", json!({ "session": self.session.to_json() })).await?;
+        let mut stop = self.app.stop.clone();
+        let stopped = async move { stop.wait_for(|stop| *stop).await.is_ok() };
+        tokio::pin!(stopped);
+        loop {
+            let update = async {
+                match self.heard.front_mut() {
+                    Some(item) => item.updates.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = &mut stopped => {
+                    let error = ApiError::unavailable("shutting_down", "the server is stopping");
+                    return self.fail(&error, None).await;
+                }
+                message = self.socket.recv() => match message {
+                    Some(Ok(Message::Text(text))) => self.take(text.as_bytes()).await?,
+                    Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                    Some(Ok(Message::Binary(_))) => self.fail(&ApiError::invalid("events are texts of JSON"), None).await?,
+                    Some(Ok(Message::Close(_)) | Err(_)) | None => return Err(Gone),
+                },
+                update = update => self.tell(update).await?,
+            }
+        }
+    }
+
+    async fn send(&mut self, kind: &str, mut event: Json) -> Result<(), Gone> {
+        event["type"] = kind.into();
+        event["event_id"] = id("event_").into();
+        Ok(self.socket.send(Message::text(event.to_string())).await?)
+    }
+
+    /// Tells the client that one of its events, or the session, failed.
+    async fn fail(&mut self, error: &ApiError, event_id: Option<String>) -> Result<(), Gone> {
+        let mut event = error.to_json();
+        event["error"]["event_id"] = event_id.into();
+        self.send("error", event).await
+    }
+
+    /// Takes an event of the client.
+    async fn take(&mut self, text: &[u8]) -> Result<(), Gone> {
+        let mut event_id = None;
+        match self.event(text, &mut event_id).await? {
+            Ok(()) => Ok(()),
+            Err(error) => self.fail(&error, event_id).await,
+        }
+    }
+
+    async fn event(&mut self, text: &[u8], event_id: &mut Option<String>) -> Result<Result<()>, Gone> {
+        let read = |event_id: &mut Option<String>| {
+            let mut fields = Fields::parse(text)?;
+            *event_id = fields.text("event_id")?;
+            let kind = fields.text("type")?.ok_or_else(|| ApiError::value("type", "`type` is missing"))?;
+            Ok((kind, fields))
+        };
+        let (kind, mut fields) = match read(event_id) {
+            Ok(read) => read,
+            Err(error) => return Ok(Err(error)),
+        };
+        match kind.as_str() {
+            "session.update" => {
+                if let Err(error) = self.update(&mut fields).await {
+                    return Ok(Err(error));
+                }
+                self.send("session.updated", json!({ "session": self.session.to_json() })).await?;
+            }
+            "input_audio_buffer.append" => match sound_of(&mut fields, &self.session) {
+                Ok(sound) => return self.hear(&sound).await,
+                Err(error) => return Ok(Err(error)),
+            },
+            "input_audio_buffer.commit" => match self.turns.as_mut().and_then(Turns::end) {
+                Some((open, rest)) => {
+                    // A turn without room for its end is cut off there.
+                    open.sound.send(rest, MAX_UNHEARD);
+                    self.commit(open).await?;
+                }
+                None => {
+                    let code = "input_audio_buffer_commit_empty";
+                    return Ok(Err(ApiError::coded("audio", code, "there is no sound to commit")));
+                }
+            },
+            "input_audio_buffer.clear" => {
+                if let Some(open) = self.turns.take().and_then(|mut turns| turns.end()) {
+                    self.heard.retain(|item| item.id != open.0.id);
+                }
+                self.send("input_audio_buffer.cleared", json!({})).await?;
+            }
+            other => {
+                let message = format!("the event {other:?} is not one of a transcription session");
+                return Ok(Err(ApiError::unsupported("type", message)));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Changes the settings. Turns that have begun keep theirs.
+    async fn update(&mut self, fields: &mut Fields) -> Result<()> {
+        let update = fields.object("session")?.ok_or_else(|| ApiError::value("session", "`session` is missing"))?;
+        let next = self.session.clone().updated(update)?;
+        if let Some(name) = next.model.as_deref().filter(|name| self.session.model.as_deref() != Some(name)) {
+            self.app.models.find_speech(Some(name)).await?;
+        }
+        let has_new_sound = next.format != self.session.format || next.detection != self.session.detection;
+        if has_new_sound && self.turns.as_ref().is_some_and(Turns::is_open) {
+            let message = "the format and the turn detection cannot change within a turn: commit or clear it first";
+            return Err(ApiError::value("session.audio.input", message));
+        }
+        if has_new_sound {
+            self.turns = None;
+        }
+        self.session = next;
+        Ok(())
+    }
+
+    /// Takes sound, and begins and ends turns as they are found.
+    async fn hear(&mut self, sound: &[u8]) -> Result<Result<()>, Gone> {
+        let (rate, detection) = (self.session.format.rate(), self.session.detection);
+        self.turns.get_or_insert_with(|| Turns::new(rate, detection)).push(sound);
+        while let Some(change) = self.turns.as_mut().and_then(Turns::next) {
+            match change {
+                Change::Begins { at_ms } => {
+                    let open = match self.open().await {
+                        Ok(open) => open,
+                        Err(error) => {
+                            self.turns = None;
+                            return Ok(Err(error));
+                        }
+                    };
+                    if let Some(at_ms) = at_ms {
+                        let event = json!({ "audio_start_ms": at_ms, "item_id": open.id });
+                        self.send("input_audio_buffer.speech_started", event).await?;
+                    }
+                    if let Some(turns) = &mut self.turns {
+                        turns.begin(open);
+                    }
+                }
+                Change::Sound { open, bytes } => {
+                    if !open.sound.send(bytes, MAX_UNHEARD) {
+                        let message = "the model is too far behind: the turn has no room for more sound";
+                        return Ok(Err(ApiError::busy(message)));
+                    }
+                }
+                Change::Ends { open, at_ms } => {
+                    let event = json!({ "audio_end_ms": at_ms, "item_id": open.id });
+                    self.send("input_audio_buffer.speech_stopped", event).await?;
+                    self.commit(open).await?;
+                }
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Begins a turn: the model hears its sound from now on.
+    async fn open(&mut self) -> Result<Open> {
+        let model = self.app.models.find_speech(self.session.model.as_deref()).await?;
+        let (sound, source) = pipe(self.session.format.rate());
+        let id = id("item_");
+        let updates = model.submit(Source::Live(source), self.session.settings(), Arc::clone(&self.place))?;
+        self.heard.push_back(Item { id: id.clone(), updates, text: String::new() });
+        Ok(Open { id, sound })
+    }
+
+    /// Ends a turn and its sound.
+    async fn commit(&mut self, Open { id, sound }: Open) -> Result<(), Gone> {
+        drop(sound);
+        let previous = self.last_item.replace(id.clone());
+        let event = json!({ "item_id": id, "previous_item_id": previous });
+        self.send("input_audio_buffer.committed", event).await?;
+        let content = json!([{ "type": "input_audio", "transcript": null }]);
+        let item = json!({ "id": id, "object": "realtime.item", "type": "message", "status": "completed", "role": "user", "content": content });
+        for kind in ["conversation.item.added", "conversation.item.done"] {
+            self.send(kind, json!({ "previous_item_id": previous, "item": item })).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells what the model heard of the first turn.
+    async fn tell(&mut self, update: Option<Heard>) -> Result<(), Gone> {
+        const PREFIX: &str = "conversation.item.input_audio_transcription";
+        let Some(item) = self.heard.front_mut() else { return Ok(()) };
+        let item_id = item.id.clone();
+        let lost = || Heard::Failed(ApiError::internal("the work on the turn ended without an answer"));
+        match update.unwrap_or_else(lost) {
+            Heard::Begun | Heard::Segments(_) => {}
+            Heard::Words(text) => {
+                let text = if item.text.is_empty() { text.trim_start() } else { &text };
+                if !text.is_empty() {
+                    item.text.push_str(text);
+                    let event = json!({ "item_id": item_id, "content_index": 0, "delta": text });
+                    self.send(&format!("{PREFIX}.delta"), event).await?;
+                }
+            }
+            Heard::Finished { seconds, .. } => {
+                let text = std::mem::take(&mut item.text);
+                self.heard.pop_front();
+                let usage = json!({ "type": "duration", "seconds": seconds });
+                let event = json!({ "item_id": item_id, "content_index": 0, "transcript": text.trim_end(), "usage": usage });
+                self.send(&format!("{PREFIX}.completed"), event).await?;
+            }
+            Heard::Failed(error) => {
+                self.heard.pop_front();
+                let mut event = error.to_json();
+                (event["item_id"], event["content_index"]) = (item_id.into(), 0.into());
+                self.send(&format!("{PREFIX}.failed"), event).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The sound of an event, as 16-bit samples.
+fn sound_of(fields: &mut Fields, session: &Session) -> Result<Vec<u8>> {
+    let text = fields.text("audio")?.ok_or_else(|| ApiError::value("audio", "`audio` is missing"))?;
+    let bytes = STANDARD.decode(text.as_bytes()).map_err(|_| ApiError::value("audio", "`audio` is no base64"))?;
+    session.format.decode(bytes).ok_or_else(|| ApiError::value("audio", "`audio` ends in the midst of a sample"))
+}
