@@ -11,6 +11,7 @@ mod history;
 mod json;
 mod literal;
 mod marker;
+mod nested;
 mod pairs;
 mod parser;
 mod table;

@@ -25,6 +25,8 @@ pub(crate) struct Format {
     /// Texts in prompts that describe tools, if templates of the family leave calls out of the
     /// history.
     pub(super) taught_by: &'static [&'static str],
+    /// Other ways in which the same models write calls. They are read, and never asked for.
+    pub(super) also: &'static [Format],
 }
 
 /// A row without markers, which other rows are written by.
@@ -40,6 +42,7 @@ pub(super) const BASE: Format = Format {
     ids: Ids::Free,
     ends_thoughts: &[],
     taught_by: &[],
+    also: &[],
 };
 
 impl Format {
@@ -47,6 +50,7 @@ impl Format {
     pub(crate) fn texts(&self) -> Vec<&'static str> {
         let mut texts = vec![self.section.0, self.section.1, self.close, self.between];
         texts.extend(self.open);
+        texts.extend(self.also.iter().flat_map(Format::texts));
         if let Head::Name(middles, arguments) = &self.head {
             texts.extend(*middles);
             match arguments {
@@ -104,6 +108,8 @@ pub(super) struct Pairs {
     pub(super) middles: &'static [Middle],
     /// Whether a value has lines of its own.
     pub(super) on_lines: bool,
+    /// The prefix of the tags inside a value, where objects and lists are written as tags.
+    pub(super) inner: Option<&'static str>,
 }
 
 /// One way to write a value.

@@ -6,6 +6,7 @@ use super::{
     Piece, Tools,
     format::{Middle, Pairs, Value},
     marker::{Found, begun, meet},
+    nested,
 };
 
 /// Most bytes of a key.
@@ -154,13 +155,19 @@ impl PairReader {
     }
 
     fn whole(&mut self, key: &str, kind: Value, tools: &Tools, number: usize, out: &mut Vec<Piece>) -> bool {
-        let Some(at) = self.held.find(&self.close) else { return false };
+        let found = match self.pairs.inner {
+            Some(inner) => nested::end(&self.held, inner, key, &self.close),
+            None => self.held.find(&self.close),
+        };
+        let Some(at) = found else { return false };
         let mut text = &self.held[..at];
         if self.pairs.on_lines {
             text = text.strip_prefix('\n').unwrap_or(text);
             text = text.strip_suffix('\n').unwrap_or(text);
         }
+        let inside = self.pairs.inner.and_then(|inner| nested::value(text, inner));
         let value = match kind {
+            _ if inside.is_some() => inside.unwrap_or_default(),
             Value::Json => serde_json::from_str(text.trim()).unwrap_or_else(|_| Json::from(text)),
             _ => tools.value(&self.function, key, text),
         };

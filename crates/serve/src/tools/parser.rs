@@ -49,6 +49,8 @@ enum Reader {
 
 /// A call's beginning.
 struct Begun {
+    /// The way in which it is written.
+    format: &'static Format,
     /// Bytes up to its arguments.
     length: usize,
     name: String,
@@ -181,6 +183,8 @@ impl Parser {
     fn enter(&mut self, at: usize, begun: Begun, out: &mut Vec<Piece>) {
         let number = self.calls;
         let id = self.id(&begun);
+        // The next calls are written in the same way.
+        self.format = begun.format;
         self.held.drain(..at + begun.length);
         out.push(Piece::Call { number, id, name: begun.name.clone() });
         self.calls += 1;
@@ -285,36 +289,42 @@ impl Parser {
         true
     }
 
-    /// Whether a text begins a call.
+    /// Whether a text begins a call, in any way that the models write it.
     fn start(&self, text: &str, in_section: bool) -> Found<Begun> {
-        let section = self.format.section.0;
+        let formats = std::iter::once(self.format).chain(self.format.also);
+        first(formats.map(|format| self.start_in(format, text, in_section)))
+    }
+
+    fn start_in(&self, format: &'static Format, text: &str, in_section: bool) -> Found<Begun> {
+        let section = format.section.0;
         let sections: &[&str] = match () {
             () if in_section => &[""],
-            () if self.format.omits_section => &[section, ""],
+            () if format.omits_section => &[section, ""],
             () => &[section],
         };
-        let ways = sections.iter().flat_map(|section| self.format.open.iter().map(move |open| (section, open)));
+        let ways = sections.iter().flat_map(|section| format.open.iter().map(move |open| (section, open)));
         first(ways.map(|(section, open)| {
             meet(section, text).and_then(|met| {
                 let rest = &text[met.length..];
                 let rest = if section.is_empty() { rest } else { rest.trim_start() };
                 meet(open, rest).and_then(|met| {
                     let head = &rest[met.length..];
-                    self.head(head, text.len() - head.len(), met.id)
+                    self.head(format, head, text.len() - head.len(), met.id)
                 })
             })
         }))
     }
 
     /// Whether a text begins with a call's head; `before` bytes stand before it.
-    fn head(&self, text: &str, before: usize, id: Option<&str>) -> Found<Begun> {
+    fn head(&self, format: &'static Format, text: &str, before: usize, id: Option<&str>) -> Found<Begun> {
         let id = id.map(str::to_owned);
-        match &self.format.head {
+        match &format.head {
             Head::Object(fields) => {
                 let key = fields.iter().find_map(|field| if let Field::Name(key) = field { Some(*key) } else { None });
                 match json::head(text, key.unwrap_or("name")) {
                     Ok(Some(head)) if self.tools.has(&head.name) => {
-                        Found::Yes(Begun { length: before + head.arguments, name: head.name, id, arguments: Begin::Json(true) })
+                        let length = before + head.arguments;
+                        Found::Yes(Begun { format, length, name: head.name, id, arguments: Begin::Json(true) })
                     }
                     Ok(None) => Found::More,
                     _ => Found::No,
@@ -331,7 +341,8 @@ impl Parser {
                         let rest = &rest[met.length..];
                         let at = before + text.len() - rest.len();
                         let id = met.id.map(str::to_owned).or_else(|| id.clone());
-                        self.arguments(arguments, rest).map(|(skipped, arguments)| Begun {
+                        arguments_at(format, arguments, rest).map(|(skipped, arguments)| Begun {
+                            format,
                             length: at + skipped,
                             name: name.to_owned(),
                             id,
@@ -342,30 +353,30 @@ impl Parser {
             }
         }
     }
+}
 
-    /// Whether a text begins with arguments; the bytes to skip, and how to read them.
-    fn arguments(&self, arguments: &'static Arguments, text: &str) -> Found<(usize, Begin)> {
-        let blank = text.len() - text.trim_start().len();
-        let rest = &text[blank..];
-        if rest.is_empty() {
-            return Found::More;
-        }
-        // A call without arguments ends here; the first word of the marker tells.
-        let ends = || match self.format.close.split_whitespace().next() {
-            Some(word) => meet(word, rest).map(|_| (0, Begin::Whole("{}".to_owned()))),
-            None => Found::No,
-        };
-        match arguments {
-            Arguments::Json if rest.starts_with(['{', '"']) => Found::Yes((blank, Begin::Json(false))),
-            Arguments::Json => ends(),
-            Arguments::Pairs(pairs) => match begins(pairs, rest) {
-                Found::Yes(_) => Found::Yes((blank, Begin::Pairs(pairs))),
-                Found::More => Found::More,
-                Found::No => ends(),
-            },
-            Arguments::Python => literal::python(rest).map(|(length, text)| (blank + length, Begin::Whole(text))),
-            Arguments::Quoted(quote) => literal::quoted(rest, quote).map(|(length, text)| (blank + length, Begin::Whole(text))),
-        }
+/// Whether a text begins with arguments; the bytes to skip, and how to read them.
+fn arguments_at(format: &Format, arguments: &'static Arguments, text: &str) -> Found<(usize, Begin)> {
+    let blank = text.len() - text.trim_start().len();
+    let rest = &text[blank..];
+    if rest.is_empty() {
+        return Found::More;
+    }
+    // A call without arguments ends here; the first word of the marker tells.
+    let ends = || match format.close.split_whitespace().next() {
+        Some(word) => meet(word, rest).map(|_| (0, Begin::Whole("{}".to_owned()))),
+        None => Found::No,
+    };
+    match arguments {
+        Arguments::Json if rest.starts_with(['{', '"']) => Found::Yes((blank, Begin::Json(false))),
+        Arguments::Json => ends(),
+        Arguments::Pairs(pairs) => match begins(pairs, rest) {
+            Found::Yes(_) => Found::Yes((blank, Begin::Pairs(pairs))),
+            Found::More => Found::More,
+            Found::No => ends(),
+        },
+        Arguments::Python => literal::python(rest).map(|(length, text)| (blank + length, Begin::Whole(text))),
+        Arguments::Quoted(quote) => literal::quoted(rest, quote).map(|(length, text)| (blank + length, Begin::Whole(text))),
     }
 }
 

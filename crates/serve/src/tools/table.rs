@@ -19,12 +19,16 @@ pub(super) const FORMATS: &[Format] = &[
         head: Head::Object(&[Field::Name("name"), Field::Arguments("parameters")]),
         between: "; ",
         is_whole: true,
+        also: &[BUILTIN],
         ..BASE
     },
     Format {
         name: "qwen3-coder",
         open: &["<tool_call>\n<function=", "<function="],
-        head: Head::Name(&[">\n"], Arguments::Pairs(Pairs { open: "<parameter=", middles: &PARAMETER, on_lines: true })),
+        head: Head::Name(
+            &[">\n"],
+            Arguments::Pairs(Pairs { open: "<parameter=", middles: &PARAMETER, on_lines: true, inner: None }),
+        ),
         close: "\n</function>\n</tool_call>",
         between: "\n",
         ends_thoughts: &["<tool_call>"],
@@ -91,7 +95,10 @@ pub(super) const FORMATS: &[Format] = &[
     Format {
         name: "seed-oss",
         open: &["<seed:tool_call>\n<function=", "<function="],
-        head: Head::Name(&[">\n"], Arguments::Pairs(Pairs { open: "<parameter=", middles: &PARAMETER, on_lines: false })),
+        head: Head::Name(
+            &[">\n"],
+            Arguments::Pairs(Pairs { open: "<parameter=", middles: &PARAMETER, on_lines: false, inner: None }),
+        ),
         close: "\n</function>\n</seed:tool_call>",
         between: "\n",
         ..BASE
@@ -154,6 +161,7 @@ pub(super) const FORMATS: &[Format] = &[
                     close: "</arg_value:opensource>",
                 }],
                 on_lines: false,
+                inner: None,
             }),
         ),
         close: "\n</tool_call:opensource>",
@@ -173,6 +181,7 @@ pub(super) const FORMATS: &[Format] = &[
         head: Head::Name(&["("], Arguments::Python),
         between: ", ",
         taught_by: &["<|tool_list_start|>", "List of tools: ["],
+        also: &[Format { section: ("<|tool_call_start|> [", "] <|tool_call_end|>"), between: ", ", ..BASE }],
         ..BASE
     },
     Format {
@@ -200,6 +209,7 @@ pub(super) const FORMATS: &[Format] = &[
                 open: "<steptml:parameter name=\"",
                 middles: &[Middle { text: "\">", value: Value::Schema, close: "</steptml:parameter>" }],
                 on_lines: false,
+                inner: None,
             }),
         ),
         close: "</steptml:invoke><｜tool_call_end｜>",
@@ -258,6 +268,7 @@ pub(super) const FORMATS: &[Format] = &[
                 open: "<atem:parameter name=\"",
                 middles: &[Middle { text: "\">", value: Value::Schema, close: "</atem:parameter>" }],
                 on_lines: false,
+                inner: None,
             }),
         ),
         close: "\n</atem:invoke>",
@@ -278,6 +289,7 @@ pub(super) const FORMATS: &[Format] = &[
                     Middle { text: "\">", value: Value::Schema, close: "</param>" },
                 ],
                 on_lines: false,
+                inner: None,
             }),
         ),
         close: "</function>",
@@ -307,6 +319,7 @@ pub(super) const FORMATS: &[Format] = &[
                     Middle { text: "\" type=\"{id}\"<|sep|>", value: Value::Json, close: "<|close|>argument<|sep|>" },
                 ],
                 on_lines: false,
+                inner: None,
             }),
         ),
         close: "<|close|>call<|sep|>",
@@ -322,14 +335,30 @@ pub(super) const FORMATS: &[Format] = &[
                 open: "]<]minimax[>[<",
                 middles: &[Middle { text: ">", value: Value::Schema, close: "]<]minimax[>[</{key}>" }],
                 on_lines: false,
+                inner: Some("]<]minimax[>[<"),
             }),
         ),
         close: "]<]minimax[>[</invoke>",
         between: "\n",
         ..BASE
     },
-    Format { name: "xlam", section: ("[", "]"), between: ", ", is_whole: true, ..BASE },
+    Format {
+        name: "xlam",
+        section: ("[", "]"),
+        between: ", ",
+        is_whole: true,
+        also: &[
+            Format { section: ("```json\n[", "]\n```"), between: ", ", is_whole: true, ..BASE },
+            Format { section: ("```\n[", "]\n```"), between: ", ", is_whole: true, ..BASE },
+            Format { section: ("[TOOL_CALLS] [", "]"), between: ", ", is_whole: true, ..BASE },
+        ],
+        ..BASE
+    },
 ];
+
+/// Llama 3.1's calls of tools that its prompts turn on by name.
+const BUILTIN: Format =
+    Format { open: &["<|python_tag|>"], head: Head::Name(&[".call("], Arguments::Python), between: "; ", is_whole: true, ..BASE };
 
 /// A pair of the tags `<parameter=KEY>`.
 const PARAMETER: [Middle; 1] = [Middle { text: ">", value: Value::Schema, close: "</parameter>" }];
@@ -339,6 +368,7 @@ const ARG_KEYS: Arguments = Arguments::Pairs(Pairs {
     open: "<arg_key>",
     middles: &[Middle { text: "</arg_key>\n<arg_value>", value: Value::Schema, close: "</arg_value>" }],
     on_lines: false,
+    inner: None,
 });
 
 /// Calls in the tags `<invoke name="NAME">` and `<parameter name="KEY">`.
@@ -350,6 +380,7 @@ const INVOKE: Format = Format {
             open: "<parameter name=\"",
             middles: &[Middle { text: "\">", value: Value::Schema, close: "</parameter>" }],
             on_lines: false,
+            inner: None,
         }),
     ),
     close: "\n</invoke>",
@@ -369,6 +400,7 @@ const DSML: Format = Format {
                 Middle { text: "\" string=\"false\">", value: Value::Json, close: "</｜DSML｜parameter>" },
             ],
             on_lines: false,
+            inner: None,
         }),
     ),
     close: "\n</｜DSML｜invoke>",

@@ -92,6 +92,36 @@ fn bare_calls_begin_the_answer() {
 }
 
 #[test]
+fn calls_are_read_in_the_other_ways_that_models_write_them() {
+    let days = [("weather", "{\"days\": 2}")];
+    let object = "{\"name\": \"weather\", \"arguments\": {\"days\": 2}}";
+    for fence in [
+        format!("```json\n[{object}]\n```"),
+        format!("```\n[\n{object}\n]```"),
+        format!("[TOOL_CALLS][{object}]"),
+        format!("[{object}]"),
+    ] {
+        check("xlam", &fence, "", &days);
+    }
+    check("xlam", "```json\n{\"days\": 2}\n```", "```json\n{\"days\": 2}\n```", &[]);
+    let two = format!("ok <|tool_call_start|>[{object}, {object}]<|tool_call_end|> so");
+    check("lfm2", &two, "okso", &[days[0], days[0]]);
+    check("lfm2", "<|tool_call_start|>[weather(days=2)]<|tool_call_end|>", "", &[("weather", "{\"days\":2}")]);
+    check("llama3", "<|python_tag|>weather.call(city=\"a b\", days=2)", "", &[("weather", "{\"city\":\"a b\",\"days\":2}")]);
+    check("llama3", "<|python_tag|>rm.call(path=\"x\")", "<|python_tag|>rm.call(path=\"x\")", &[]);
+}
+
+#[test]
+fn values_in_tags_are_objects_and_lists() {
+    let ns = "]<]minimax[>[";
+    let inner = format!("{ns}<item>{ns}<days>1{ns}</days>{ns}</item>{ns}<item>x{ns}</item>");
+    let call = format!(
+        "{ns}<tool_call>\n{ns}<invoke name=\"weather\">{ns}<days>{inner}{ns}</days>{ns}<city>007{ns}</city>{ns}</invoke>\n{ns}</tool_call>"
+    );
+    check("minimax-m3", &call, "", &[("weather", "{\"days\":[{\"days\":1},\"x\"],\"city\":\"007\"}")]);
+}
+
+#[test]
 fn what_is_no_call_of_a_known_tool_stays_text() {
     for answer in ["{\"name\": \"rm\", \"parameters\": {}}", "{\"a\": 1}", "{}", "{\"name\": 3, \"parameters\": {}}", "{\"name\""] {
         check("llama3", answer, answer, &[]);
