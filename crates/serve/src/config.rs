@@ -18,8 +18,6 @@ pub struct Config {
     pub metrics: bool,
     /// Whether `/metrics` needs no key, as gateways and autoscalers read it.
     pub public_metrics: bool,
-    /// URL of a collector that takes traces in OpenTelemetry's protocol (OTLP over HTTP).
-    pub otlp_endpoint: Option<String>,
     /// Whether `/` is a page to chat on.
     pub page: bool,
     /// Whether tools that nothing here runs, such as a search of the web, are left out of requests
@@ -75,7 +73,6 @@ impl Default for Config {
             origins: Vec::new(),
             metrics: false,
             public_metrics: false,
-            otlp_endpoint: None,
             page: true,
             drop_hosted_tools: false,
             response_bytes: 64 << 20,

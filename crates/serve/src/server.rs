@@ -38,16 +38,12 @@ impl Server {
     /// Binds an address; port 0 means any that is free.
     ///
     /// # Errors
-    /// The address is taken, or none of this machine's, or there can be no traces.
+    /// The address is taken, or none of this machine's.
     pub fn bind(address: SocketAddr, config: Config) -> io::Result<Server> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let traces = match &config.otlp_endpoint {
-            Some(endpoint) => Some(Arc::new(Traces::new(endpoint, address).map_err(io::Error::other)?)),
-            None => None,
-        };
-        Ok(Server { listener, address, config, disk: None, batches: None, traces })
+        Ok(Server { listener, address, config, disk: None, batches: None, traces: None })
     }
 
     /// The same server with a prompt cache on disk, of at most `bytes` bytes, which survives
@@ -77,6 +73,16 @@ impl Server {
         let why =
             |error: &io::Error| tracing::warn!("no files and batches are kept, since {} cannot be used: {error}", folder.display());
         Server { batches: opened.inspect_err(why).ok(), ..self }
+    }
+
+    /// The same server that sends traces of its requests to a collector of OpenTelemetry (OTLP over
+    /// HTTP) at a URL, such as `http://127.0.0.1:4318`.
+    ///
+    /// # Errors
+    /// The URL is none, or the system has no thread left.
+    pub fn with_traces(self, endpoint: &str) -> io::Result<Server> {
+        let traces = Traces::new(endpoint, self.address).map_err(io::Error::other)?;
+        Ok(Server { traces: Some(Arc::new(traces)), ..self })
     }
 
     /// The address.

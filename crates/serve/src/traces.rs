@@ -66,6 +66,9 @@ impl Traces {
     /// # Errors
     /// The URL is none, or the system has no thread left.
     pub(crate) fn new(endpoint: &str, address: SocketAddr) -> Result<Traces, String> {
+        if !["http://", "https://"].iter().any(|scheme| endpoint.starts_with(scheme)) {
+            return Err("expected a URL, such as http://127.0.0.1:4318".to_owned());
+        }
         let base = endpoint.trim_end_matches('/');
         let url = if base.ends_with(PATH) { base.to_owned() } else { format!("{base}{PATH}") };
         let exporter = SpanExporter::builder()

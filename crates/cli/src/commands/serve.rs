@@ -181,6 +181,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         server = cached.with_context(|| format!("cannot keep texts in {}", folder.display()))?;
     }
     server = args.batches.attach(server, args.loading.parallel)?;
+    if let Some(url) = &args.otlp_endpoint {
+        server = server.with_traces(url).with_context(|| format!("cannot send traces to {url}"))?;
+    }
     let engine = args.loading.load.engine.engine(false)?;
     let loading = Loading {
         args: args.loading.clone(),
@@ -245,7 +248,6 @@ fn config(args: &Args, keys: Keys) -> Config {
         origins: args.allowed_origin.clone(),
         metrics: args.metrics,
         public_metrics: args.public_metrics,
-        otlp_endpoint: args.otlp_endpoint.clone(),
         page: !args.no_ui,
         drop_hosted_tools: args.requests.drop_hosted_tools,
         requests_per_minute: args.requests.requests_per_minute.map(|count| count as u64),

@@ -163,6 +163,7 @@ fn what_would_be_unsafe_or_cannot_be_is_refused_at_once() {
     std::fs::write(folder.path().join("empty"), "# none\n").unwrap();
     for (flags, code, expected) in [
         (&["--host", "0.0.0.0"][..], 2, "--insecure"),
+        (&["--otlp-endpoint", "nowhere"], 1, "cannot send traces to nowhere: expected a URL"),
         (&["--api-key", "a b"], 2, "printable ASCII"),
         (&["--api-key-file", "empty"], 2, "holds no key"),
         (&["--api-key-file", "missing"], 1, "cannot read missing"),

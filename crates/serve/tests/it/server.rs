@@ -56,6 +56,13 @@ impl Running {
         Running::start(server.with_batches(batches).unwrap(), models)
     }
 
+    /// A server that sends traces to a collector.
+    pub(crate) fn traced(collector: &str, models: Vec<ModelSource>, config: Config) -> Running {
+        let server = Server::bind("127.0.0.1:0".parse().unwrap(), config).unwrap();
+        assert!(Server::bind("127.0.0.1:0".parse().unwrap(), Config::default()).unwrap().with_traces("nowhere").is_err());
+        Running::start(server.with_traces(collector).unwrap(), models)
+    }
+
     fn start(server: Server, models: Vec<ModelSource>) -> Running {
         let address = server.address();
         let (stop, stopped) = oneshot::channel::<()>();

@@ -7,7 +7,6 @@ use std::{
     time::Duration,
 };
 
-use flambeau_serve::Config;
 use serde_json::{Value as Json, json};
 
 use crate::{
@@ -68,7 +67,7 @@ pub(crate) fn spans_follow_the_conventions() {
     let mut slow = endless(&["on ", "and "], &hooked(|_| sleep(Duration::from_millis(1))));
     slow.name = "slow".into();
     let models = vec![tiny().into(), slow.into(), encoder().into(), audio::model("parakeet-tdt").into()];
-    let mut server = Running::of(models, Config { otlp_endpoint: Some(collector.url()), ..config() });
+    let mut server = Running::traced(&collector.url(), models, config());
 
     let messages = json!([{ "role": "user", "content": "where is the cat ?" }]);
     let chat = json!({ "model": "tiny", "messages": messages, "max_tokens": 6, "temperature": 0.5, "n": 2, "stop": ["dog"], "top_p": 0.25 });
@@ -145,7 +144,7 @@ pub(crate) fn spans_follow_the_conventions() {
 }
 
 pub(crate) fn a_collector_that_is_away_costs_no_request() {
-    let mut server = Running::new(vec![tiny()], Config { otlp_endpoint: Some("http://127.0.0.1:9".into()), ..config() });
+    let mut server = Running::traced("http://127.0.0.1:9", vec![tiny().into()], config());
     let body = json!({ "messages": [{ "role": "user", "content": "the cat" }], "max_tokens": 2 });
     assert_eq!(post(server.address, CHAT, &body).status, 200);
     server.wait();
