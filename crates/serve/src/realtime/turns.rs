@@ -113,8 +113,7 @@ impl<T> Turns<T> {
         self.open = Some(open);
     }
 
-    /// Ends the turn early, with all its sound; `None` if no turn has begun. The client hears of its
-    /// last sound before.
+    /// Ends the turn early, and returns its last sound too; `None` if no turn has begun.
     pub(super) fn end(&mut self) -> Option<(T, Vec<u8>)> {
         let open = self.open.take()?;
         let rest: Vec<u8> = self.sound.drain(..).collect();
