@@ -560,7 +560,7 @@ FLB_API FLB_NODISCARD flb_error *flb_delegate_run(
  * progress. */
 FLB_API FLB_NODISCARD flb_error *flb_delegate_reset(const flb_delegate *delegate);
 
-/* Tells of one step: the nodes that it ran, its start in nanoseconds after loading, and the
+/* Tells of one step: the nodes that it ran, its start in nanoseconds of the process, and the
  * nanoseconds that it took. `name` is valid during the call. */
 typedef void (*flb_on_step)(void *context, const char *name, uint64_t start, uint64_t time);
 

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use flambeau::engine::Engine;
+use flambeau::{
+    cpu::CpuEngine,
+    engine::{Clock, Engine},
+};
 
 use crate::{count::positive, failure::usage, mlx::MlxArgs};
 
@@ -32,13 +35,18 @@ pub(crate) struct EngineArgs {
 impl EngineArgs {
     /// The engine; with `profile` it measures the time of each node.
     pub(crate) fn engine(&self, profile: bool) -> Result<Arc<dyn Engine>> {
+        self.engine_with(profile.then(flambeau::clock))
+    }
+
+    /// The engine; with a clock it measures the time of each node.
+    pub(crate) fn engine_with(&self, clock: Option<Clock>) -> Result<Arc<dyn Engine>> {
         if self.engine == EngineName::Mlx {
-            return Ok(Arc::new(self.mlx.load()?.with_profile(profile.then(flambeau::clock))));
+            return Ok(Arc::new(self.mlx.load()?.with_profile(clock)));
         }
         if let Some(flag) = self.mlx.given() {
             return Err(usage(format!("{flag} needs --engine mlx")));
         }
-        Ok(flambeau::engines(self.threads, profile).get("cpu")?)
+        Ok(Arc::new(CpuEngine::new(self.threads).with_profile(clock)))
     }
 
     /// Number of threads that the engine uses.

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Result;
 use flambeau::{
-    engine::Engine,
+    engine::{Clock, Engine},
     runners::llm::{Model, ModelOptions, Sequence},
     runtime::Program,
     zoo,
@@ -81,10 +81,10 @@ impl LanguageModelArgs {
     }
 
     /// Loads the model; a checkpoint is exported first unless the cache has its program, which
-    /// computes `logits`. With `profile` the
+    /// computes `logits`. With a clock the
     /// engine measures.
-    pub(crate) fn load(&self, logits: zoo::Logits, profile: bool) -> Result<Loaded> {
-        self.load_with(logits, &|| self.how.engine.engine(profile))
+    pub(crate) fn load(&self, logits: zoo::Logits, clock: Option<Clock>) -> Result<Loaded> {
+        self.load_with(logits, &|| self.how.engine.engine_with(clock.clone()))
     }
 
     /// As [`load`](Self::load), on an engine that is there already.

@@ -7,21 +7,31 @@ use anyhow::{Context, Result, anyhow};
 use clap::{Args, FromArgMatches};
 use flambeau::{
     compile,
-    engine::{Engine, KvCacheConfig},
+    engine::{Clock, Engine, KvCacheConfig, LoadOptions},
     runners::{
         embed::Embedder,
         llm::Model,
         speech::{Settings, SpeechModel},
     },
+    runtime::{Program, RunTrace, Value, verify},
+    tensor::Tolerance,
     text::{ChatTemplate, Tokenizer},
+    wire::bundled::BundledProgram,
     zoo,
 };
+use serde_json::Value as Json;
 
 use crate::{
-    commands::{compile::QuantizeArgs, embed, transcribe},
+    commands::{
+        self,
+        compile::QuantizeArgs,
+        embed, transcribe,
+        verify::{by_value, expected, print::MethodVerdict},
+    },
     engine::EngineArgs,
     failure, kv_cache,
     language_model::{LanguageModelArgs, Loaded},
+    profile,
 };
 
 /// A language model with what turns texts into tokens.
@@ -51,6 +61,88 @@ struct Measured {
 pub fn engine(flags: &[String]) -> Result<Arc<dyn Engine>> {
     let args = parse::<Measured>(flags)?;
     args.engine.engine(args.profile)
+}
+
+/// As [`engine`], for flags that choose an engine. It measures the time of each node by this clock.
+///
+/// # Errors
+/// As [`engine`].
+pub fn measured_engine(flags: &[String], clock: Clock) -> Result<Arc<dyn Engine>> {
+    parse::<Measured>(flags)?.engine.engine_with(Some(clock))
+}
+
+/// Runs of methods as an ETDump, which ExecuTorch's Inspector reads.
+pub fn etdump(runs: &[RunTrace]) -> Vec<u8> {
+    profile::etdump::bytes(runs)
+}
+
+/// Runs of a method as a trace for Perfetto.
+///
+/// # Errors
+/// None while memory lasts.
+pub fn trace(method: &str, runs: &[RunTrace]) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    profile::trace::write(method, runs, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// How a method is verified.
+#[derive(Debug, Default)]
+pub struct Verification<'a> {
+    /// Inputs of one run. Without them, `runs` random ones are drawn from `seed`.
+    pub inputs: Option<Vec<Value>>,
+    pub runs: usize,
+    pub seed: u32,
+    /// Random integers are below this bound.
+    pub bound: Option<u32>,
+    /// Without it, the rounding of each type is allowed.
+    pub tolerance: Option<Tolerance>,
+    /// The program to compare with, in place of the CPU engine.
+    pub against: Option<&'a Program>,
+}
+
+/// The verdict of `flambeau verify --json` on a method.
+///
+/// # Errors
+/// The method cannot run on the inputs, or node by node.
+pub fn verify(program: &Program, method: &str, tested: &Arc<dyn Engine>, how: Verification<'_>) -> Result<Json> {
+    let cpu = flambeau::engines(None, false).get("cpu")?;
+    let runs = match how.inputs {
+        Some(inputs) => vec![inputs],
+        None => {
+            let mut loaded = program.method(method, tested, &LoadOptions::default())?;
+            commands::verify::drawn(&mut loaded, how.runs.max(1), how.seed, how.bound)?
+        }
+    };
+    let verdict = match how.against {
+        Some(other) => {
+            let record = |program: &Program| verify::record(program, method, &cpu, &runs);
+            by_value::programs((program, method), [&record(program)?, &record(other)?], how.tolerance)?
+        }
+        None => verify::check(program, method, [tested, &cpu], &runs, how.tolerance)?,
+    };
+    Ok(MethodVerdict { method: method.to_owned(), runs: runs.len(), verdict, source: None }.json())
+}
+
+/// Runs a test case of a bundled program on an engine.
+///
+/// # Errors
+/// There is no such case, the method cannot run, or an output differs.
+pub fn run_test_case(
+    bundle: &BundledProgram,
+    (method, number): (&str, usize),
+    engine: &Arc<dyn Engine>,
+    tolerance: Option<Tolerance>,
+) -> Result<()> {
+    let suite = bundle.suites.iter().find(|suite| suite.method == method);
+    let case = suite.and_then(|suite| suite.cases.get(number)).with_context(|| format!("no test case {number} of `{method}`"))?;
+    let mut loaded = Program::from_bytes(bundle.program.clone())?.method(method, engine, &LoadOptions::default())?;
+    let outputs = loaded.run(&expected::case_inputs(&loaded, case)?)?;
+    let wrong = expected::output_differences(&outputs, &case.expected_outputs, tolerance);
+    match wrong.first() {
+        Some((output, what)) => Err(anyhow!("test case {number} of `{method}`, output {output}: {what}")),
+        None => Ok(()),
+    }
 }
 
 /// The cache of a program that leaves it to its host, by the text of `--kv-cache`.

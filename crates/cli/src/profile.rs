@@ -1,19 +1,19 @@
 //! Times of a run's steps: a table with rates beside the machine's limits, and a trace.
 
+pub(crate) mod etdump;
 mod roofline;
+pub(crate) mod trace;
 
 use std::{
     collections::HashMap,
-    io::Write,
     path::{Path, PathBuf},
 };
 
 use anyhow::Result;
 use flambeau::{
-    engine::{Engine, Span, Steps},
+    engine::{Clock, Engine, Span, Steps},
     runtime::Method,
 };
-use serde_json::json;
 
 use self::roofline::Roofline;
 use crate::{files, outputs};
@@ -29,6 +29,10 @@ pub(crate) struct ProfileArgs {
     /// Write every step as a trace that Perfetto and chrome://tracing open
     #[arg(long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
+
+    /// Write every step as an ETDump, which the Inspector of ExecuTorch reads
+    #[arg(long, value_name = "FILE.etdp")]
+    etdump: Option<PathBuf>,
 }
 
 /// Steps of one name together.
@@ -43,19 +47,29 @@ struct Total {
 impl ProfileArgs {
     /// Whether the engine has to measure.
     pub(crate) fn is_wanted(&self) -> bool {
-        self.profile || self.trace.is_some()
+        self.profile || self.files().next().is_some()
     }
 
-    /// Where steps are written as a trace.
-    pub(crate) fn trace(&self) -> Option<&Path> {
-        self.trace.as_deref()
+    /// A clock for the engine and the method, if they have to measure.
+    pub(crate) fn clock(&self) -> Option<Clock> {
+        self.is_wanted().then(flambeau::clock)
     }
 
-    /// Refuses a trace path that cannot be written or is also an input.
+    /// Measures the runs of a method from now on, where its instructions are asked for.
+    pub(crate) fn watch(&self, method: &mut Method, clock: Option<Clock>) {
+        method.trace_with(clock.filter(|_| self.files().next().is_some()));
+    }
+
+    /// Where steps are written.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
+        [&self.trace, &self.etdump].into_iter().flatten().map(PathBuf::as_path)
+    }
+
+    /// Refuses a path that cannot be written or is also an input.
     pub(crate) fn check_writable<'a>(&self, read: impl IntoIterator<Item = &'a Path>) -> Result<()> {
-        let Some(path) = self.trace() else { return Ok(()) };
-        outputs::check(&[path], read)?;
-        files::check_writable(path)
+        let written: Vec<&Path> = self.files().collect();
+        outputs::check(&written, read)?;
+        written.into_iter().try_for_each(files::check_writable)
     }
 
     /// Prints and writes what was asked for, of all steps since the method was loaded.
@@ -63,17 +77,22 @@ impl ProfileArgs {
         if !self.is_wanted() {
             return Ok(());
         }
-        let (spans, nodes) = (method.take_spans(), method.take_profile());
+        let (runs, nodes) = (method.take_runs(), method.take_profile());
+        let mut spans: Vec<Span> = runs.iter().flat_map(|run| &run.instructions).flat_map(|i| i.steps.clone()).collect();
+        spans.extend(method.take_spans());
         if let Some(steps) = method.steps().filter(|_| self.profile) {
             prepared(&steps).iter().for_each(|line| eprintln!("{line}"));
         }
         if engine.name() == "mlx" {
             eprintln!(
-                "measured step by step, each waited for: without --profile and --trace, runs overlap steps and take less time"
+                "measured step by step, each waited for: without --profile, --trace and --etdump, runs overlap steps and take less time"
             );
         }
         if let Some(path) = &self.trace {
-            files::write(path, |out| write_trace(&spans, out))?;
+            files::write(path, |out| trace::write(method.name(), &runs, out))?;
+        }
+        if let Some(path) = &self.etdump {
+            files::write(path, |out| Ok(out.write_all(&etdump::bytes(&runs))?))?;
         }
         if self.profile && spans.is_empty() {
             eprintln!("{:>10} {:>8}  node", "µs", "calls");
@@ -133,20 +152,6 @@ fn table(spans: &[Span], roofline: &Roofline) -> Vec<String> {
     lines
 }
 
-/// Complete events of one thread, times in microseconds.
-fn write_trace(spans: &[Span], out: &mut dyn Write) -> Result<()> {
-    write!(out, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
-    for (i, span) in spans.iter().enumerate() {
-        let event = json!({
-            "name": &*span.name, "ph": "X", "pid": 1, "tid": 1,
-            "ts": span.start as f64 / 1e3, "dur": span.time as f64 / 1e3,
-            "args": { "bytes": span.bytes, "flops": span.flops },
-        });
-        write!(out, "{}\n{event}", if i == 0 { "" } else { "," })?;
-    }
-    Ok(writeln!(out, "]}}")?)
-}
-
 #[cfg(test)]
 mod tests {
     use flambeau::engine::{FusedRegion, NodeByNode};
@@ -167,7 +172,7 @@ mod tests {
     }
 
     fn span(name: &str, start: u64, time: u64, bytes: u64, flops: u64) -> Span {
-        Span { name: name.into(), start, time, bytes, flops }
+        Span { name: name.into(), node: None, start, time, bytes, flops }
     }
 
     #[test]
@@ -178,15 +183,5 @@ mod tests {
         assert_eq!(words(&lines[1]), ["0.01", "1", "71.4", "2.0", "(50", "%)", "8", "(50", "%)", "b"]);
         assert_eq!(words(&lines[2]), ["0.00", "2", "28.6", "0.5", "(12", "%)", "-", "a"]);
         assert_eq!(lines.len(), 3);
-    }
-
-    #[test]
-    fn traces_are_json_with_an_event_for_each_step() {
-        let mut out = Vec::new();
-        write_trace(&[span("a \"b\"", 1500, 250, 1, 2), span("c", 2000, 1, 0, 0)], &mut out).unwrap();
-        let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
-        let first = &json["traceEvents"][0];
-        assert_eq!((first["name"].as_str(), first["ts"].as_f64(), first["dur"].as_f64()), (Some("a \"b\""), Some(1.5), Some(0.25)));
-        assert_eq!(json["traceEvents"].as_array().map(Vec::len), Some(2));
     }
 }

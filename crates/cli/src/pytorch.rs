@@ -17,7 +17,7 @@ use crate::{
 /// The script that runs the archive.
 const SCRIPT: &str = include_str!("pytorch/reference.py");
 
-/// What PyTorch computes.
+/// Results of PyTorch.
 pub(crate) struct Reference {
     /// The version of PyTorch.
     pub(crate) version: String,

@@ -109,7 +109,8 @@ pub(crate) fn run_chain(m: &mut Machine, chain: ChainId) -> Result<()> {
             m.empty(tid);
         }
         if let (Some(start), Some(profile)) = (start, &mut m.profile) {
-            profile.add(node, node.name().into(), start, [0, 0]);
+            let at = (chain.0 == graph.main).then_some(i as u32);
+            profile.add((at, node), node.name().into(), start, [0, 0]);
         }
     }
     Ok(())

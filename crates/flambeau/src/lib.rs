@@ -87,8 +87,8 @@ pub mod tensor {
 /// ```
 pub mod ir {
     pub use flambeau_ir::{
-        Chain, CheckError, Checked, FieldInfo, Graph, MetaDim, Node, NodeInfo, Slot, SlotClass, SlotCounts, TensorMeta, Tid, Vid,
-        check::check, json,
+        Chain, CheckError, Checked, FieldInfo, Graph, MetaDim, Node, NodeInfo, Role, Slot, SlotClass, SlotCounts, TensorMeta, Tid,
+        Vid, check::check, infer::Env, json,
     };
 }
 
@@ -147,7 +147,7 @@ pub mod engine {
 /// # }
 /// ```
 pub mod wire {
-    pub use flambeau_wire::{Blob, Error, ProgramWriter, bundled, mlx, ptd, pte, read_program};
+    pub use flambeau_wire::{Blob, Error, ProgramWriter, bundled, etdump, mlx, ptd, pte, read_program};
 }
 
 /// Programs and their methods.
@@ -171,8 +171,8 @@ assert_eq!(outputs[0].describe(), "f32[2, 2]");
 )]
 pub mod runtime {
     pub use flambeau_runtime::{
-        DimSpec, Engines, Error, MLX_BACKEND, Method, Program, TensorSpec, Value, ValueKind, ValueSpec, map_file, map_file_locked,
-        operator_names, verify,
+        DimSpec, Engines, Error, InstructionTrace, MLX_BACKEND, Method, Place, Program, RunTrace, TensorSpec, Value, ValueKind,
+        ValueSpec, map_file, map_file_locked, operator_names, verify,
     };
 }
 

@@ -74,7 +74,8 @@ pub(crate) fn run_chain(m: &mut Machine, chain: ChainId) -> Result<()> {
     for (at, node) in nodes_of(&graph, chain)?.iter().enumerate() {
         let start = m.profile.as_ref().map(Profile::now);
         let result = eval(node, &mut Cx { m: &mut *m });
-        let result = result.and_then(|()| start.map_or(Ok(()), |start| profile::finish(m, std::slice::from_ref(node), start)));
+        let step = ((chain.0 == graph.main).then_some(at as u32), std::slice::from_ref(node));
+        let result = result.and_then(|()| start.map_or(Ok(()), |start| profile::finish(m, step, start)));
         result.map_err(|error| error.at(chain.0, at, node))?;
     }
     Ok(())

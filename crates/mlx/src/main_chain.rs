@@ -59,7 +59,7 @@ impl MainChain {
                     }
                 };
                 if let Some(start) = start {
-                    profile::finish(m, &nodes[at..next], start)?;
+                    profile::finish(m, (Some(next as u32 - 1), &nodes[at..next]), start)?;
                 }
                 at = next;
             }

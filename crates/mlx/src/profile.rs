@@ -7,16 +7,17 @@ use flambeau_ir::{Node, Role, Tid, cost::bytes_of};
 
 use crate::{cx::Machine, error::Result, values::Slot};
 
-/// Computes the results of a step's nodes and records the step, which began at `start`.
+/// Computes the results of a step's nodes and records the step from `start` to now. `at` is the
+/// position of the last node in the main chain.
 ///
 /// # Errors
 /// If MLX cannot compute it.
-pub(crate) fn finish(m: &mut Machine, nodes: &[Node], start: Duration) -> Result<()> {
+pub(crate) fn finish(m: &mut Machine, (at, nodes): (Option<u32>, &[Node]), start: Duration) -> Result<()> {
     let bound = tensors(nodes, |role| role != Role::Read);
     m.api.eval(bound.iter().filter_map(|&tid| slot(m, tid)).map(|slot| &slot.array))?;
     let cost = cost(m, nodes);
     if let (Some(profile), Some(last)) = (&mut m.profile, nodes.last()) {
-        profile.add(last, name(nodes), start, cost);
+        profile.add((at, last), name(nodes), start, cost);
     }
     Ok(())
 }

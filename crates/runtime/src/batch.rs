@@ -29,6 +29,7 @@ impl Method {
         let is_of_engine = |method: &Method| Arc::ptr_eq(&method.engine, &engine);
         let mut calls: Vec<Option<Result<Call>>> =
             runs.iter().map(|(method, inputs)| method.only_call(inputs).filter(|_| is_of_engine(method))).collect();
+        let starts: Vec<Option<u64>> = runs.iter().map(|(method, _)| method.trace_start()).collect();
         let mut together = Vec::with_capacity(runs.len());
         for ((method, _), call) in runs.iter_mut().zip(&calls) {
             if let Some(Ok(call)) = call {
@@ -37,8 +38,11 @@ impl Method {
             }
         }
         let mut ended = engine.run_last_of_each(&mut together).into_iter();
-        let outcomes = runs.iter_mut().zip(&mut calls).map(|((method, inputs), call)| match call.take() {
-            Some(Ok(call)) => ended.next().expect("each run has an outcome").map(|results| method.take(call, results)),
+        let outcomes = runs.iter_mut().zip(&mut calls).zip(starts).map(|(((method, inputs), call), start)| match call.take() {
+            Some(Ok(call)) => {
+                method.trace_only_call(start);
+                ended.next().expect("each run has an outcome").map(|results| method.take(call, results))
+            }
             Some(Err(error)) => Ok(Err(error)),
             None => catch_unwind(AssertUnwindSafe(|| method.run_last(inputs))),
         });
@@ -70,6 +74,16 @@ impl Method {
         let taken = run::take_results(plan, delegate, &outputs, results, &mut cells);
         taken.map_err(|source| self.call_failed(source))?;
         self.end(plan, cells)
+    }
+
+    /// Records a run of one delegate call that ends now.
+    fn trace_only_call(&mut self, start: Option<u64>) {
+        let program = self.program.clone();
+        let plan = &program.file().plans[self.plan];
+        if let Some(instruction) = only_instruction(plan) {
+            self.trace_instruction(plan, Place::default(), instruction, start);
+            self.trace_run(start);
+        }
     }
 
     fn call_failed(&self, source: InstructionError) -> Error {

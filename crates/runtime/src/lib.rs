@@ -5,7 +5,7 @@
 //! rules turn kernel calls into graphs of a few nodes for the same engine. Weights are shared with
 //! the file. Each method has separate mutable state, unless [`SharedState`] shares it with others.
 //!
-//! The crate uses no environment variables, no global state and no clock.
+//! The crate uses no environment variables, no global state, and no clock but the caller's.
 
 #![deny(unsafe_code)]
 
@@ -23,6 +23,7 @@ mod run;
 mod saved;
 mod shared_values;
 mod state;
+mod trace;
 mod value;
 pub mod verify;
 mod views;
@@ -34,6 +35,7 @@ pub use method::Method;
 pub use operators::operator_names;
 pub use program::{MLX_BACKEND, Program};
 pub use registry::Engines;
+pub use trace::{InstructionTrace, RunTrace};
 pub use value::{DimSpec, TensorSpec, Value, ValueKind, ValueSpec};
 
 /// Result type of this crate.

@@ -14,6 +14,7 @@ use crate::{
     kernel::{Kernel, items},
     run::{self, Rows},
     shared_values::SharedValues,
+    trace::Tracer,
     views::{Access, Views},
 };
 
@@ -44,6 +45,8 @@ pub struct Method {
     /// Inputs that instructions write to, by number and value.
     overwritten: Vec<(usize, usize)>,
     written: Vec<(usize, Value)>,
+    /// Present while runs are measured.
+    pub(crate) tracer: Option<Tracer>,
 }
 
 impl fmt::Debug for Method {
@@ -110,6 +113,7 @@ impl Program {
             views,
             overwritten,
             written,
+            tracer: None,
         })
     }
 }
@@ -174,8 +178,11 @@ impl Method {
     fn run_with_state(&mut self, inputs: &[Value], rows: Rows) -> Result<Vec<Value>> {
         let program = self.program.clone();
         let plan = &program.file().plans[self.plan];
+        let start = self.trace_start();
         let mut cells = self.cells(inputs);
-        run::execute(self, plan, &mut cells, rows)?;
+        let result = run::execute(self, plan, &mut cells, rows);
+        self.trace_run(start);
+        result?;
         self.end(plan, cells)
     }
 

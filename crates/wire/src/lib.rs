@@ -1,5 +1,6 @@
 //! Reads and writes MLX payloads ([`mlx`]), ExecuTorch programs ([`pte`]) and external data files
-//! ([`ptd`]). Reads bundled programs ([`bundled`]).
+//! ([`ptd`]). Reads bundled programs ([`bundled`]), and writes profiles
+//! ([`etdump`]).
 //!
 //! Readers accept any bytes and return a value or an [`Error`]. The error names the offset, the
 //! field and a remedy. Segments are views of the caller's [`Bytes`](flambeau_tensor::Bytes), never
@@ -13,6 +14,7 @@
 mod blob;
 pub mod bundled;
 mod error;
+pub mod etdump;
 mod flat;
 pub mod limits;
 pub mod mlx;

@@ -169,13 +169,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     args.profile.check_writable(args.model.paths())?;
     let options = ModelOptions { chunk: args.prefill_chunk, ..ModelOptions::default() };
-    let engine = args.engine.engine(args.profile.is_wanted())?;
+    let clock = args.profile.clock();
+    let engine = args.engine.engine_with(clock.clone())?;
     let model = Model::load(&program, &engine, &options)?;
     if let Some((room, test)) = model.context().and_then(|room| Some((room, tests.iter().find(|t| t.room() > room)?))) {
         bail!("{test} takes {} positions, the model's context has {room}", test.room());
     }
     let most = tests.iter().map(|test| test.sequences()).max().unwrap_or(1);
     let mut sequences: Vec<Sequence> = (0..most).map(|_| model.sequence()).collect::<Result<_, _>>()?;
+    args.profile.watch(sequences[0].method(), clock);
     let bar = progress::count((tests.len() * args.repetitions) as u64);
     let mut rows = Vec::new();
     for &test in &tests {

@@ -109,7 +109,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut input = Input::new()?;
     let interrupts = input.interrupts()?;
     let cancelled = &interrupts.flag;
-    let mut loaded = args.model.load(args.draft.logits(), false)?;
+    let mut loaded = args.model.load(args.draft.logits(), None)?;
     let sampling = args.sampling.params(loaded.text.defaults.as_ref())?;
     loaded.model =
         args.draft.attach(loaded.model, &loaded.text.tokenizer, &loaded.engine, args.model.threads(), args.model.lock())?;

@@ -61,7 +61,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let text = String::from_utf8(files::read(&args.text)?.to_vec())
         .with_context(|| format!("{} is no text in UTF-8", args.text.display()))?;
-    let Loaded { model, text: text_model, engine } = args.model.load(zoo::Logits::All, false)?;
+    let Loaded { model, text: text_model, engine } = args.model.load(zoo::Logits::All, None)?;
     let adapters = model.default_adapters();
     let mut model = model.sequence()?;
     model.set_adapters(&adapters)?;

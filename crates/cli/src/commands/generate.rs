@@ -95,10 +95,12 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     args.sampling.params(None)?;
     args.profile.check_writable([Path::new(args.model.name())])?;
-    let Loaded { model, mut text, engine } = args.model.load(args.draft.logits(), args.profile.is_wanted())?;
+    let clock = args.profile.clock();
+    let Loaded { model, mut text, engine } = args.model.load(args.draft.logits(), clock.clone())?;
     args.template.apply(&mut text)?;
     let model = args.draft.attach(model, &text.tokenizer, &engine, args.model.threads(), args.model.lock())?;
     let mut sequence = model.sequence()?;
+    args.profile.watch(sequence.method(), clock);
     let (prompt, rendered) = encode(args, &text)?;
     let form = args.constraint.form(&text.tokenizer, &model.metadata().eos)?;
     let sampling = args.sampling.params(text.defaults.as_ref())?;

@@ -61,13 +61,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(path) = &args.output {
         tensors::check_writable(path)?;
     }
-    let written: Vec<&Path> = [args.output.as_deref(), args.profile.trace()].into_iter().flatten().collect();
+    let written: Vec<&Path> = args.output.as_deref().into_iter().chain(args.profile.files()).collect();
     outputs::check(&written, args.program.paths().chain(args.inputs.iter().map(PathBuf::as_path)))?;
     written.into_iter().try_for_each(files::check_writable)?;
     let program = args.program.open()?;
     let options = LoadOptions { kv_cache: args.kv_cache.clone(), ..LoadOptions::default() };
-    let engine = args.engine.engine(args.profile.is_wanted())?;
+    let clock = args.profile.clock();
+    let engine = args.engine.engine_with(clock.clone())?;
     let mut method = program.method(&args.method, &engine, &options)?;
+    args.profile.watch(&mut method, clock);
     let mut inputs = Vec::new();
     for path in &args.inputs {
         inputs.extend(tensors::read(path)?);

@@ -1,9 +1,9 @@
 //! `flambeau verify`: the first node whose result differs.
 
-mod by_value;
+pub(crate) mod by_value;
 mod captures;
-mod expected;
-mod print;
+pub(crate) mod expected;
+pub(crate) mod print;
 
 use std::{
     path::{Path, PathBuf},
@@ -16,7 +16,7 @@ use flambeau::{
     engine::{Engine, LoadOptions},
     pt2::{Archive, Exported},
     runtime::{
-        Program, Value,
+        Method, Program, Value,
         verify::{self, Verdict, random_inputs},
     },
     tensor::Tolerance,
@@ -27,7 +27,7 @@ use self::print::MethodVerdict;
 use crate::{
     count::positive,
     engine::EngineArgs,
-    failure::usage,
+    failure::{hint, usage},
     file_kind::{FileKind, ProgramArgs},
     files, inputs, outputs, pytorch,
     source_map::SourceMap,
@@ -180,22 +180,7 @@ impl<'a> Subject<'a> {
             }
             return Ok(vec![inputs::arguments(method.inputs(), given)?]);
         }
-        let bounds = self.args.bound.map_or(BOUNDS.to_vec(), |bound| vec![bound]);
-        let mut failure = None;
-        for bound in bounds {
-            let draw = |run: usize| random_inputs(&method, (u64::from(self.args.seed) << 32) + run as u64, bound);
-            let drawn = (0..self.args.runs).map(draw).collect::<Result<Vec<_>, _>>()?;
-            let refused = drawn.iter().find_map(|inputs| method.run(inputs).err());
-            method.reset();
-            match refused {
-                None => return Ok(drawn),
-                Some(error) => failure = failure.or(Some(error)),
-            }
-        }
-        match failure {
-            Some(error) => Err(crate::failure::hint(error, "random inputs do not suit this method; give some by --input")),
-            None => bail!("there are no inputs"),
-        }
+        drawn(&mut method, self.args.runs, self.args.seed, self.args.bound)
     }
 
     /// Both engines on the same inputs.
@@ -220,10 +205,7 @@ impl<'a> Subject<'a> {
         let runs = self.inputs()?;
         let record = |program: &Program| verify::record(program, self.method(), &self.cpu, &runs);
         let (own, other) = (record(&self.program)?, record(&other)?);
-        let verdict = match own.is_like(&other) {
-            true => verify::compare(&own, &other, self.tolerance()),
-            false => by_value::program(self, &own, &other)?,
-        };
+        let verdict = by_value::programs((&self.program, self.method()), [&own, &other], self.tolerance())?;
         self.judged(self.method(), runs.len(), verdict)
     }
 
@@ -255,4 +237,23 @@ impl<'a> Subject<'a> {
 
 fn archive(path: &Path) -> Result<Exported> {
     FileKind::Archive.expect(path, || Ok(Archive::open(files::read(path)?)?.only_program()?))
+}
+
+/// Random inputs of runs that the method accepts. Integers are below `bound`.
+pub(crate) fn drawn(method: &mut Method, runs: usize, seed: u32, bound: Option<u32>) -> Result<Vec<Vec<Value>>> {
+    let mut failure = None;
+    for bound in bound.map_or(BOUNDS.to_vec(), |bound| vec![bound]) {
+        let draw = |run: usize| random_inputs(method, (u64::from(seed) << 32) + run as u64, bound);
+        let drawn = (0..runs).map(draw).collect::<Result<Vec<_>, _>>()?;
+        let refused = drawn.iter().find_map(|inputs| method.run(inputs).err());
+        method.reset();
+        match refused {
+            None => return Ok(drawn),
+            Some(error) => failure = failure.or(Some(error)),
+        }
+    }
+    match failure {
+        Some(error) => Err(hint(error, "random inputs do not suit this method; give some by --input")),
+        None => bail!("there are no inputs"),
+    }
 }

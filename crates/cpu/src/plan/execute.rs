@@ -67,7 +67,7 @@ impl RunPlan {
                 result.map_err(|error| error.at(graph.main, *node, at))?;
                 if let (Some(start), Some(profile)) = (start, &mut m.profile) {
                     let cost = if let Action::Call(call) = action { call.cost() } else { [0, 0] };
-                    profile.add(at, Arc::clone(name), start, cost);
+                    profile.add((Some(*node as u32), at), Arc::clone(name), start, cost);
                 }
             }
             if let Some(next) = self.next[i] {
@@ -126,7 +126,7 @@ impl RunPlan {
         if let (Some(start), Action::Call(call), Some(profile)) = (start, action, &mut m.profile) {
             let [bytes, flops] = call.cost();
             let graph = Arc::clone(&m.graph);
-            profile.add(node_at(&graph, *node), Arc::clone(name), start, [bytes, flops * runs as u64]);
+            profile.add((Some(*node as u32), node_at(&graph, *node)), Arc::clone(name), start, [bytes, flops * runs as u64]);
         }
         if let Some(next) = self.next[at] {
             m.cx.pool.prefetch(self.steps[next].weights());

@@ -70,7 +70,12 @@ impl Checked {
 
     /// Calls `f` on every node that a run can reach, in order, with the slot contents before it.
     pub fn visit(&self, f: &mut dyn FnMut(&Node, &Env)) {
-        let seen = flow::check(&self.graph, &mut |_, _, node, env| f(node, env));
+        self.visit_places(&mut |_, _, node, env| f(node, env));
+    }
+
+    /// As [`visit`](Checked::visit), with the chain and the position of each node.
+    pub fn visit_places(&self, f: &mut dyn FnMut(usize, usize, &Node, &Env)) {
+        let seen = flow::check(&self.graph, f);
         debug_assert!(seen.is_ok(), "the graph was accepted before");
     }
 }

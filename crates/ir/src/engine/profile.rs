@@ -9,7 +9,9 @@ use crate::Node;
 pub struct Span {
     /// The nodes that the step ran.
     pub name: Arc<str>,
-    /// Nanoseconds from the session's loading to the start of the step.
+    /// Position of the step's last node in the main chain. `None` for nodes of other chains.
+    pub node: Option<u32>,
+    /// The clock's nanoseconds at the start of the step.
     pub start: u64,
     /// Nanoseconds that the step took.
     pub time: u64,
@@ -48,7 +50,6 @@ impl fmt::Debug for Clock {
 #[derive(Debug)]
 pub struct Profile {
     clock: Clock,
-    begin: Duration,
     /// Calls and nanoseconds by node tag.
     nodes: [(u64, u64); 256],
     spans: Vec<Span>,
@@ -57,8 +58,7 @@ pub struct Profile {
 impl Profile {
     /// Starts measuring.
     pub fn new(clock: Clock) -> Profile {
-        let begin = clock.now();
-        Profile { clock, begin, nodes: [(0, 0); 256], spans: Vec::new() }
+        Profile { clock, nodes: [(0, 0); 256], spans: Vec::new() }
     }
 
     /// Start time of a step, for [`Profile::add`].
@@ -66,9 +66,9 @@ impl Profile {
         self.clock.now()
     }
 
-    /// Counts a step that started at `start` and ends now. `node` is the last node of the step. A
-    /// node that runs chains is not counted, because their steps are.
-    pub fn add(&mut self, node: &Node, name: Arc<str>, start: Duration, [bytes, flops]: [u64; 2]) {
+    /// Counts a step from `start` to now. `node` is its last node, and `at` the node's position in
+    /// the main chain. A node that runs chains is not counted, because their steps are.
+    pub fn add(&mut self, (at, node): (Option<u32>, &Node), name: Arc<str>, start: Duration, [bytes, flops]: [u64; 2]) {
         if !node.chains().is_empty() {
             return;
         }
@@ -76,8 +76,8 @@ impl Profile {
         let (calls, nanoseconds) = &mut self.nodes[usize::from(node.tag())];
         (*calls, *nanoseconds) = (*calls + 1, *nanoseconds + time);
         if self.spans.len() < MAX_SPANS {
-            let start = start.saturating_sub(self.begin).as_nanos() as u64;
-            self.spans.push(Span { name, start, time, bytes, flops });
+            let start = start.as_nanos() as u64;
+            self.spans.push(Span { name, node: at, start, time, bytes, flops });
         }
     }
 
@@ -110,10 +110,10 @@ mod tests {
         let mut profile = Profile::new(Clock::new(move || Duration::from_nanos(10 * ticks.fetch_add(1, Ordering::Relaxed))));
         for text in ["Noop", "If cond=v0 then_chain_idx=1 else_chain_idx=1", "Noop"] {
             let start = profile.now();
-            profile.add(&text.parse().expect("a node"), text.into(), start, [7, 8]);
+            profile.add((Some(3), &text.parse().expect("a node")), text.into(), start, [7, 8]);
         }
-        let span = |start| Span { name: "Noop".into(), start, time: 10, bytes: 7, flops: 8 };
-        assert_eq!(profile.take_spans(), [span(10), span(40)]);
+        let span = |start| Span { name: "Noop".into(), node: Some(3), start, time: 10, bytes: 7, flops: 8 };
+        assert_eq!(profile.take_spans(), [span(0), span(30)]);
         assert_eq!(profile.take_nodes(), [("Noop", 2, 20)]);
         assert!(profile.take_spans().is_empty() && profile.take_nodes().is_empty());
     }

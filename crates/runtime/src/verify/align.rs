@@ -9,8 +9,8 @@ use super::difference::weights_of;
 
 /// For each node of `graph`'s main chain, the corresponding node of `other`'s main chain.
 ///
-/// Nodes that read weights correspond by the module that owns the weights, as quantization changes
-/// the kind of node. Other nodes correspond by kind. Correspondences keep the order of both graphs.
+/// Nodes with weights correspond by the weights' module, because quantization changes the kind of
+/// node. Other nodes correspond by kind. Correspondences keep the order of both graphs.
 pub fn align(graph: &Graph, other: &Graph) -> Vec<Option<usize>> {
     let keys = |graph: &Graph| {
         let nodes = graph.chains.get(graph.main as usize).map(Vec::as_slice).unwrap_or_default();
@@ -33,7 +33,7 @@ fn pairs_of(keys: &[u64], other: &[u64]) -> Vec<(usize, usize)> {
     capture_diff_slices(Algorithm::Patience, keys, other).into_iter().flat_map(pairs).collect()
 }
 
-/// What corresponding nodes have in common.
+/// The key of a node. Corresponding nodes have equal keys.
 fn key_of(graph: &Graph, node: &Node) -> u64 {
     let mut hasher = DefaultHasher::new();
     match weights_of(graph, node).iter().map(|name| module_of(name)).min() {

@@ -5,7 +5,7 @@ use std::{fmt, ops::RangeInclusive};
 use flambeau_ir::{Checked, Graph, Node, Slot, SlotClass, engine::Value};
 use flambeau_tensor::{DType, Distance, Tensor, Tolerance, cast, compare, distance};
 
-/// A node, or nodes that ran together, whose result differs from the expected one.
+/// A node with an unexpected result, or several nodes if only their common run has one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     /// Number of the graph, in the order in which an engine loads them. A method's delegates come
@@ -111,7 +111,7 @@ pub(super) struct Scale {
     pub(super) nodes: usize,
 }
 
-/// Nodes in a row whose rounding stays within that of one.
+/// Number of consecutive nodes with the allowed rounding of one node.
 const ONE_ROUNDING: f64 = 8.0;
 
 impl Scale {

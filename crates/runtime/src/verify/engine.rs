@@ -16,7 +16,7 @@ use super::{
 };
 
 /// Runs graphs node by node on another engine, and shows an observer what each node computes. Fused
-/// nodes run in their decomposed form, so results are at least as exact as those of the engine.
+/// nodes run in their decomposed form, so results are at least as exact as the engine's.
 pub struct NodeByNode {
     engine: Arc<dyn Engine>,
     observer: Arc<Mutex<dyn Observer>>,

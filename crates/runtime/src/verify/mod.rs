@@ -1,12 +1,11 @@
-//! Finds the first node whose result differs: between two engines, two programs, or a program and
-//! recorded tensors.
+//! Finds the first node with a different result: between two engines, two programs, or a program
+//! and recorded tensors.
 //!
-//! [`NodeByNode`] runs every node of a program alone, so that an [`Observer`] sees all results.
-//! [`check`](fn@check) gives the operands of each node to a second engine, which makes errors of
-//! one node visible without those of the nodes before it. It also compares whole runs. Where only
-//! these differ, it finds the smallest number of nodes that differ when they run together.
-//! [`record`] keeps the results of all nodes, and [`compare`] compares two recordings. [`align`]
-//! finds nodes of two graphs that correspond.
+//! [`NodeByNode`] runs every node of a program alone, so an [`Observer`] sees all results.
+//! [`check`](fn@check) gives the operands of each node to a second engine. Errors of one node then
+//! show without the errors of earlier nodes. It also compares whole runs. If only whole runs
+//! differ, it finds the smallest group of nodes that differs. [`record`] keeps the results of all
+//! nodes. [`compare`] compares two recordings. [`align`] finds corresponding nodes of two graphs.
 
 mod align;
 mod check;

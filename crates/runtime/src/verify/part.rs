@@ -116,7 +116,7 @@ fn used(whole: &Graph, nodes: &[Node], reached: &BTreeSet<usize>) -> Used {
     let inner = reached.iter().filter_map(|&chain| whole.chains.get(chain)).flatten();
     for (node, may_skip) in nodes.iter().map(|node| (node, false)).chain(inner.map(|node| (node, true))) {
         node.walk(&mut |role, slot| {
-            // A branch that does not run leaves the contents that were there before.
+            // A skipped branch leaves the old contents.
             if role != Role::Write || may_skip {
                 used.read.insert(slot);
             }
@@ -133,7 +133,7 @@ struct Numbering {
     slots: SlotCounts,
     /// Numbers by slot of the whole graph.
     numbers: HashMap<Tid, Tid>,
-    /// Inputs that nodes also write: the input's number, and the slot that gets a copy.
+    /// Inputs with writes by nodes: the input's number, and the slot for a copy.
     copies: Vec<(Tid, Tid)>,
 }
 
@@ -170,8 +170,7 @@ impl Numbering {
         let mut node = node.clone();
         node.walk_mut(&mut |_, slot| {
             if let SlotRef::Tensor(tid) = slot {
-                // A slot that nothing sets stays unset under the number of a slot that is not
-                // there.
+                // The checker refuses a slot without contents: its number is out of range.
                 *tid = self.numbers.get(tid).copied().unwrap_or(Tid(u32::MAX));
             }
         });

@@ -1,7 +1,7 @@
 //! Recordings of all results of a run, and their comparison.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -80,7 +80,7 @@ impl Recording {
     }
 
     /// The tensors of a recording of one run, by place.
-    pub fn tensors(&self) -> HashMap<ResultPlace, Tensor> {
+    pub fn tensors(&self) -> BTreeMap<ResultPlace, Tensor> {
         let tensor = |node: &RecordedNode| match &node.value {
             EngineValue::Tensor(tensor) => Some(((node.graph, node.instruction, node.slot), tensor.clone())),
             EngineValue::Int(_) => None,
@@ -198,7 +198,11 @@ fn in_type(tensor: &Tensor, model: &Tensor) -> Tensor {
 }
 
 /// Compares a recording of one run with recorded tensors by place.
-pub fn compare_with_recorded(actual: &Recording, expected: &HashMap<ResultPlace, Tensor>, tolerance: Option<Tolerance>) -> Verdict {
+pub fn compare_with_recorded(
+    actual: &Recording,
+    expected: &BTreeMap<ResultPlace, Tensor>,
+    tolerance: Option<Tolerance>,
+) -> Verdict {
     let mut verdict = Verdict::default();
     for node in &actual.nodes {
         let Some(expected) = expected.get(&(node.graph, node.instruction, node.slot)) else {

@@ -70,7 +70,7 @@ pub trait Observer: Send {
 /// Last readers of what the nodes of a main chain write.
 #[derive(Debug, Default)]
 struct Uses {
-    /// By writing node and slot, the last node that reads the result. `usize::MAX` for results that
+    /// By writing node and slot, the last reader of the result. `usize::MAX` for results that
     /// outlive the run.
     last: HashMap<(usize, Slot), usize>,
     /// By node, the slots that nothing reads later.
@@ -276,7 +276,7 @@ impl Walk {
         self.prepared.get_mut(&key).ok_or_else(|| EngineError::Arguments("a node was not prepared".into()))
     }
 
-    /// Nodes as one part, whose outputs are what later nodes or callers read.
+    /// Nodes as one part. Its outputs are the results with later readers.
     ///
     /// # Errors
     /// As [`Part::of`].

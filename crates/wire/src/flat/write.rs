@@ -102,6 +102,12 @@ impl FlatWriter {
         self.offsets(&offsets)
     }
 
+    /// As [`finish`](Self::finish), with the buffer's length before it.
+    pub(crate) fn finish_size_prefixed(mut self, root: Offset, identifier: &str) -> Vec<u8> {
+        self.0.finish_size_prefixed(root, Some(identifier));
+        self.0.finished_data().to_vec()
+    }
+
     /// Finishes the buffer with `root` as the root table, and returns its bytes.
     pub(crate) fn finish(mut self, root: Offset, identifier: Option<&str>) -> Vec<u8> {
         self.0.finish(root, identifier);

@@ -62,7 +62,7 @@ struct Measured {
 
 pub(super) fn run(args: &Args, program: &Program, path: &Path) -> Result<ExitCode> {
     if args.profile.is_wanted() {
-        return Err(usage("--profile and --trace take a language model"));
+        return Err(usage("--profile, --trace and --etdump take a language model"));
     }
     let samples = match &args.audio {
         Some(path) => {

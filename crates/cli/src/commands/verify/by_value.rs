@@ -11,7 +11,7 @@ use flambeau::{
     engine::{LoadOptions, Value as EngineValue},
     pt2::Exported,
     runtime::{
-        Value,
+        Program, Value,
         verify::{self, RecordedNode, Recording, Verdict, readers},
     },
     tensor::{DType, Tensor, Tolerance, cast, compare as differ},
@@ -23,7 +23,7 @@ use crate::{inputs, pytorch::Run, tensors::NamedTensor};
 /// Elements that are compared before whole tensors are.
 const SAMPLE: usize = 8;
 
-/// What a run of the reference computes.
+/// Results of a run of the reference.
 struct Reference {
     /// Results with what computes them, in words.
     values: Vec<(String, Tensor)>,
@@ -42,31 +42,39 @@ pub(super) fn pytorch(subject: &Subject<'_>, runs: &[Run], exported: &Exported) 
         values: run.values.iter().map(value).collect(),
         outputs: run.outputs.iter().cloned().map(Value::Tensor).collect(),
     };
-    compare(subject, &recording, &runs.iter().map(reference).collect::<Vec<_>>())
+    let references: Vec<Reference> = runs.iter().map(reference).collect();
+    compare((&subject.program, subject.method()), &recording, &references, subject.tolerance())
 }
 
-/// Compares with the recorded runs of another program.
-pub(super) fn program(subject: &Subject<'_>, recording: &Recording, other: &Recording) -> Result<Verdict> {
+/// Compares the recorded runs of two programs: by place if both have the same nodes, else by value.
+pub(crate) fn programs(
+    method: (&Program, &str),
+    [recording, other]: [&Recording; 2],
+    tolerance: Option<Tolerance>,
+) -> Result<Verdict> {
+    if recording.is_like(other) {
+        return Ok(verify::compare(recording, other, tolerance));
+    }
     let value = |node: &RecordedNode| match &node.value {
         EngineValue::Tensor(tensor) => Some((node.place(), tensor.clone())),
         EngineValue::Int(_) => None,
     };
     let reference =
         |run: Recording| Reference { values: run.nodes.iter().filter_map(value).collect(), outputs: run.outputs.concat() };
-    compare(subject, recording, &other.split_runs().into_iter().map(reference).collect::<Vec<_>>())
+    compare(method, recording, &other.split_runs().into_iter().map(reference).collect::<Vec<_>>(), tolerance)
 }
 
 /// Compares outputs. Where one differs, names the first node that the reference does not confirm.
-fn compare(subject: &Subject<'_>, recording: &Recording, runs: &[Reference]) -> Result<Verdict> {
+fn compare(method: (&Program, &str), recording: &Recording, runs: &[Reference], tolerance: Option<Tolerance>) -> Result<Verdict> {
     let mut verdict = Verdict::default();
     let present = |values: Vec<Value>| values.into_iter().filter(|value| !matches!(value, Value::None)).collect::<Vec<_>>();
     for (number, (recorded, run)) in recording.split_runs().into_iter().zip(runs).enumerate() {
         let outputs = [recorded.outputs.concat(), run.outputs.clone()].map(present);
-        let wrong = verify::compare_outputs(&outputs[0], &outputs[1], recorded.nodes.len(), subject.tolerance());
-        let confirmed = Confirmed::find(&recorded, run, subject.tolerance());
+        let wrong = verify::compare_outputs(&outputs[0], &outputs[1], recorded.nodes.len(), tolerance);
+        let confirmed = Confirmed::find(&recorded, run, tolerance);
         verdict.nodes += confirmed.by.len();
         if !wrong.is_empty() && verdict.differences.is_empty() {
-            verdict.differences.extend(first_wrong(subject, &recorded, &confirmed)?);
+            verdict.differences.extend(first_wrong(method, &recorded, &confirmed)?);
         }
         verdict.outputs.extend(wrong.into_iter().map(|(output, what)| (number, output, what)));
     }
@@ -76,7 +84,8 @@ fn compare(subject: &Subject<'_>, recording: &Recording, runs: &[Reference]) -> 
 /// A result of the reference: what computes it, the tensor, and a sample of its elements.
 type Candidate<'a> = (&'a str, &'a Tensor, Vec<f64>);
 
-/// Nodes whose results the reference has: by graph and position, what computes the result there.
+/// Nodes with a result of the reference, by graph and position. The text names the reference's node
+/// or call.
 struct Confirmed<'a> {
     by: HashMap<(usize, usize), &'a str>,
 }
@@ -128,10 +137,14 @@ fn is_equal(tensor: &Tensor, expected: &Tensor, tolerance: Option<Tolerance>) ->
 }
 
 /// The first node that the reference does not confirm.
-fn first_wrong(subject: &Subject<'_>, recording: &Recording, confirmed: &Confirmed<'_>) -> Result<Option<verify::Difference>> {
-    let plan = subject.program.file().plan(subject.method()).context("the program has no such method")?;
+fn first_wrong(
+    (program, method): (&Program, &str),
+    recording: &Recording,
+    confirmed: &Confirmed<'_>,
+) -> Result<Option<verify::Difference>> {
+    let plan = program.file().plan(method).context("the program has no such method")?;
     for (number, delegate) in plan.delegates.iter().enumerate() {
-        let graph = subject.program.graph(plan, number, delegate)?;
+        let graph = program.graph(plan, number, delegate)?;
         let readers = readers(&graph);
         // Whether the reference has the result of the node, or of one that depends on it.
         let mut is_right = vec![false; readers.len()];

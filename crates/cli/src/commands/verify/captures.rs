@@ -4,7 +4,7 @@
 //! A node's tensor has the name `DELEGATE.NODE.SLOT`, such as `0.17.t5`.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     path::{Path, PathBuf},
 };
 
@@ -23,7 +23,7 @@ use crate::{
     tensors::{self, NamedTensor},
 };
 
-/// Names of the files without extension; those of op tests come second.
+/// Names of the files without extension. The second name is for operator tests.
 const INPUTS: [&str; 2] = ["inputs", "input"];
 const OUTPUTS: [&str; 2] = ["outputs", "expected_output"];
 const NODES: &str = "nodes.safetensors";
@@ -33,7 +33,7 @@ const EXTENSIONS: [&str; 4] = ["safetensors", "npz", "npy", "bin"];
 pub(super) struct Captures {
     pub(super) inputs: Vec<NamedTensor>,
     pub(super) outputs: Vec<Tensor>,
-    pub(super) nodes: HashMap<ResultPlace, Tensor>,
+    pub(super) nodes: BTreeMap<ResultPlace, Tensor>,
 }
 
 /// Reads a folder. It needs inputs, and outputs or results of nodes.

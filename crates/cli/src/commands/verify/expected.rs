@@ -7,7 +7,7 @@ use flambeau::{
         Method, Value, ValueKind,
         verify::{self, Verdict, rounding},
     },
-    tensor::compare,
+    tensor::{Tolerance, compare},
     wire::bundled::{BundledValue, TestCase, TestSuite},
 };
 
@@ -24,7 +24,7 @@ pub(super) fn suite(subject: &Subject<'_>, suite: &TestSuite) -> Result<Verdict>
             case_inputs(&method, case).with_context(|| format!("test case {number} of {}", suite.method.escape_debug()))?;
         method.reset();
         let wrong = match method.run(&inputs) {
-            Ok(outputs) => output_differences(subject, &outputs, &case.expected_outputs),
+            Ok(outputs) => output_differences(&outputs, &case.expected_outputs, subject.tolerance()),
             Err(error) => vec![(0, error.to_string())],
         };
         total.outputs.extend(wrong.into_iter().map(|(output, what)| (number, output, what)));
@@ -45,7 +45,8 @@ pub(super) fn suite(subject: &Subject<'_>, suite: &TestSuite) -> Result<Verdict>
     Ok(total)
 }
 
-fn case_inputs(method: &Method, case: &TestCase) -> Result<Vec<Value>> {
+/// The inputs of a test case, which the method must accept.
+pub(crate) fn case_inputs(method: &Method, case: &TestCase) -> Result<Vec<Value>> {
     if case.inputs.len() != method.inputs().len() {
         bail!("{} inputs, the method takes {}", case.inputs.len(), method.inputs().len());
     }
@@ -59,13 +60,16 @@ fn case_inputs(method: &Method, case: &TestCase) -> Result<Vec<Value>> {
     Ok(given.collect())
 }
 
-fn output_differences(subject: &Subject<'_>, outputs: &[Value], expected: &[BundledValue]) -> Vec<(usize, String)> {
+/// Outputs that differ from a test case, with the mismatch.
+pub(crate) fn output_differences(
+    outputs: &[Value],
+    expected: &[BundledValue],
+    tolerance: Option<Tolerance>,
+) -> Vec<(usize, String)> {
     let differs = |(number, (output, expected)): (usize, (&Value, &BundledValue))| {
         let BundledValue::Tensor(expected) = expected else { return None };
         let what = match output {
-            Value::Tensor(output) => {
-                compare(output, expected, subject.tolerance().unwrap_or_else(|| rounding(expected))).err()?.to_string()
-            }
+            Value::Tensor(output) => compare(output, expected, tolerance.unwrap_or_else(|| rounding(expected))).err()?.to_string(),
             other => format!("{} instead of a tensor", other.describe()),
         };
         Some((number, what))

@@ -13,15 +13,15 @@ use crate::{files, source_map::SourceMap};
 const SHOWN: usize = 5;
 
 /// The verdict on a method.
-pub(super) struct MethodVerdict {
-    pub(super) method: String,
-    pub(super) runs: usize,
-    pub(super) verdict: Verdict,
-    pub(super) source: Option<SourceMap>,
+pub(crate) struct MethodVerdict {
+    pub(crate) method: String,
+    pub(crate) runs: usize,
+    pub(crate) verdict: Verdict,
+    pub(crate) source: Option<SourceMap>,
 }
 
 impl MethodVerdict {
-    pub(super) fn agrees(&self) -> bool {
+    pub(crate) fn agrees(&self) -> bool {
         self.verdict.agrees()
     }
 
@@ -56,7 +56,7 @@ impl MethodVerdict {
         lines
     }
 
-    fn json(&self) -> Json {
+    pub(crate) fn json(&self) -> Json {
         let verdict = &self.verdict;
         let outputs = verdict.outputs.iter().map(|(run, output, what)| json!({ "run": run, "output": output, "what": what }));
         let skipped = verdict.skipped.iter().map(|(node, why)| json!({ "node": node, "why": why }));
