@@ -2,23 +2,32 @@
 
 mod archive;
 mod data;
+mod html;
+mod modules;
 mod program;
 
-use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::{Context, Result};
+use flambeau::{pt2::Archive, runtime::Program, wire::bundled::read_bundled_program};
 use serde_json::Value as Json;
 
 use crate::{
     failure::hint,
     file_kind::{FileKind, unknown},
-    files,
+    files, outputs,
+    source_map::SourceMap,
 };
 
 /// Show what is in a .pte, .ptd, .pt2 or GGUF file
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  flambeau inspect model.pte\n  flambeau inspect model.pte --nodes | less\n  \
-    flambeau inspect model.gguf --json")]
+    flambeau inspect model.gguf --json\n  \
+    flambeau inspect model.pte --html model.html --source model.pt2 --profile trace.json")]
 pub(crate) struct Args {
     /// File to look into; `-` is stdin
     #[arg(value_name = "FILE")]
@@ -27,6 +36,18 @@ pub(crate) struct Args {
     /// Print every node of delegates, or every call of an archive
     #[arg(long)]
     nodes: bool,
+
+    /// Write a page for a browser, with the graph, the weights and the memory plan of a .pte file
+    #[arg(long, value_name = "OUT.html")]
+    html: Option<PathBuf>,
+
+    /// Archive that the program was compiled from, to show the source line of each node on the page
+    #[arg(long, value_name = "[METHOD=]FILE.pt2", requires = "html")]
+    source: Vec<String>,
+
+    /// Trace that `bench --trace` wrote, to show the time of each node on the page
+    #[arg(long, value_name = "FILE.json", requires = "html")]
+    profile: Option<PathBuf>,
 
     /// Print a JSON object instead of lines
     #[arg(long)]
@@ -40,6 +61,10 @@ pub(crate) struct Description {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(out) = &args.html {
+        write_page(args, out)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let bytes = files::read(&args.file)?;
     let description = match FileKind::of(&bytes) {
         Some(FileKind::Program) => program::describe(bytes.clone(), args.nodes),
@@ -60,6 +85,36 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         description.lines.iter().try_for_each(files::print_line)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the page of a program.
+fn write_page(args: &Args, out: &Path) -> Result<()> {
+    let archives: Vec<(&str, &Path)> = args.source.iter().map(|text| named_archive(text)).collect();
+    outputs::check(
+        &[out],
+        [args.file.as_path()].into_iter().chain(archives.iter().map(|(_, path)| *path)).chain(args.profile.as_deref()),
+    )?;
+    files::check_writable(out)?;
+    let bytes = files::read(&args.file)?;
+    let program = match FileKind::of(&bytes) {
+        Some(FileKind::Bundled) => Program::from_bytes(read_bundled_program(&bytes)?.program)?,
+        _ => FileKind::Program.expect(&args.file, || Ok(Program::from_bytes(bytes)?))?,
+    };
+    let engine = flambeau::engines(None, false).get("cpu")?;
+    let mut sources = HashMap::new();
+    for (method, path) in archives {
+        let exported = FileKind::Archive.expect(path, || Ok(Archive::open(files::read(path)?)?.only_program()?))?;
+        sources.insert(method.to_owned(), SourceMap::new(&program, method, &exported, &*engine)?);
+    }
+    let times = args.profile.as_deref().map(html::read_trace).transpose()?;
+    let page = html::page(&program, &args.file, &sources, times.as_ref())?;
+    files::write(out, |to| Ok(to.write_all(page.as_bytes())?))
+}
+
+/// `METHOD=FILE`, or a file of the method `forward`.
+fn named_archive(text: &str) -> (&str, &Path) {
+    let (method, path) = text.split_once('=').filter(|_| !Path::new(text).exists()).unwrap_or(("forward", text));
+    (method, Path::new(path))
 }
 
 /// How often each name occurs, most frequent first.

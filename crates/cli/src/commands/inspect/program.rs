@@ -69,7 +69,7 @@ fn segments_size(program: &Program) -> u64 {
     used.into_iter().map(|segment| program.file().segment(segment).len() as u64).sum()
 }
 
-fn value_json(value: &Value) -> Json {
+pub(super) fn value_json(value: &Value) -> Json {
     match value {
         Value::Int(v) => json!(v),
         Value::Bool(v) => json!(v),
@@ -80,7 +80,7 @@ fn value_json(value: &Value) -> Json {
     }
 }
 
-fn evalue(value: Option<&EValue>) -> String {
+pub(super) fn evalue(value: Option<&EValue>) -> String {
     match value {
         Some(EValue::Tensor(t)) => {
             let dims: Vec<String> = t.sizes.iter().map(u32::to_string).collect();
@@ -131,7 +131,7 @@ fn method(program: &Program, plan: &ExecutionPlan, nodes: bool, lines: &mut Vec<
             "kernels": histogram_json(&kernels), "delegates": delegates })
 }
 
-fn kernel_calls(plan: &ExecutionPlan) -> Vec<String> {
+pub(super) fn kernel_calls(plan: &ExecutionPlan) -> Vec<String> {
     let instructions = plan.chains.iter().flat_map(|chain| &chain.instructions);
     let name = |instruction: &Instruction| match instruction {
         Instruction::KernelCall { op, .. } => plan.operators.get(*op as usize).map(|o| o.full_name()),
@@ -192,7 +192,7 @@ fn delegate(program: &Program, graph: Graph, payload: usize, nodes: bool, lines:
 }
 
 /// Bytes of a slot with a static shape, by its metadata.
-fn meta_bytes(graph: &Graph, slot: usize) -> u64 {
+pub(super) fn meta_bytes(graph: &Graph, slot: usize) -> u64 {
     let Some(meta) = graph.meta.get(slot) else { return 0 };
     let numel = meta.static_shape().and_then(|shape| flambeau::tensor::numel(&shape)).unwrap_or(0);
     numel.saturating_mul(meta.dtype.size()) as u64
