@@ -2,10 +2,11 @@
 //! on MLX too, and every checkpoint and session on either.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, ExitCode},
 };
 
+use flambeau::runtime::Program;
 use flambeau_testcases::{Outcome, all, checkpoints, committed, families, per_case, reports, sessions, test};
 
 #[path = "../../mlx/tests/support/mod.rs"]
@@ -85,6 +86,49 @@ fn compile_check_agrees_with_pytorch() -> Result<(), String> {
     if done.status.success() && text.contains("5 runs agree with PyTorch") { Ok(()) } else { Err(text.into_owned()) }
 }
 
+/// The layer's archive, compiled into a folder.
+fn compiled_layer(folder: &Path) -> (PathBuf, PathBuf) {
+    let layer = committed().into_iter().find(|case| case.name.ends_with("dyn.layer.mha.f32")).expect("the case is committed");
+    let archive = layer.folder.expect("committed cases are there").join("model.pt2");
+    let program = folder.join("layer.pte");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_flambeau"));
+    let done = command.arg("compile").arg(&archive).arg("-o").arg(&program).output().expect("the command runs");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    (archive, program)
+}
+
+/// Exit code and output of `verify --reference`.
+fn verified(program: &Path, archive: &Path) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_flambeau"));
+    command.arg("verify").arg(program).arg("--reference").arg(archive).args(["--threads", "1", "--python", &python()]);
+    let done = command.output().expect("the command runs");
+    (done.status.code(), String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr))
+}
+
+fn verify_agrees_with_pytorch() -> Result<(), String> {
+    let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let (archive, program) = compiled_layer(dir.path());
+    let (code, text) = verified(&program, &archive);
+    if code == Some(0) && text.starts_with("method forward agrees") { Ok(()) } else { Err(text) }
+}
+
+/// A weight of zeros is found by the values of PyTorch, and its source line is named.
+fn verify_names_the_node_of_a_lost_weight() -> Result<(), String> {
+    let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let (archive, program) = compiled_layer(dir.path());
+    let opened = Program::open(&program).map_err(|error| error.to_string())?;
+    let key = opened.file().named_data.keys().find(|key| key.ends_with("out.weight")).ok_or("no weight of that name")?;
+    let weight = opened.named(key).ok_or("the weight has no data")?;
+    let mut bytes = std::fs::read(&program).map_err(|error| error.to_string())?;
+    let at = bytes.windows(weight.len()).position(|window| window == &weight[..]).ok_or("the file lacks the weight")?;
+    bytes[at..at + weight.len()].fill(0);
+    let damaged = dir.path().join("damaged.pte");
+    std::fs::write(&damaged, bytes).map_err(|error| error.to_string())?;
+    let (code, text) = verified(&damaged, &archive);
+    let found = code == Some(1) && text.contains("out.weight") && text.contains("  from ");
+    if found { Ok(()) } else { Err(text) }
+}
+
 fn main() -> ExitCode {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let everything = || all(target);
@@ -100,7 +144,14 @@ fn main() -> ExitCode {
         ("MLX, report", per_case(reports(target), |name, folder| as_expected_on_mlx(name, on_mlx(folder, "pt2")))),
         ("MLX, pte", per_case(committed(), |_, folder| on_mlx(folder, "pte"))),
         ("MLX, pt2", per_case(committed(), |_, folder| on_mlx(folder, "pt2"))),
-        ("PyTorch", vec![test("compile_check_agrees", has_pytorch, compile_check_agrees_with_pytorch)]),
+        (
+            "PyTorch",
+            vec![
+                test("compile_check_agrees", has_pytorch, compile_check_agrees_with_pytorch),
+                test("verify_agrees", has_pytorch, verify_agrees_with_pytorch),
+                test("verify_names_the_node", has_pytorch, verify_names_the_node_of_a_lost_weight),
+            ],
+        ),
     ];
     let named = tests.into_iter().flat_map(|(kind, tests)| tests.into_iter().map(move |test| test.with_kind(kind)));
     flambeau_testcases::run(named.collect())
