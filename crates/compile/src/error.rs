@@ -30,6 +30,9 @@ pub enum Error {
     /// Folding constants failed.
     #[error("folding constants: {0}")]
     Fold(FoldError),
+    /// The inputs of linear layers could not be observed.
+    #[error("calibration: {0}")]
+    Observe(#[from] ObserveError),
     #[error(transparent)]
     Write(#[from] flambeau_wire::Error),
 }
@@ -102,6 +105,24 @@ pub enum FoldError {
     /// The engine returned a different element type than inference.
     #[error("a folded constant has another type than inferred")]
     Type,
+}
+
+/// Reason why the inputs of linear layers could not be observed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ObserveError {
+    /// Calls that nodes cannot express.
+    #[error("parts of the program run outside of its graph")]
+    Parts,
+    /// The engine cannot load or run the observed program.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// An input of the method is missing.
+    #[error("an input of the method is missing")]
+    Inputs,
+    /// The engine returned other results than the graph states.
+    #[error("a result has another type or size than inferred")]
+    Results,
 }
 
 impl From<ProgramError> for Error {

@@ -35,7 +35,8 @@ pub(crate) fn evaluate(constant: &Constant, weights: &Weights<'_>) -> Result<Ten
             formula.evaluate(&operands, constant.dtype, &constant.shape).map_err(Into::into)
         }
         ConstExpr::Quantize { weight, scheme, part } => {
-            quantize::part(&of(weight)?, *scheme, *part, weights.threads()).map_err(Into::into)
+            let inputs = weights.inputs_of(&weight.name);
+            quantize::part(&of(weight)?, *scheme, *part, inputs, weights.threads()).map_err(Into::into)
         }
     };
     let tensor = tensor.map_err(fail)?;
@@ -69,7 +70,11 @@ pub(crate) fn identity(constant: &Constant, weights: &Weights<'_>) -> String {
         ConstExpr::Formula(formula, operands) => {
             format!("{formula:?} {dtype} {:?}", operands.iter().map(of).collect::<Vec<_>>())
         }
-        ConstExpr::Quantize { weight, scheme, part } => format!("quantize {scheme:?} {part:?} ({})", of(weight)),
+        ConstExpr::Quantize { weight, scheme, part } => {
+            // Weights with equal bytes get other codes for other inputs.
+            let inputs = weights.inputs_of(&weight.name).map(|_| &weight.name);
+            format!("quantize {scheme:?} {part:?} {inputs:?} ({})", of(weight))
+        }
     }
 }
 

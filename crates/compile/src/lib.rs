@@ -19,6 +19,7 @@ mod fallback;
 mod fold;
 mod functionalize;
 mod method;
+mod observe;
 mod outer;
 mod pack;
 mod plan_memory;
@@ -29,12 +30,13 @@ mod rule;
 mod scatter;
 mod slots;
 mod split;
+mod statistics;
 mod subclass;
 mod trace;
 mod usage;
 mod weights;
 
-use std::{collections::HashSet, io::Write};
+use std::{collections::HashSet, io::Write, sync::Arc};
 
 use flambeau_ir::engine::Engine;
 pub use flambeau_lower::{Fit, Scheme};
@@ -42,10 +44,12 @@ use flambeau_pt2::Exported;
 use flambeau_wire::{ProgramWriter, pte::EValue};
 
 pub use crate::{
-    error::{ConstantError, Error, FoldError, ProgramError},
+    error::{ConstantError, Error, FoldError, ObserveError, ProgramError},
+    observe::Observer,
     quantize::{SchemeError, SchemeName},
     report::{CallReport, MethodReport, Outcome, Precision, Report},
     rule::{Layers, WeightRule},
+    statistics::{InputStatistics, Statistics},
 };
 use crate::{method::Compiled, weights::Weights};
 
@@ -75,6 +79,9 @@ pub struct Options {
     pub key_prefix: String,
     /// Threads that pack a weight; `None` means one per core.
     pub threads: Option<usize>,
+    /// Statistics of inputs. Affine codes of weights with statistics have the least error of the
+    /// products with such inputs.
+    pub statistics: Arc<Statistics>,
 }
 
 /// A compiled program that is ready to be written.
@@ -119,7 +126,10 @@ pub fn compile<'a>(methods: &[(&str, &'a Exported)], options: &Options, engine: 
         output.methods.extend(compiled);
     }
     weights::unify(&mut output.methods.iter_mut().map(|(_, weights)| weights).collect::<Vec<_>>())?;
-    output.methods.iter_mut().for_each(|(_, weights)| weights.set_threads(options.threads));
+    for (_, weights) in &mut output.methods {
+        weights.set_threads(options.threads);
+        weights.set_statistics(options.statistics.clone());
+    }
     if refused.is_empty() { Ok(output) } else { Err(Error::Refused { calls: refused, report: Box::new(output.report) }) }
 }
 

@@ -8,7 +8,7 @@ use flambeau_ir::{Dequantize, In, Index, Node, Out, QuantMode, SlotRef, Spec, Ti
 use flambeau_lower::{ConstExpr, Constant, Fit, Origin, QuantPart, Scheme, SsaGraph, SsaNode, TensorInfo};
 use flambeau_tensor::{DType, Shape};
 
-pub(crate) use self::codes::part;
+pub(crate) use self::codes::{factor, part};
 use crate::{Options, rule};
 
 /// Reads a scheme from its name on the command line.
@@ -97,6 +97,39 @@ pub(crate) fn quantize(ssa: &mut SsaGraph, options: &Options) {
     }
     front.extend(rerouted);
     ssa.chains[0] = front;
+}
+
+/// A product of inputs with a weight that the options quantize to affine codes.
+pub(crate) struct Product {
+    /// Name of the weight.
+    pub(crate) name: String,
+    /// The inputs, `[.., M, K]`.
+    pub(crate) input: Tid,
+    /// For a stack of experts: the number of the expert of each row, and how many there are.
+    pub(crate) experts: Option<(Tid, usize)>,
+}
+
+/// The products of the main chain whose weights the options quantize to affine codes. A product
+/// that a node computes in another way is left out.
+pub(crate) fn quantized_products(ssa: &SsaGraph, options: &Options) -> Vec<Product> {
+    let choice = Choice::new(ssa, options);
+    let turned: HashMap<Tid, (Tid, &[i32])> = ssa.chains[0]
+        .iter()
+        .filter_map(|entry| if let Node::Transpose(n) = &entry.node { Some((n.out.0, (n.x.0, &n.perm[..]))) } else { None })
+        .collect();
+    let product = |entry: &SsaNode| {
+        let (input, factor, axes, indices) = match &entry.node {
+            Node::Addmm(n) => (n.mat1.0, n.mat2.0, 2, None),
+            Node::GatherMm(n) if n.lhs_indices.is_none() => (n.a.0, n.b.0, 3, Some(n.rhs_indices?.0)),
+            _ => return None,
+        };
+        let &(weight, _) = turned.get(&factor).filter(|(_, perm)| swaps_last(perm, axes))?;
+        let scheme = choice.of_product(ssa, weight).filter(|scheme| scheme.mode == QuantMode::Affine)?;
+        let constant = quantizable(ssa, weight, axes, scheme)?;
+        let experts = indices.map(|indices| (indices, constant.shape[0]));
+        Some(Product { name: constant.name.clone(), input, experts })
+    };
+    ssa.chains[0].iter().filter_map(product).collect()
 }
 
 /// Selects schemes for a program's weights by the options.

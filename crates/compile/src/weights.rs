@@ -1,12 +1,12 @@
 //! The stored weights of a program, by number.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use flambeau_pt2::{Storage, View};
 use flambeau_tensor::Tensor;
 use sha2::{Digest, Sha256};
 
-use crate::{Error, error::ProgramError};
+use crate::{Error, InputStatistics, Statistics, error::ProgramError};
 
 /// Views of an archive's storages, which constant expressions name by number. Equal views are one
 /// weight.
@@ -19,6 +19,8 @@ pub(crate) struct Weights<'a> {
     labels: HashMap<&'a str, String>,
     /// Threads that work on a weight; `None` means one per core.
     threads: Option<usize>,
+    /// Statistics of the inputs of weights.
+    statistics: Arc<Statistics>,
 }
 
 impl<'a> Weights<'a> {
@@ -30,6 +32,16 @@ impl<'a> Weights<'a> {
     /// How many threads work on a weight.
     pub(crate) fn threads(&self) -> usize {
         self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+    }
+
+    /// Sets the statistics by which weights are quantized.
+    pub(crate) fn set_statistics(&mut self, statistics: Arc<Statistics>) {
+        self.statistics = statistics;
+    }
+
+    /// Statistics of the inputs of a weight.
+    pub(crate) fn inputs_of(&self, weight: &str) -> Option<&InputStatistics> {
+        self.statistics.get(weight)
     }
 
     /// The number of a view.

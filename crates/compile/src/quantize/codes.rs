@@ -1,18 +1,29 @@
 //! Codes and parameters of rows of weights.
 
+mod feedback;
 mod least_error;
 
 use flambeau_ir::QuantMode;
 use flambeau_lower::{Fit, QuantPart, Scheme};
 use flambeau_tensor::{AlignedBytes, DType, Tensor, e4m3, pack_codes};
 
+pub(crate) use self::feedback::factor;
 use super::with_columns;
+use crate::InputStatistics;
 
-/// Computes one part of quantized matrices `[.., N, K]` on several threads. Each thread holds one
-/// row of floats at a time.
-pub(crate) fn part(weight: &Tensor, scheme: Scheme, part: QuantPart, threads: usize) -> Result<Tensor, flambeau_tensor::Error> {
+/// Computes one part of quantized matrices `[.., N, K]` on several threads. Each thread holds a few
+/// rows of floats at a time. With statistics of the inputs, affine codes have the least error of
+/// the products with such inputs, whatever the scheme's fit.
+pub(crate) fn part(
+    weight: &Tensor,
+    scheme: Scheme,
+    part: QuantPart,
+    inputs: Option<&InputStatistics>,
+    threads: usize,
+) -> Result<Tensor, flambeau_tensor::Error> {
     let columns = weight.shape().last().copied().unwrap_or(0);
     let rows = weight.numel() / columns.max(1);
+    let importance = Importance::new(weight.shape(), inputs.filter(|_| scheme.mode == QuantMode::Affine));
     let (bits, group) = (usize::from(scheme.bits), scheme.group_size as usize);
     let groups = columns / group;
     let (dtype, width) = match part {
@@ -24,10 +35,15 @@ pub(crate) fn part(weight: &Tensor, scheme: Scheme, part: QuantPart, threads: us
     let source = weight.bytes();
     let row_bytes = columns * weight.dtype().size();
     rows_in_parallel(out.as_mut_slice(), width * dtype.size(), threads, |first, out| {
-        let (mut values, mut codes) = (vec![0.0; columns], vec![0; columns]);
-        for (i, out) in out.chunks_exact_mut(width * dtype.size()).enumerate() {
-            widen(&source[(first + i) * row_bytes..][..row_bytes], weight.dtype(), &mut values);
-            row_part(&values, &mut codes, (scheme, weight.dtype()), part, out);
+        let together = importance.rows_together(part);
+        let (mut values, mut codes) = (vec![0.0; together * columns], vec![0; together * columns]);
+        for (i, out) in out.chunks_mut(together * width * dtype.size()).enumerate() {
+            let first = first + i * together;
+            let n = out.len() / (width * dtype.size());
+            let (values, codes) = (&mut values[..n * columns], &mut codes[..n * columns]);
+            widen(&source[first * row_bytes..][..n * row_bytes], weight.dtype(), values);
+            let fitted = Fitted { values, scheme, dtype: weight.dtype(), importance: &importance, first };
+            fitted.write(codes, part, out);
         }
     });
     Tensor::new(dtype, &with_columns(weight.shape(), width), out.into_bytes())
@@ -64,29 +80,119 @@ fn widen(bytes: &[u8], dtype: DType, to: &mut [f32]) {
     }
 }
 
-/// Computes one row of a part. `codes` is scratch memory with as many elements as `values`.
-fn row_part(values: &[f32], codes: &mut [u8], (scheme, dtype): (Scheme, DType), part: QuantPart, out: &mut [u8]) {
-    let group = scheme.group_size as usize;
-    let fitted = values.chunks_exact(group).map(|values| Group::fit(values, scheme, dtype));
-    let numbers = |out: &mut [u8], list: &mut dyn Iterator<Item = f32>| {
-        for (out, number) in out.chunks_exact_mut(dtype.size()).zip(list) {
-            match dtype {
-                DType::BF16 => out.copy_from_slice(&half::bf16::from_f32(number).to_le_bytes()),
-                DType::F16 => out.copy_from_slice(&half::f16::from_f32(number).to_le_bytes()),
-                _ => out.copy_from_slice(&number.to_le_bytes()),
+/// How much the error of each column counts.
+struct Importance<'a> {
+    /// Rows of a matrix.
+    rows: usize,
+    /// Relative mean squares of the inputs, [K] for each matrix or for all. Empty if unknown.
+    squares: Vec<f32>,
+    columns: usize,
+    ones: Vec<f32>,
+    /// Factors of the inputs' products, with the size of their blocks.
+    factors: Option<(&'a [f32], usize)>,
+}
+
+/// Added to relative mean squares, so that columns that the examples lack count too.
+const LEAST_IMPORTANCE: f32 = 1e-3;
+
+impl<'a> Importance<'a> {
+    fn new(shape: &[usize], inputs: Option<&'a InputStatistics>) -> Importance<'a> {
+        let [.., rows, columns] = *shape else {
+            return Importance { rows: 1, squares: Vec::new(), columns: 0, ones: vec![1.0; shape.iter().product()], factors: None };
+        };
+        let relative = |row: &[f32]| {
+            let mean = row.iter().sum::<f32>() / row.len() as f32;
+            let scale = if mean > 0.0 && mean.is_finite() { 1.0 / mean } else { 0.0 };
+            row.iter().map(|square| square * scale + LEAST_IMPORTANCE).collect::<Vec<_>>()
+        };
+        let matrices = shape.iter().rev().skip(2).product::<usize>();
+        let known = inputs.filter(|inputs| [columns, matrices * columns].contains(&inputs.squares.len()));
+        let squares = known.map(|inputs| inputs.squares.chunks_exact(columns).flat_map(relative).collect()).unwrap_or_default();
+        let factors = known.filter(|inputs| inputs.factors.len() == columns * inputs.block && inputs.block > 0);
+        let factors = factors.map(|inputs| (&inputs.factors[..], inputs.block));
+        Importance { rows, squares, columns, ones: vec![1.0; columns], factors }
+    }
+
+    /// The importance of the columns of a row.
+    fn of_row(&self, row: usize) -> &[f32] {
+        let at = if self.squares.len() == self.columns { 0 } else { row / self.rows.max(1) * self.columns };
+        self.squares.get(at..at + self.columns).unwrap_or(&self.ones)
+    }
+
+    /// Whether the importance is known.
+    fn is_known(&self) -> bool {
+        !self.squares.is_empty()
+    }
+
+    /// Number of rows that are computed together for a part.
+    fn rows_together(&self, part: QuantPart) -> usize {
+        if self.factors.is_some() && part == QuantPart::Codes { feedback::ROWS } else { 1 }
+    }
+}
+
+/// Rows of values with what decides their codes.
+struct Fitted<'a> {
+    /// Values of a few rows.
+    values: &'a [f32],
+    scheme: Scheme,
+    dtype: DType,
+    importance: &'a Importance<'a>,
+    /// Number of the first row.
+    first: usize,
+}
+
+impl Fitted<'_> {
+    /// Parameters of the groups of all rows.
+    fn groups(&self) -> impl Iterator<Item = Group> {
+        let group = self.scheme.group_size as usize;
+        let columns = self.importance.columns;
+        self.values.chunks_exact(columns).enumerate().flat_map(move |(i, row)| {
+            let importance = self.importance.of_row(self.first + i).chunks_exact(group);
+            row.chunks_exact(group).zip(importance).map(|(values, importance)| {
+                if self.importance.is_known() {
+                    return least_error::fit(values, importance, self.scheme.bits, self.dtype);
+                }
+                Group::fit(values, self.scheme, self.dtype)
+            })
+        })
+    }
+
+    /// Writes a part of the rows. `codes` is scratch memory with as many elements as there are
+    /// values.
+    fn write(&self, codes: &mut [u8], part: QuantPart, out: &mut [u8]) {
+        let scheme = self.scheme;
+        match part {
+            QuantPart::Codes => {
+                self.codes(codes);
+                pack_codes(codes, usize::from(scheme.bits), out);
             }
+            QuantPart::Scales if scheme.mode == QuantMode::Affine => write_floats(self.groups().map(|g| g.scale), self.dtype, out),
+            QuantPart::Scales => out.iter_mut().zip(self.groups()).for_each(|(out, g)| *out = g.scale_code),
+            QuantPart::Biases => write_floats(self.groups().map(|g| g.bias), self.dtype, out),
         }
-    };
-    match part {
-        QuantPart::Codes => {
-            for ((group, values), codes) in fitted.zip(values.chunks_exact(group)).zip(codes.chunks_exact_mut(group)) {
-                group.codes(values, scheme, codes);
-            }
-            pack_codes(codes, usize::from(scheme.bits), out);
+    }
+
+    fn codes(&self, codes: &mut [u8]) {
+        let (columns, group) = (self.importance.columns, self.scheme.group_size as usize);
+        if let Some(factors) = self.importance.factors {
+            let groups: Vec<Group> = self.groups().collect();
+            let top = f32::from(u8::MAX >> (8 - self.scheme.bits));
+            return feedback::codes(self.values, &groups, factors, (columns, group, top), codes);
         }
-        QuantPart::Scales if scheme.mode == QuantMode::Affine => numbers(out, &mut fitted.map(|g| g.scale)),
-        QuantPart::Scales => out.iter_mut().zip(fitted).for_each(|(out, g)| *out = g.scale_code),
-        QuantPart::Biases => numbers(out, &mut fitted.map(|g| g.bias)),
+        for ((group, values), codes) in self.groups().zip(self.values.chunks_exact(group)).zip(codes.chunks_exact_mut(group)) {
+            group.codes(values, self.scheme, codes);
+        }
+    }
+}
+
+/// Writes numbers in a float type.
+fn write_floats(numbers: impl Iterator<Item = f32>, dtype: DType, out: &mut [u8]) {
+    for (out, number) in out.chunks_exact_mut(dtype.size()).zip(numbers) {
+        match dtype {
+            DType::BF16 => out.copy_from_slice(&half::bf16::from_f32(number).to_le_bytes()),
+            DType::F16 => out.copy_from_slice(&half::f16::from_f32(number).to_le_bytes()),
+            _ => out.copy_from_slice(&number.to_le_bytes()),
+        }
     }
 }
 
@@ -122,7 +228,7 @@ impl Group {
         match scheme.mode {
             QuantMode::Affine => match scheme.fit {
                 Fit::Range => Group::fit_affine(values, scheme.bits, dtype),
-                Fit::LeastError => least_error::fit(values, scheme.bits, dtype),
+                Fit::LeastError => least_error::fit(values, &vec![1.0; values.len()], scheme.bits, dtype),
             },
             QuantMode::Nvfp4 => {
                 let scale_code = encode_e4m3(peak() / 6.0);
@@ -296,13 +402,59 @@ mod tests {
         }
     }
 
+    /// Products [64, 64] of 256 inputs whose columns depend on each other, and the inputs [256, 64].
+    fn dependent_inputs(noise: &mut impl FnMut() -> f32) -> (Vec<f32>, Vec<f32>) {
+        let inputs: Vec<f32> = (0..256)
+            .flat_map(|_| {
+                let common = noise();
+                (0..64).map(|k| (common + 0.5 * noise()) * if k % 16 == 3 { 8.0 } else { 1.0 }).collect::<Vec<_>>()
+            })
+            .collect();
+        let product = |i: usize, j: usize| inputs.chunks_exact(64).map(|x| x[i] * x[j]).sum::<f32>();
+        ((0..64 * 64).map(|at| product(at / 64, at % 64)).collect(), inputs)
+    }
+
+    #[test]
+    fn statistics_make_the_errors_of_products_smaller() {
+        let mut state = 1u32;
+        let mut noise = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 24) as f32 - 0.5
+        };
+        let (mut products, inputs) = dependent_inputs(&mut noise);
+        let squares = products.iter().step_by(65).copied().collect::<Vec<f32>>();
+        factor(&mut products, 64);
+        let values: Vec<f32> = (0..40 * 64).map(|_| noise()).collect();
+        let weight = Tensor::from_slice(&values, &[40, 64]).unwrap();
+        let scheme = Scheme::from_name("4w", Some(32)).unwrap();
+        let error = |statistics: Option<&InputStatistics>| {
+            let parts = [QuantPart::Codes, QuantPart::Scales, QuantPart::Biases];
+            let [codes, scales, biases] = parts.map(|which| part(&weight, scheme, which, statistics, 2).unwrap());
+            let (scales, biases) = (scales.as_slice::<f32>().unwrap(), biases.as_slice::<f32>().unwrap());
+            let code = |at: usize| (codes.bytes()[at / 2] >> (4 * (at % 2))) & 15;
+            let lost = |at: usize| f32::from(code(at)) * scales[at / 32] + biases[at / 32] - values[at];
+            let product = |row: usize, x: &[f32]| x.iter().enumerate().map(|(k, x)| lost(row * 64 + k) * x).sum::<f32>();
+            (0..40).flat_map(|row| inputs.chunks_exact(64).map(move |x| product(row, x).powi(2))).sum::<f32>()
+        };
+        let weighted = InputStatistics::from_squares(squares.clone());
+        let errors = [None, Some(&weighted), Some(&InputStatistics { squares, factors: products, block: 64 })].map(error);
+        assert!(errors[1] < 0.9 * errors[0] && errors[2] < 0.6 * errors[1], "{errors:?}");
+    }
+
+    #[test]
+    fn products_that_are_no_numbers_feed_no_errors_back() {
+        let mut products = vec![f32::NAN; 64 * 64];
+        factor(&mut products, 64);
+        assert!(products.iter().all(|&factor| factor == 0.0));
+    }
+
     #[test]
     fn matrices_of_experts_are_packed_row_by_row() {
         let values: Vec<f32> = (0..6 * 64).map(|i| ((i * 7919 % 1009) as f32 - 504.0) / 97.0).collect();
         let [flat, experts] = [&[6, 64][..], &[2, 3, 64]].map(|shape| Tensor::from_slice(&values, shape).unwrap());
         let scheme = Scheme::from_name("4w", Some(32)).unwrap();
         for (which, columns) in [(QuantPart::Codes, 8), (QuantPart::Scales, 2), (QuantPart::Biases, 2)] {
-            let [flat, experts] = [&flat, &experts].map(|weight| part(weight, scheme, which, 2).unwrap());
+            let [flat, experts] = [&flat, &experts].map(|weight| part(weight, scheme, which, None, 2).unwrap());
             assert_eq!((experts.shape(), experts.bytes()), (&[2, 3, columns][..], flat.bytes()));
         }
     }
@@ -316,7 +468,7 @@ mod tests {
             for name in ["2w", "3w", "4w", "6w", "8w", "nvfp4", "mxfp8"] {
                 let scheme = Scheme::from_name(name, None).unwrap();
                 for which in [QuantPart::Codes, QuantPart::Scales, QuantPart::Biases] {
-                    let [one, many] = [1, 3].map(|threads| part(&weight, scheme, which, threads).unwrap());
+                    let [one, many] = [1, 3].map(|threads| part(&weight, scheme, which, None, threads).unwrap());
                     assert_eq!((one.shape(), one.bytes()), (many.shape(), many.bytes()), "{name}, {dtype}");
                 }
             }
