@@ -6,6 +6,7 @@ mod encoder;
 mod file;
 mod gemma4;
 mod hybrids;
+mod importance;
 mod keys;
 mod names;
 mod reader;
@@ -15,6 +16,7 @@ mod variants;
 mod vocab;
 
 pub use file::{Gguf, TensorInfo};
+pub use importance::importance;
 pub use tensor_type::TensorType;
 pub use value::{Array, MetadataValue};
 

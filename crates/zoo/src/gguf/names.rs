@@ -228,6 +228,22 @@ pub(super) fn sources(
     Ok((out, names))
 }
 
+/// Names of weights in files, each with the name in programs. Programs of folders whose experts are
+/// separate tensors stack them under another name than those of files.
+pub(super) fn of_weights(config: &Config) -> Vec<(String, String)> {
+    let mut all = vec![("output.weight".to_owned(), "lm_head.weight".to_owned())];
+    for (i, layer) in config.layers.iter().enumerate() {
+        for (stored, name) in Names::of(layer).0 {
+            let (stored, name) = (format!("blk.{i}.{stored}"), format!("model.layers.{i}.{name}"));
+            if let Some(stack) = name.strip_suffix(".weight").filter(|name| name.contains(".switch_mlp.")) {
+                all.push((stored.clone(), stack.replace(".switch_mlp.", ".experts.")));
+            }
+            all.push((stored, name));
+        }
+    }
+    all
+}
+
 /// Undoes the changes that the file format made to a tensor.
 fn as_published(source: CheckpointTensor, stored: &str, layer: Option<&Layer>, a: &Architecture) -> Result<CheckpointTensor> {
     let part = stored.splitn(3, '.').nth(2).unwrap_or(stored);
