@@ -107,7 +107,13 @@ impl<'a> Importance<'a> {
         };
         let matrices = shape.iter().rev().skip(2).product::<usize>();
         let known = inputs.filter(|inputs| [columns, matrices * columns].contains(&inputs.squares.len()));
-        let squares = known.map(|inputs| inputs.squares.chunks_exact(columns).flat_map(relative).collect()).unwrap_or_default();
+        let squares = known.map(|inputs| {
+            let rows = inputs.squares.chunks_exact(columns);
+            let all = (0..columns).map(|k| rows.clone().map(|row| row[k]).sum()).collect::<Vec<f32>>();
+            // An expert that the examples never chose has the inputs of the others.
+            rows.flat_map(|row| relative(if row.iter().all(|&square| square == 0.0) { &all } else { row })).collect()
+        });
+        let squares: Vec<f32> = squares.unwrap_or_default();
         let factors = known.filter(|inputs| inputs.factors.len() == columns * inputs.block && inputs.block > 0);
         let factors = factors.map(|inputs| (&inputs.factors[..], inputs.block));
         Importance { rows, squares, columns, ones: vec![1.0; columns], factors }
@@ -439,6 +445,18 @@ mod tests {
         let weighted = InputStatistics::from_squares(squares.clone());
         let errors = [None, Some(&weighted), Some(&InputStatistics { squares, factors: products, block: 64 })].map(error);
         assert!(errors[1] < 0.9 * errors[0] && errors[2] < 0.6 * errors[1], "{errors:?}");
+    }
+
+    #[test]
+    fn an_expert_without_inputs_has_those_of_the_others() {
+        let values: Vec<f32> = (0..2 * 3 * 64).map(|i| ((i % 192 * 7919 % 1009) as f32 - 504.0) / 97.0).collect();
+        let experts = Tensor::from_slice(&values, &[2, 3, 64]).unwrap();
+        let squares: Vec<f32> = (0..64).map(|k| if k % 5 == 0 { 50.0 } else { 0.5 }).chain([0.0; 64]).collect();
+        let scheme = Scheme::from_name("2w", None).unwrap();
+        let scales = part(&experts, scheme, QuantPart::Scales, Some(&InputStatistics::from_squares(squares)), 1).unwrap();
+        let (first, second) = scales.bytes().split_at(scales.bytes().len() / 2);
+        assert_eq!(first, second);
+        assert_ne!(part(&experts, scheme, QuantPart::Scales, None, 1).unwrap().bytes(), scales.bytes());
     }
 
     #[test]
