@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod calibration;
 mod commands;
 mod constraint;
 mod count;

@@ -251,8 +251,8 @@ pub mod pt2 {
 #[cfg(feature = "compile")]
 pub mod compile {
     pub use flambeau_compile::{
-        CallReport, Delegate, Error, Fit, Layers, MethodReport, Options, Outcome, Output, Precision, Report, Scheme, SchemeError,
-        SchemeName, WeightRule, compile, dry_run,
+        CallReport, Delegate, Error, Fit, InputStatistics, Layers, MethodReport, ObserveError, Observer, Options, Outcome, Output,
+        Precision, Report, Scheme, SchemeError, SchemeName, Statistics, WeightRule, compile, dry_run,
     };
 }
 
@@ -291,16 +291,10 @@ pub mod zoo {
     /// As [`compile`](compile::compile); also fails if the delegate cannot take all calls.
     pub fn compile<'m>(
         model: &'m Model,
-        mut options: compile::Options,
+        options: compile::Options,
         engine: &dyn Engine,
     ) -> Result<compile::Output<'m>, compile::Error> {
-        options.require_full = true;
-        options.rules.extend(model.floats.iter().map(|name| compile::WeightRule {
-            pattern: name.clone(),
-            layers: compile::Layers::All,
-            scheme: None,
-            is_optional: true,
-        }));
+        let options = with_floats(model, options);
         let mut output = compile::compile(&model.programs(), &options, engine)?;
         for (name, value) in &model.metadata {
             let values = match value {
@@ -312,6 +306,36 @@ pub mod zoo {
             output.constant_method(name, values);
         }
         Ok(output)
+    }
+
+    /// Prepares the method `forward` to observe the inputs of the linear layers that
+    /// [`compile`](compile()) quantizes with these options. Products of columns are kept for blocks
+    /// of at most `block` columns, or fewer if all products have more than `most` floats.
+    ///
+    /// # Errors
+    /// As [`compile::Observer::new`].
+    pub fn observe(
+        model: &Model,
+        options: &compile::Options,
+        engine: &dyn Engine,
+        block: usize,
+        most: usize,
+    ) -> Result<compile::Observer, compile::Error> {
+        let options = with_floats(model, options.clone());
+        let (_, forward) = model.methods.first().ok_or(compile::ObserveError::Parts)?;
+        compile::Observer::new(forward, &options, engine, (block, most))
+    }
+
+    /// The options with a rule for each weight that stays in floating point.
+    fn with_floats(model: &Model, mut options: compile::Options) -> compile::Options {
+        options.require_full = true;
+        options.rules.extend(model.floats.iter().map(|name| compile::WeightRule {
+            pattern: name.clone(),
+            layers: compile::Layers::All,
+            scheme: None,
+            is_optional: true,
+        }));
+        options
     }
 }
 

@@ -4,8 +4,9 @@
 use flambeau::{
     compile::{Layers, Options, Scheme, SchemeName, WeightRule},
     cpu::CpuEngine,
+    engine,
     ir::Checked,
-    tensor::Bytes,
+    tensor::{Bytes, Tensor},
     zoo::{self, Checkpoint, Model},
 };
 use safetensors::{Dtype, tensor::TensorView};
@@ -132,4 +133,25 @@ fn a_rule_by_name_may_quantize_a_router() {
     let names = compiled(&model(), vec![rule], names);
     assert!(names.iter().any(|name| name.ends_with("mlp.gate.weight_packed")), "{names:?}");
     assert!(!names.iter().any(|name| name.ends_with("in_proj_a.weight_packed")), "{names:?}");
+}
+
+#[test]
+fn the_inputs_of_all_quantized_weights_are_observed() {
+    let options = Options { linear: Some(Scheme::from_name("4w", None).unwrap()), ..Options::default() };
+    let mut observer = zoo::observe(&model(), &options, &CpuEngine::new(Some(1)), 128, usize::MAX).unwrap();
+    let tokens: Vec<i64> = (0..16).collect();
+    let inputs = [Tensor::from_slice(&tokens, &[1, 16]).unwrap(), Tensor::from_slice(&tokens, &[16]).unwrap()];
+    observer.run(&inputs.map(engine::Value::Tensor)).unwrap();
+    let statistics = observer.statistics(2);
+    for (name, shape) in shapes() {
+        let squares = statistics.get(&name).map(|inputs| inputs.squares().to_vec());
+        let is_quantized = shape.len() > 1 && !name.contains("conv1d") && !name.contains("embed_tokens");
+        let is_gate = GATES.iter().any(|gate| name.ends_with(gate));
+        let columns = shape.last().copied().filter(|_| is_quantized && !is_gate);
+        let rows = if shape.len() == 3 { EXPERTS } else { 1 };
+        assert_eq!(squares.as_ref().map(Vec::len), columns.map(|columns| rows * columns), "{name}");
+        // All tokens and all weights are equal, so four experts see all inputs.
+        let seen = squares.iter().flatten().filter(|&&square| square > 0.0).count();
+        assert_eq!(Some(seen).filter(|_| columns.is_some()), columns.map(|columns| rows.min(4) * columns), "{name}");
+    }
 }

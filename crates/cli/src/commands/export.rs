@@ -17,6 +17,7 @@ use flambeau::{
 
 use super::compile::{QuantizeArgs, write_program};
 use crate::{
+    calibration::CalibrationArgs,
     count::positive,
     engine::EngineArgs,
     failure::{hint, usage},
@@ -84,6 +85,9 @@ pub(crate) struct Args {
     quantize: QuantizeArgs,
 
     #[command(flatten)]
+    calibration: CalibrationArgs,
+
+    #[command(flatten)]
     engine: EngineArgs,
 }
 
@@ -125,6 +129,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let options = with_context(&checkpoint, options);
     let tokenizer = args.tokenizer.as_deref().map_or(Carried::Own, Carried::Given);
     let engine = args.engine.engine(false)?;
+    let quantize = args.calibration.calibrate(&checkpoint, &options, quantize, &*engine)?;
     write(&checkpoint, &options, quantize, &*engine, (&args.output, start), tokenizer)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -244,6 +249,11 @@ pub(crate) fn folder_paths(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     }
     list.sort();
     Ok(list)
+}
+
+/// The files of a checkpoint's tokenizer, under the names of those in a folder.
+pub(crate) fn tokenizer_files(checkpoint: &Checkpoint) -> Result<Vec<(String, Bytes)>> {
+    carried(Carried::Own, checkpoint.tokenizer())
 }
 
 /// The files of a tokenizer, under the names of those that it comes from, or would come from.

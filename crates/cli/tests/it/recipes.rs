@@ -35,6 +35,56 @@ fn weights_are_quantized_as_the_recipe_says() {
 }
 
 #[test]
+fn a_text_calibrates_the_codes() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("text.txt"), "the cat sat on the mat the dog ran to the cat ".repeat(12)).unwrap();
+    let divergence = |calibration: &str| {
+        let flags = ["--qlinear", "2w", "--group-size", "32", "--dtype", "f32", "--all-logits", "--calibration", calibration];
+        let done = flambeau(dir.path(), &[&["export", TINY, "-o", "a.pte"], &flags[..]].concat());
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        assert_eq!(done.stderr.contains("calibrated 8 weights with"), calibration != "none", "{}", done.stderr);
+        let eval = ["eval", "a.pte", "--against", TINY, "--text", "text.txt", "--window", "32", "--json", "--cache-dir", "cache"];
+        let done = flambeau(dir.path(), &eval);
+        let told: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+        told["against"]["mean_kl_divergence"].as_f64().unwrap()
+    };
+    let [none, default, own] = ["none", "default", "text.txt"].map(divergence);
+    assert!(default < none && own < none, "{none} {default} {own}");
+    let done = flambeau(dir.path(), &["export", TINY, "-o", "a.pte", "--qlinear", "4w", "--calibration", "missing.txt"]);
+    assert!(done.code == 1 && done.stderr.contains("missing.txt"), "{}", done.stderr);
+}
+
+/// An older importance matrix with one entry.
+fn importance(name: &str, squares: &[f32]) -> Vec<u8> {
+    let numbers = |list: [usize; 2]| list.map(|n| (n as u32).to_le_bytes()).concat();
+    let squares_bytes = squares.iter().flat_map(|square| square.to_le_bytes());
+    let head = [numbers([1, name.len()]), name.as_bytes().to_vec(), numbers([1, squares.len()])].concat();
+    head.into_iter().chain(squares_bytes).collect()
+}
+
+#[test]
+fn an_importance_matrix_decides_the_codes_of_its_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    let squares: Vec<f32> = (0..64).map(|k| if k % 8 == 0 { 100.0 } else { 0.01 }).collect();
+    fs::write(dir.path().join("own.dat"), importance("blk.0.ffn_down.weight", &squares)).unwrap();
+    fs::write(dir.path().join("other.dat"), importance("blk.7.ffn_down.weight", &squares)).unwrap();
+    let export = |flags: &[&str]| flambeau(dir.path(), &[&["export", TINY, "-o", "a.pte", "--qlinear", "4w"], flags].concat());
+    let written = |flags: &[&str]| {
+        let done = export(flags);
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        fs::read(dir.path().join("a.pte")).unwrap()
+    };
+    let [plain, weighted] = [&[][..], &["--imatrix", "own.dat"]].map(written);
+    let changed = plain.iter().zip(&weighted).filter(|(a, b)| a != b).count();
+    assert!(plain.len() == weighted.len() && changed > 0 && changed < 32 * 64, "{changed} bytes differ");
+    for (file, what) in [("other.dat", "names no weight of this model"), ("missing.dat", "missing.dat")] {
+        let done = export(&["--imatrix", file]);
+        assert!(done.code == 1 && done.stderr.contains(what), "{}", done.stderr);
+    }
+    assert_eq!(export(&["--imatrix", "own.dat", "--calibration", "default"]).code, 2);
+}
+
+#[test]
 fn recipes_that_say_nothing_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let rule = |name: &str| format!("[[weights]]\nname = \"{name}\"\nscheme = \"8w\"");
