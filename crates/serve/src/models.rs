@@ -290,8 +290,8 @@ impl Models {
         self.entries.iter().find(|entry| entry.kind == ModelKind::Language).map(|entry| entry.name.as_str())
     }
 
-    /// The language model of that name, with the adapter of that name, or the only model if `name` is
-    /// absent. Loads it if necessary.
+    /// The language model of that name, with the adapter of that name, or the only model if `name`
+    /// is absent. Loads it if necessary.
     ///
     /// # Errors
     /// No or several models match; the model is of another kind or cannot be loaded.

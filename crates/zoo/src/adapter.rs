@@ -10,9 +10,8 @@ use flambeau_tensor::Bytes;
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
 
-pub(crate) use self::attached::{Attached, LowRank, Stacked};
 use self::merged::Merged;
-use crate::{Checkpoint, CheckpointTensor, Error, Result, folder};
+use crate::{Checkpoint, CheckpointTensor, Error, Result, folder, low_rank::Factor};
 
 const CONFIG: &str = "adapter_config.json";
 
@@ -49,39 +48,14 @@ struct Update {
     file_order: bool,
 }
 
-/// A row-major matrix.
-#[derive(Clone, Debug)]
-struct Factor {
-    shape: [usize; 2],
-    values: Vec<f32>,
-}
-
-impl Factor {
-    /// # Errors
-    /// [`Error::Tensor`] for anything but a matrix of plain floats.
-    fn read(name: &str, tensor: &CheckpointTensor) -> Result<Factor> {
-        match tensor.shape()[..] {
-            [rows, cols] if rows > 0 && cols > 0 => Ok(Factor { shape: [rows, cols], values: tensor.values(name)? }),
-            _ => Err(Error::tensor(name, "a matrix", format!("shape {:?}", tensor.shape()))),
-        }
-    }
-
-    fn transposed(&self) -> Factor {
-        let [rows, cols] = self.shape;
-        let values = (0..rows * cols).map(|i| self.values[i % rows * cols + i / rows]).collect();
-        Factor { shape: [cols, rows], values }
-    }
-
-    /// The matrix of these rows.
-    fn rows(&self, rows: impl Iterator<Item = usize>) -> Factor {
-        let cols = self.shape[1];
-        let values: Vec<f32> = rows.flat_map(|row| self.row(row)).copied().collect();
-        Factor { shape: [values.len() / cols, cols], values }
-    }
-
-    fn row(&self, row: usize) -> &[f32] {
-        let cols = self.shape[1];
-        &self.values[row * cols..(row + 1) * cols]
+/// Reads a row-major matrix.
+///
+/// # Errors
+/// [`Error::Tensor`] for anything but a matrix of plain floats.
+fn factor(name: &str, tensor: &CheckpointTensor) -> Result<Factor> {
+    match tensor.shape()[..] {
+        [rows, cols] if rows > 0 && cols > 0 => Ok(Factor { shape: [rows, cols], values: tensor.values(name)? }),
+        _ => Err(Error::tensor(name, "a matrix", format!("shape {:?}", tensor.shape()))),
     }
 }
 

@@ -5,11 +5,10 @@ use flambeau_text::GgufVocab;
 use indexmap::IndexMap;
 
 use crate::{
-    CheckpointTensor, Result,
-    adapter::{Attached, LowRank},
-    encoder, family, folder, ggml,
+    CheckpointTensor, Result, encoder, family, folder, ggml,
     gguf::{self, Gguf},
     limits::MAX_POSITIONS,
+    low_rank::{Attached, LowRank},
     model::DEFAULT_POSITIONS,
     nemo,
     spec::Config,

@@ -22,6 +22,7 @@ mod family;
 mod fields;
 mod folder;
 mod ggml;
+mod low_rank;
 mod mistral;
 mod model;
 mod nemo;

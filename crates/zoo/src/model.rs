@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use crate::{
     Checkpoint, Error, Result, TokenizerSource,
-    adapter::Attached,
     block::{self, Settings},
     checkpoint::Architecture,
     encoder,
     limits::MAX_POSITIONS,
+    low_rank::Attached,
     spec::{Config, Layer, Mixer},
     speech::{moonshine, parakeet, voxtral, voxtral_realtime, whisper},
 };

@@ -12,7 +12,7 @@ pub(crate) use self::weights::swapped;
 
 use crate::{
     Error, Result,
-    adapter::LowRank,
+    low_rank::LowRank,
     rows::{Blocks, CodedRows, FloatRows, Mxfp4Blocks},
 };
 

@@ -220,8 +220,8 @@ where
     }
 }
 
-/// A layer whose weight has contiguous columns: near the definition, and with the bits that its rows
-/// have alone.
+/// A layer whose weight has contiguous columns: near the definition, and with the bits that its
+/// rows have alone.
 fn check_columns<T: Precision + PartialEq>(pool: &Pool, [m, n, k]: [usize; 3])
 where
     for<'a> FloatView<'a>: From<View<'a, T>>,

@@ -36,7 +36,7 @@ impl AdapterFacts {
 #[derive(Clone, Default)]
 pub struct Adapters(Option<Arc<[f32]>>);
 
-static BASE: Adapters = Adapters(None);
+const BASE: &Adapters = &Adapters(None);
 
 impl Adapters {
     /// Adapters with these scales: 0 leaves an adapter out, and 1 applies it as trained.
@@ -95,7 +95,7 @@ pub(super) struct Text<'a> {
 impl<'a> From<&'a [u32]> for Text<'a> {
     /// A text of the base model.
     fn from(ids: &'a [u32]) -> Text<'a> {
-        Text { adapters: &BASE, ids }
+        Text { adapters: BASE, ids }
     }
 }
 

@@ -2,79 +2,23 @@
 
 use std::sync::Arc;
 
-use super::{Adapter, Factor, Update};
-use crate::{Checkpoint, CheckpointTensor, Error, Result, checkpoint::Architecture};
+use super::{Adapter, Update};
+use crate::{
+    Checkpoint, CheckpointTensor, Error, Result,
+    checkpoint::Architecture,
+    low_rank::{Attached, LowRank},
+};
 
-/// An adapter that programs apply at run time.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Attached {
-    pub(crate) name: String,
-    /// Default strength, a factor on the adapter's own scale.
-    pub(crate) strength: f32,
-}
-
-/// A low-rank update of a weight [rows, cols] by an attached adapter.
-#[derive(Clone, Debug)]
-pub(crate) struct LowRank {
-    /// Index of the adapter.
-    pub(crate) adapter: usize,
-    /// Name of the whole weight.
-    pub(crate) tensor: Arc<str>,
-    /// [rows, rank] in the program's order, times the adapter's own scale.
-    up: Factor,
-    /// [rank, cols].
-    down: Arc<Factor>,
-}
-
-impl LowRank {
-    /// # Errors
-    /// [`Error::Tensor`] if the weight has another shape.
-    fn new(adapter: usize, name: &str, base: &CheckpointTensor, update: &Update) -> Result<LowRank> {
-        update.check_shape(name, base)?;
-        let order = (0..update.up.shape[0]).map(|row| if update.file_order { base.file_row(row) } else { row });
-        let mut up = update.up.rows(order);
-        up.values.iter_mut().for_each(|value| *value *= update.scale);
-        Ok(LowRank { adapter, tensor: name.into(), up, down: Arc::new(update.down.clone()) })
-    }
-
-    /// The update of these rows of the weight.
-    pub(crate) fn rows(&self, rows: impl Iterator<Item = usize>) -> LowRank {
-        LowRank { up: self.up.rows(rows), ..self.clone() }
-    }
-
-    pub(crate) fn rank(&self) -> usize {
-        self.down.shape[0]
-    }
-}
-
-/// The updates of one weight side by side: `up · down` is their sum.
-#[derive(Debug)]
-pub(crate) struct Stacked {
-    /// The adapter of each rank [R].
-    pub(crate) adapters: Vec<usize>,
-    /// Row-major [rows, R].
-    pub(crate) up: Vec<f32>,
-    /// Row-major [R, cols].
-    pub(crate) down: Vec<f32>,
-    pub(crate) rows: usize,
-    pub(crate) cols: usize,
-}
-
-impl Stacked {
-    /// `None` without updates.
-    pub(crate) fn of(updates: &[LowRank]) -> Option<Stacked> {
-        let first = updates.first()?;
-        let (rows, cols) = (first.up.shape[0], first.down.shape[1]);
-        let adapters = updates.iter().flat_map(|update| vec![update.adapter; update.rank()]).collect();
-        let up = (0..rows).flat_map(|row| updates.iter().flat_map(move |update| update.up.row(row))).copied().collect();
-        let down = updates.iter().flat_map(|update| &update.down.values).copied().collect();
-        Some(Stacked { adapters, up, down, rows, cols })
-    }
-
-    /// `up` transposed, row-major [R, rows].
-    pub(crate) fn up_columns(&self) -> Vec<f32> {
-        Factor { shape: [self.rows, self.adapters.len()], values: self.up.clone() }.transposed().values
-    }
+/// The update of weight `name` by the adapter with this index.
+///
+/// # Errors
+/// [`Error::Tensor`] if the weight has another shape.
+fn low_rank(adapter: usize, name: &str, base: &CheckpointTensor, update: &Update) -> Result<LowRank> {
+    update.check_shape(name, base)?;
+    let order = (0..update.up.shape[0]).map(|row| if update.file_order { base.file_row(row) } else { row });
+    let mut up = update.up.rows(order);
+    up.values.iter_mut().for_each(|value| *value *= update.scale);
+    Ok(LowRank { adapter, tensor: name.into(), up, down: Arc::new(update.down.clone()) })
 }
 
 impl Checkpoint {
@@ -104,7 +48,7 @@ impl Checkpoint {
                 return Err(Error::tensor(tensor, "a low-rank update, for adapters at run time", "a whole weight"));
             };
             let base = self.tensors().get(&tensor).ok_or_else(|| Error::MissingTensor(tensor.clone()))?;
-            updates.push(LowRank::new(index, &tensor, base, update)?);
+            updates.push(low_rank(index, &tensor, base, update)?);
         }
         updates.into_iter().for_each(|update| self.add_update(update));
         self.add_adapter(Attached { name: name.to_owned(), strength });

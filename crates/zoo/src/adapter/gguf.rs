@@ -28,7 +28,7 @@ pub(super) fn changes(file: &Gguf) -> Result<IndexMap<String, Change>> {
         }
         let factor = |name: &str| -> Result<Factor> {
             let tensor: Option<CheckpointTensor> = file.source(name)?;
-            Factor::read(name, &tensor.ok_or_else(|| Error::MissingTensor(name.into()))?)
+            super::factor(name, &tensor.ok_or_else(|| Error::MissingTensor(name.into()))?)
         };
         let (a, b) = (factor(name)?, factor(&format!("{target}.lora_b"))?);
         let scale = alpha.map_or(1.0, |alpha| alpha / a.shape[0] as f64) as f32;

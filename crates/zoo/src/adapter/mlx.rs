@@ -3,7 +3,7 @@
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
 
-use super::{Change, Factor, Update};
+use super::{Change, Update, factor};
 use crate::{CheckpointTensor, Error, Result, fields::Fields};
 
 pub(super) const WEIGHTS: &str = "adapters.safetensors";
@@ -32,7 +32,7 @@ pub(super) fn changes(
         };
         let other = format!("{module}.lora_b");
         let b = tensors.get(&other).ok_or_else(|| Error::MissingTensor(other.clone()))?;
-        let (a, b) = (Factor::read(name, tensor)?, Factor::read(&other, b)?);
+        let (a, b) = (factor(name, tensor)?, factor(&other, b)?);
         let is_embedding = module.ends_with("embed_tokens");
         let (up, down) = if is_embedding { (a, b) } else { (b.transposed(), a.transposed()) };
         changes.insert(module.to_owned(), Update::new(module, up, down, scale as f32)?.into());

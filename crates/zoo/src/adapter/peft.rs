@@ -56,7 +56,7 @@ pub(super) fn changes(
                 let pair = pairs.entry(module.to_owned()).or_default();
                 pair.is_embedding = part.contains("embedding");
                 let factor = if part.ends_with('A') { &mut pair.a } else { &mut pair.b };
-                *factor = Some(Factor::read(&name, &tensor)?);
+                *factor = Some(super::factor(&name, &tensor)?);
             }
             (None, Some(module)) if !module.contains("lora_") => {
                 let ends = [".modules_to_save", ".base_layer"];

@@ -9,7 +9,7 @@ use flambeau_pt2::Weight;
 use flambeau_tensor::{DType, Expr, Tensor, cast};
 
 use super::Writer;
-use crate::{CheckpointTensor, Error, Result, adapter::Stacked, builder::Val};
+use crate::{CheckpointTensor, Error, Result, builder::Val, low_rank::Stacked};
 
 /// Name of the input with the adapters' scales.
 const SCALES: &str = "adapter_scales";

@@ -114,8 +114,8 @@ impl<'a> Talk<'a> {
         self.context().map_or_else(|| "context of unknown length".into(), |tokens| format!("a context of {tokens} tokens"))
     }
 
-    /// Applies adapters by `names` from the next answer on, and says which ones. Without names, says
-    /// which ones are applied.
+    /// Applies adapters by `names` from the next answer on, and says which ones. Without names, it
+    /// says which ones are applied.
     pub(super) fn apply_adapters(&mut self, names: &str) -> Result<()> {
         let model = self.session.sequence().model();
         let known = &model.metadata().adapters;
