@@ -11,12 +11,12 @@ use anyhow::{Context, Result, bail};
 use flambeau::{
     compile::{self, InputStatistics, Statistics},
     engine::{Engine, Value},
-    tensor::Tensor,
+    tensor::{Bytes, Tensor},
     text::{Tokenizer, TokenizerFiles},
     zoo::{self, Checkpoint},
 };
 
-use crate::{commands::export, failure::usage, files, memory, progress, tokenizer::TEXT_FILES};
+use crate::{failure::usage, files, memory, progress, tokenizer::TEXT_FILES};
 
 /// The text that programs are calibrated with by default: prose, chats, code and mathematics in
 /// several languages.
@@ -41,8 +41,8 @@ const MOST_FLOATS: usize = 256 << 20;
 /// Flags of calibration.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct CalibrationArgs {
-    /// Text in UTF-8 whose inputs decide how weights are quantized to at most 6 bits: `default`, a
-    /// short text that comes with this program, a FILE, or `none`
+    /// Text in UTF-8 that the model reads: its inputs decide how weights are quantized. `default`
+    /// is a short text that comes with this program
     #[arg(help_heading = "Export", long, value_name = "FILE")]
     calibration: Option<String>,
 
@@ -54,14 +54,18 @@ pub(crate) struct CalibrationArgs {
 
 impl CalibrationArgs {
     /// Adds statistics of a checkpoint's inputs to the options that quantize it. They stay as they
-    /// are if nothing is to be calibrated.
+    /// are if nothing is to be calibrated. `tokenizer` gives the files of the tokenizer.
     pub(crate) fn calibrate(
         &self,
         checkpoint: &Checkpoint,
         options: &zoo::Options,
-        quantize: compile::Options,
-        engine: &dyn Engine,
+        (quantize, engine): (compile::Options, &dyn Engine),
+        tokenizer: &dyn Fn() -> Result<Vec<(String, Bytes)>>,
     ) -> Result<compile::Options> {
+        let is_given = self.imatrix.is_some() || self.calibration.as_deref().is_some_and(|name| name != "none");
+        if is_given && quantize.linear.is_none() && quantize.head.is_none() && quantize.rules.is_empty() {
+            return Err(usage("--calibration and --imatrix need --qlinear or --recipe"));
+        }
         let is_language = !checkpoint.is_speech() && !checkpoint.is_encoder();
         if let Some(path) = self.imatrix.as_deref().filter(|_| is_language) {
             return Ok(compile::Options { statistics: Arc::new(of_matrix(path, checkpoint)?), ..quantize });
@@ -75,7 +79,8 @@ impl CalibrationArgs {
                 String::from_utf8(files::read(path.as_ref())?.to_vec()).with_context(|| format!("{path} is no text in UTF-8"))?
             }
         };
-        let statistics = observe(checkpoint, options, &quantize, engine, &text)?;
+        let tokenizer = tokenizer_of(&tokenizer()?)?;
+        let statistics = observe(checkpoint, options, (&quantize, engine), (&tokenizer, &text))?;
         Ok(compile::Options { statistics: Arc::new(statistics), ..quantize })
     }
 }
@@ -98,12 +103,10 @@ fn of_matrix(path: &Path, checkpoint: &Checkpoint) -> Result<Statistics> {
 fn observe(
     checkpoint: &Checkpoint,
     options: &zoo::Options,
-    quantize: &compile::Options,
-    engine: &dyn Engine,
-    text: &str,
+    (quantize, engine): (&compile::Options, &dyn Engine),
+    (tokenizer, text): (&Tokenizer, &str),
 ) -> Result<Statistics> {
     let start = Instant::now();
-    let tokenizer = tokenizer(checkpoint)?;
     let ids = tokenizer.encode(text, false)?;
     let options =
         zoo::Options { max_seq_len: Some(WINDOW), prefill_chunk: Some(WINDOW), kv_cache: zoo::KvCache::Float, ..*options };
@@ -122,7 +125,7 @@ fn observe(
     let tokens: usize = windows.iter().map(|window| window.len()).sum();
     let peak = memory::peak().map(|peak| format!(", peak memory {}", memory::human(peak))).unwrap_or_default();
     eprintln!(
-        "calibrated {} weights with {tokens} tokens in {:.1} s{peak} (--calibration none omits it)",
+        "calibrated {} weights with {tokens} tokens in {:.1} s{peak}",
         statistics.len(),
         start.elapsed().as_secs_f64()
     );
@@ -156,9 +159,8 @@ fn inputs(window: &[u32], bos: Option<u32>) -> Result<[Value; 2]> {
     Ok([Value::Tensor(Tensor::from_slice(&ids, &[1, ids.len()])?), Value::Tensor(Tensor::from_slice(&positions, &[ids.len()])?)])
 }
 
-/// The checkpoint's tokenizer.
-fn tokenizer(checkpoint: &Checkpoint) -> Result<Tokenizer> {
-    let files = export::tokenizer_files(checkpoint)?;
+/// The tokenizer in files by name.
+fn tokenizer_of(files: &[(String, Bytes)]) -> Result<Tokenizer> {
     let file = |name: &str| files.iter().find(|(found, _)| found == name).map(|(_, bytes)| &bytes[..]);
     let tokenizer = file(TEXT_FILES[0]).context("calibration needs the model's tokenizer")?;
     let files = TokenizerFiles { tokenizer, tokenizer_config: file(TEXT_FILES[1]), ..TokenizerFiles::default() };

@@ -129,7 +129,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let options = with_context(&checkpoint, options);
     let tokenizer = args.tokenizer.as_deref().map_or(Carried::Own, Carried::Given);
     let engine = args.engine.engine(false)?;
-    let quantize = args.calibration.calibrate(&checkpoint, &options, quantize, &*engine)?;
+    let files = || carried(tokenizer, checkpoint.tokenizer());
+    let quantize = args.calibration.calibrate(&checkpoint, &options, (quantize, &*engine), &files)?;
     write(&checkpoint, &options, quantize, &*engine, (&args.output, start), tokenizer)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -249,11 +250,6 @@ pub(crate) fn folder_paths(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     }
     list.sort();
     Ok(list)
-}
-
-/// The files of a checkpoint's tokenizer, under the names of those in a folder.
-pub(crate) fn tokenizer_files(checkpoint: &Checkpoint) -> Result<Vec<(String, Bytes)>> {
-    carried(Carried::Own, checkpoint.tokenizer())
 }
 
 /// The files of a tokenizer, under the names of those that it comes from, or would come from.

@@ -82,6 +82,8 @@ fn an_importance_matrix_decides_the_codes_of_its_weights() {
         assert!(done.code == 1 && done.stderr.contains(what), "{}", done.stderr);
     }
     assert_eq!(export(&["--imatrix", "own.dat", "--calibration", "default"]).code, 2);
+    let floats = flambeau(dir.path(), &["export", TINY, "-o", "a.pte", "--calibration", "default"]);
+    assert!(floats.code == 2 && floats.stderr.contains("need --qlinear or --recipe"), "{}", floats.stderr);
 }
 
 #[test]

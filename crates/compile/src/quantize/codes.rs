@@ -408,7 +408,8 @@ mod tests {
         }
     }
 
-    /// Products [64, 64] of 256 inputs whose columns depend on each other, and the inputs [256, 64].
+    /// Products [64, 64] of 256 inputs whose columns depend on each other, and the inputs
+    /// [256, 64].
     fn dependent_inputs(noise: &mut impl FnMut() -> f32) -> (Vec<f32>, Vec<f32>) {
         let inputs: Vec<f32> = (0..256)
             .flat_map(|_| {

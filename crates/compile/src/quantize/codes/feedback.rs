@@ -14,8 +14,8 @@ pub(super) const ROWS: usize = 16;
 /// decide.
 const DAMPING: f32 = 0.1;
 
-/// Replaces the products `Xᵀ X` `[block, block]` by factors: row `j` holds `R_ij / R_jj` at `i < j`.
-/// Other elements are zero. All elements are zero if the products are not numbers.
+/// Replaces the products `Xᵀ X` `[block, block]` by factors: row `j` holds `R_ij / R_jj` at
+/// `i < j`. Other elements are zero. All elements are zero if the products are not numbers.
 pub(crate) fn factor(products: &mut [f32], block: usize) {
     let mean = products.iter().step_by(block + 1).sum::<f32>() / block as f32;
     let mut damping = DAMPING * mean;
