@@ -127,6 +127,7 @@ fn operation(path: &str) -> Option<&'static str> {
         "/v1/chat/completions" | "/v1/responses" | "/v1/messages" | "/api/chat" => "chat",
         "/v1/completions" | "/infill" | "/api/generate" => "text_completion",
         "/v1/embeddings" | "/api/embed" | "/api/embeddings" => "embeddings",
+        "/v1/rerank" | "/rerank" | "/v1/reranking" | "/reranking" | "/v2/rerank" => "rerank",
         "/v1/audio/transcriptions" => "transcription",
         "/v1/audio/translations" => "translation",
         _ => return None,
