@@ -1,7 +1,7 @@
 //! Runs of a graph node by node.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     fmt,
     ops::Range,
     sync::Arc,
@@ -73,6 +73,8 @@ struct Uses {
     /// By writing node and slot, the last reader of the result. `usize::MAX` for results that
     /// outlive the run.
     last: HashMap<(usize, Slot), usize>,
+    /// Results of nodes that run chains, where a branch may leave the slot without contents.
+    unset: HashSet<(usize, Slot)>,
     /// By node, the slots that nothing reads later.
     dying: Vec<Vec<Slot>>,
 }
@@ -81,7 +83,7 @@ impl Uses {
     fn of(graph: &Checked) -> Uses {
         let nodes = &graph.chains[graph.main as usize];
         let mut writer: HashMap<Slot, usize> = HashMap::new();
-        let mut uses = Uses { last: HashMap::new(), dying: vec![Vec::new(); nodes.len()] };
+        let mut uses = Uses { unset: unset_results(graph), dying: vec![Vec::new(); nodes.len()], ..Uses::default() };
         let mut last_touch: HashMap<Slot, usize> = HashMap::new();
         for (at, node) in nodes.iter().enumerate() {
             let (mut reads, mut writes) = (BTreeSet::new(), BTreeSet::new());
@@ -122,8 +124,28 @@ impl Uses {
 
     /// Whether a node at or after `at` reads what node `by` wrote to a slot.
     fn is_read_from(&self, at: usize, by: usize, slot: Slot) -> bool {
-        self.last.get(&(by, slot)).is_some_and(|&last| last >= at)
+        !self.unset.contains(&(by, slot)) && self.last.get(&(by, slot)).is_some_and(|&last| last >= at)
     }
+}
+
+/// Slots without contents after a node of the main chain that runs chains, by node and slot.
+fn unset_results(graph: &Checked) -> HashSet<(usize, Slot)> {
+    let main = graph.main as usize;
+    let mut unset = HashSet::new();
+    graph.visit_places(&mut |chain, at, _, env| {
+        let before = at.checked_sub(1).filter(|_| chain == main).and_then(|before| Some((before, graph.chains[main].get(before)?)));
+        let Some((before, node)) = before.filter(|(_, node)| !node.chains().is_empty()) else { return };
+        slots_of(graph, node, &mut |role, slot, _| {
+            let is_set = match slot {
+                Slot::Tensor(tid) => env.get(tid).is_some(),
+                Slot::Value(vid) => env.get_value(vid).is_some(),
+            };
+            if role != Role::Read && !is_set {
+                unset.insert((before, slot));
+            }
+        });
+    });
+    unset
 }
 
 /// Calls `f` on the slots of a node and of the chains that it runs. The last argument is whether

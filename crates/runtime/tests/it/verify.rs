@@ -112,6 +112,45 @@ fn engines_that_agree_are_compared_at_every_node() {
     assert_eq!((verdict.nodes, verdict.skipped.len()), (27, 0));
 }
 
+/// Two choices whose branches use a slot of their own, which the other branch does not set.
+const BRANCHES: &str = r#"slots constants=0 inputs=1 outputs=1 buffers=0 temps=3 values=1
+main 0
+input t0
+output t1
+meta t0 f32[4,2]
+meta t1 f32[4,2]
+chain 0
+  SymSize a=t0 dim=0 out=v0
+  If cond=v0 then_chain_idx=1 else_chain_idx=2
+  If cond=v0 then_chain_idx=3 else_chain_idx=4
+  Add a=t3 b=t4 out=t1
+chain 1
+  Exp x=t0 out=t2
+  Neg x=t2 out=t3
+chain 2
+  Neg x=t0 out=t3
+chain 3
+  Sin x=t0 out=t2
+  Neg x=t2 out=t4
+chain 4
+  Neg x=t0 out=t4
+"#;
+
+#[test]
+fn slots_of_single_branches_are_no_results() {
+    let graph = check(BRANCHES.parse::<Graph>().unwrap()).unwrap();
+    let values = vec![planned(DType::F32, &[4, 2]), planned(DType::F32, &[4, 2])];
+    let mut plan = plan(values, &[0], &[1], vec![Instruction::DelegateCall { delegate: 0, args: vec![0, 1] }]);
+    plan.delegates = vec![Delegate { id: "MLXBackend".into(), ..Delegate::default() }];
+    let mut writer = ProgramWriter::new();
+    writer.method(plan, vec![Blob::from_bytes(mlx::encode(&graph))]).unwrap();
+    let mut file = Vec::new();
+    writer.write(&mut file).unwrap();
+    let program = Program::from_bytes(file).unwrap();
+    let verdict = verify::check(&program, "forward", [&engine(), &engine()], &runs(), None).unwrap();
+    assert!(verdict.agrees() && verdict.nodes == 12, "{verdict:?}");
+}
+
 #[test]
 fn state_is_kept_between_runs() {
     let recording = verify::record(&program(1.0), "forward", &engine(), &runs()).unwrap();
