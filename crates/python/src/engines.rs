@@ -3,10 +3,10 @@
 use std::{
     collections::BTreeMap,
     process,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
-use flambeau::engine::Engine;
+use flambeau::engine::{Clock, Engine};
 use pyo3::prelude::*;
 
 use crate::errors::{self, ExecutionError};
@@ -30,6 +30,22 @@ pub(crate) fn engine(py: Python<'_>, flags: &[String]) -> PyResult<Arc<dyn Engin
     let made = py.detach(|| flambeau_cli::library::engine(flags)).map_err(|error| errors::load(&error))?;
     let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
     Ok(Arc::clone(engines.entry(key).or_insert(made)))
+}
+
+/// The clock of all measurements.
+static CLOCK: OnceLock<Clock> = OnceLock::new();
+
+/// As [`engine`], an engine that measures, and its clock.
+pub(crate) fn measured(py: Python<'_>, flags: &[String]) -> PyResult<(Arc<dyn Engine>, Clock)> {
+    let clock = CLOCK.get_or_init(flambeau::clock).clone();
+    let key = (process::id(), [flags, &["measured".to_owned()]].concat());
+    let known = ENGINES.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+    if let Some(engine) = known {
+        return Ok((engine, clock));
+    }
+    let made = py.detach(|| flambeau_cli::library::measured_engine(flags, clock.clone())).map_err(|error| errors::load(&error))?;
+    let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok((Arc::clone(engines.entry(key).or_insert(made)), clock))
 }
 
 /// The id of the process that loaded something. Only this process has the threads to run it.

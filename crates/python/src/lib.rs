@@ -14,6 +14,7 @@ mod language;
 mod program;
 mod speech;
 mod tensor;
+mod tools;
 
 use pyo3::prelude::*;
 
@@ -31,6 +32,7 @@ mod _native {
         program::{PyMethod, PyProgram},
         speech::{Encoder, PySpeechModel},
         tensor::PyTensor,
+        tools::{etdump, graphs, measured, run_test_case, steps, trace, verify},
     };
 
     #[pymodule_export]

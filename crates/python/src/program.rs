@@ -7,8 +7,8 @@ use std::{
 
 use bytes::Bytes;
 use flambeau::{
-    engine::{Engine, LoadOptions, SharedState},
-    runtime::{Method, Program, Value, ValueSpec},
+    engine::{Clock, Engine, LoadOptions, SharedState},
+    runtime::{Method, Program, RunTrace, Value, ValueSpec},
     tensor::{AlignedBytes, Tensor},
     wire::pte::{EValue, ExecutionPlan, TensorValue},
 };
@@ -29,9 +29,21 @@ use crate::{
 pub(crate) struct PyProgram {
     program: Program,
     engine: Arc<dyn Engine>,
+    /// Flags that chose the engine.
+    flags: Vec<String>,
     /// How methods are loaded.
     options: LoadOptions,
     home: Home,
+    /// Measured runs of all methods, if they are measured.
+    recorder: Option<Recorder>,
+}
+
+/// Measures the runs of a program's methods.
+#[derive(Clone)]
+pub(crate) struct Recorder {
+    clock: Clock,
+    /// Names of methods with their runs, in order.
+    pub(crate) runs: Arc<Mutex<Vec<(String, RunTrace)>>>,
 }
 
 /// Tensor metadata in the file: sizes, code of the element type, whether its memory is planned, and
@@ -73,7 +85,7 @@ impl PyProgram {
                 None => program.with_data(data.extract::<PathBuf>()?).map_err(|error| errors::of_runtime(&error))?,
             };
         }
-        Ok(PyProgram { program, engine: engines::engine(py, &engine)?, options, home: Home::here() })
+        PyProgram::on(py, program, engine, options)
     }
 
     /// Names of all methods, in file order.
@@ -85,7 +97,8 @@ impl PyProgram {
     fn load(&self, py: Python<'_>, name: &str) -> PyResult<PyMethod> {
         self.home.check("the program")?;
         let method = py.detach(|| self.program.method(name, &self.engine, &self.options));
-        let method = method.map_err(|error| errors::of_runtime(&error))?;
+        let mut method = method.map_err(|error| errors::of_runtime(&error))?;
+        method.trace_with(self.recorder.as_ref().map(|recorder| recorder.clock.clone()));
         Ok(PyMethod {
             name: name.to_owned(),
             inputs: method.inputs().to_vec(),
@@ -93,6 +106,7 @@ impl PyProgram {
             keeps_nothing: method.is_stateless() && self.options.kv_cache.is_none(),
             method: Mutex::new(method),
             home: self.home,
+            recorder: self.recorder.clone(),
         })
     }
 
@@ -147,14 +161,37 @@ impl PyProgram {
 
 impl PyProgram {
     pub(crate) fn of(py: Python<'_>, program: Program, engine: &[String]) -> PyResult<PyProgram> {
-        Ok(PyProgram { program, engine: engines::engine(py, engine)?, options: LoadOptions::default(), home: Home::here() })
+        PyProgram::on(py, program, engine.to_vec(), LoadOptions::default())
+    }
+
+    fn on(py: Python<'_>, program: Program, flags: Vec<String>, options: LoadOptions) -> PyResult<PyProgram> {
+        let engine = engines::engine(py, &flags)?;
+        Ok(PyProgram { program, engine, flags, options, home: Home::here(), recorder: None })
+    }
+
+    /// The program on an engine that measures. Methods loaded from it record their runs.
+    pub(crate) fn measured(&self, py: Python<'_>) -> PyResult<PyProgram> {
+        let (engine, clock) = engines::measured(py, &self.flags)?;
+        let recorder = Some(Recorder { clock, runs: Arc::default() });
+        let (program, flags, options) = (self.program.clone(), self.flags.clone(), self.options.clone());
+        Ok(PyProgram { program, engine, flags, options, home: Home::here(), recorder })
+    }
+
+    pub(crate) fn inner(&self) -> (&Program, &Arc<dyn Engine>) {
+        (&self.program, &self.engine)
+    }
+
+    /// Measured runs with their methods.
+    pub(crate) fn runs(&self) -> Vec<(String, RunTrace)> {
+        let runs = self.recorder.as_ref().map(|recorder| recorder.runs.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        runs.unwrap_or_default()
     }
 
     fn file(&self) -> &[u8] {
         self.program.contents().next().unwrap_or_default()
     }
 
-    fn plan(&self, name: &str) -> PyResult<&ExecutionPlan> {
+    pub(crate) fn plan(&self, name: &str) -> PyResult<&ExecutionPlan> {
         let known = || self.program.method_names().collect::<Vec<_>>().join(", ");
         self.program.file().plan(name).ok_or_else(|| LoadError::new_err(format!("no method `{name}`; the program has {}", known())))
     }
@@ -190,6 +227,7 @@ pub(crate) struct PyMethod {
     keeps_nothing: bool,
     method: Mutex<Method>,
     home: Home,
+    recorder: Option<Recorder>,
 }
 
 #[pymethods]
@@ -203,7 +241,7 @@ impl PyMethod {
             inputs = inputs.into_iter().map(copied).collect::<PyResult<_>>()?;
         }
         let ranges = convert::ranges(&inputs);
-        let outputs = py.detach(|| self.method.lock().unwrap_or_else(PoisonError::into_inner).run(&inputs));
+        let outputs = py.detach(|| self.run(&inputs));
         drop(inputs);
         convert::results(py, outputs.map_err(|error| errors::of_runtime(&error))?, &ranges)
     }
@@ -237,6 +275,19 @@ impl PyMethod {
         let value = value.ok_or_else(|| PyIndexError::new_err(format!("no attribute is called {name}")))?;
         let tensors = convert::results(py, vec![copied(value)?], &[])?;
         tensors.into_iter().next().ok_or_else(|| InputError::new_err("no tensor"))
+    }
+}
+
+impl PyMethod {
+    /// Runs the method, and records the run if runs are measured.
+    fn run(&self, inputs: &[Value]) -> Result<Vec<Value>, flambeau::runtime::Error> {
+        let mut method = self.method.lock().unwrap_or_else(PoisonError::into_inner);
+        let outputs = method.run(inputs);
+        if let Some(recorder) = &self.recorder {
+            let runs = method.take_runs().into_iter().map(|run| (self.name.clone(), run));
+            recorder.runs.lock().unwrap_or_else(PoisonError::into_inner).extend(runs);
+        }
+        outputs
     }
 }
 

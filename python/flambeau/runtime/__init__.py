@@ -17,14 +17,19 @@ from ._metadata import MethodMeta, TensorInfo
 from ._program import Method, Program
 from ._registry import BackendRegistry, OperatorRegistry
 from ._runtime import Runtime, Verification
+from ._tools import Difference, Profile, Step, Verdict
 
 __all__ = [
     "BackendRegistry",
+    "Difference",
     "Method",
     "MethodMeta",
     "OperatorRegistry",
+    "Profile",
     "Program",
     "Runtime",
+    "Step",
     "TensorInfo",
+    "Verdict",
     "Verification",
 ]

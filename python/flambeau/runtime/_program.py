@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from .. import _native
 from ._metadata import MethodMeta
+from ._tools import Profile, Step, Verdict, verdict_of, write_etdump
 
 
 class Method:
@@ -46,8 +48,9 @@ class Method:
 class Program:
     """A program with its methods."""
 
-    def __init__(self, program: _native.Program) -> None:
+    def __init__(self, program: _native.Program, *, is_measured: bool = False) -> None:
         self._program = program
+        self._is_measured = is_measured
         self._methods: dict[str, Method | None] = dict.fromkeys(program.method_names())
 
     @property
@@ -66,9 +69,59 @@ class Program:
         """Metadata of a method; does not load it."""
         return MethodMeta(self._program, method_name)
 
+    @property
+    def graph(self) -> dict[str, list[dict[str, Any] | None]]:
+        """The delegates of each method, in order, as ``flambeau inspect --nodes --json`` has them:
+        ``chains`` of nodes, ``slots``, ``names`` and ``meta``. ``None`` for another backend.
+        """
+        return {name: json.loads(_native.graphs(self._program, name)) for name in self._program.method_names()}
+
+    def profile(self, method_name: str = "forward", inputs: Sequence[Any] = (), *, repeat: int = 1) -> Profile:
+        """Runs a method ``repeat`` times and measures its steps. Other loaded methods are unaffected."""
+        measured = _native.measured(self._program)
+        method = measured.load(method_name)
+        outputs: list[Any] = []
+        for _ in range(max(repeat, 1)):
+            outputs = method.execute(inputs)
+        return Profile(measured, outputs, [Step(**step) for step in json.loads(_native.steps(measured))])
+
+    def verify(
+        self,
+        method_name: str = "forward",
+        inputs: Sequence[Any] | None = None,
+        *,
+        against: Program | None = None,
+        runs: int = 2,
+        seed: int = 0,
+        bound: int | None = None,
+        rtol: float | None = None,
+        atol: float | None = None,
+    ) -> Verdict:
+        """Runs a method node by node on the CPU, and compares each node with the program's engine, or
+        with the program ``against``. Works as ``flambeau verify``.
+
+        Without ``inputs``, ``runs`` random ones are drawn from ``seed``; integers are below ``bound``.
+        Without ``rtol`` and ``atol``, the rounding of each type is allowed.
+        """
+        if (rtol is None) != (atol is None):
+            raise ValueError("give both rtol and atol, or none")
+        found = _native.verify(
+            self._program,
+            method_name,
+            inputs=inputs,
+            against=None if against is None else against._program,
+            runs=runs,
+            seed=seed,
+            bound=bound,
+            tolerance=None if rtol is None or atol is None else (rtol, atol),
+        )
+        return verdict_of(json.loads(found))
+
     def write_etdump_result_to_file(self, etdump_path: str, debug_buffer_path: str) -> None:
-        """Always raises: Flambeau records no ETDump. Part of ExecuTorch's interface."""
-        raise _native.ExecutionError("No etdump found")
+        """Writes the measured runs of a program that was loaded with ``enable_etdump``. The debug
+        buffer stays empty.
+        """
+        write_etdump(self._program, self._is_measured, etdump_path, debug_buffer_path)
 
     def __repr__(self) -> str:
         return f"<Program with {', '.join(self._program.method_names())}>"

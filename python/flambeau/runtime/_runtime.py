@@ -64,8 +64,9 @@ class Runtime:
     ) -> Program:
         """Loads a program from a file, which is memory-mapped, or from bytes.
 
-        ``data_path`` names a ``.ptd`` file with weights. ``verification``, ``enable_etdump`` and
-        ``debug_buffer_size`` exist for compatibility with ExecuTorch and have no effect.
+        ``data_path`` names a ``.ptd`` file with weights. With ``enable_etdump``, methods record their
+        runs for ``write_etdump_result_to_file``. ``verification`` and ``debug_buffer_size`` exist for
+        compatibility with ExecuTorch and have no effect.
         """
         source: Any = data
         if not isinstance(data, (bytes, bytearray, str, Path)):
@@ -76,7 +77,7 @@ class Runtime:
         program = _native.Program(
             source, data=data_path, engine=self._engine, share_state=self._share_state, kv_cache=self._kv_cache
         )
-        return Program(program)
+        return Program(_native.measured(program), is_measured=True) if enable_etdump else Program(program)
 
     def __repr__(self) -> str:
         return f"<Runtime {' '.join(self._engine)}>"

@@ -13,6 +13,7 @@ from typing import Any
 from .. import _native
 from ._metadata import MethodMeta, TensorInfo
 from ._runtime import Runtime, Verification
+from ._tools import write_etdump
 
 __all__ = ["BundledModule", "ExecuTorchMethod", "ExecuTorchModule", "ExecuTorchProgram", "MethodMeta", "TensorInfo", "Verification"]
 
@@ -59,8 +60,9 @@ class ExecuTorchMethod:
 class ExecuTorchProgram:
     """A program whose methods are loaded one by one."""
 
-    def __init__(self, program: _native.Program) -> None:
-        self._program = program
+    def __init__(self, program: _native.Program, is_measured: bool = False) -> None:
+        self._program = _native.measured(program) if is_measured else program
+        self._is_measured = is_measured
         self._names = program.method_names()
 
     def num_methods(self) -> int:
@@ -82,26 +84,30 @@ class ExecuTorchProgram:
         return MethodMeta(self._program, method_name)
 
     def has_etdump(self) -> bool:
-        """Always false: Flambeau records no ETDump."""
-        return False
+        """Whether runs are recorded."""
+        return self._is_measured
 
     def write_etdump_result_to_file(self, path: str, debug_buffer_path: str | None = None) -> None:
-        """Always raises: Flambeau records no ETDump. Part of ExecuTorch's interface."""
-        raise _native.ExecutionError("No etdump found")
+        """Writes the recorded runs. The debug buffer stays empty."""
+        write_etdump(self._program, self._is_measured, path, debug_buffer_path)
 
 
 class ExecuTorchModule:
     """A program that loads its methods and its data file at the first run."""
 
-    def __init__(self, source: bytes | str, data: bytes | str | None) -> None:
-        self._source, self._data = source, data
+    def __init__(self, source: bytes | str, data: bytes | str | None, is_measured: bool = False) -> None:
+        self._source, self._data, self._is_measured = source, data, is_measured
         # Opened without the data file, which is read at the first run.
-        self._program = _native.Program(source, engine=Runtime.get()._engine)
+        self._program = self._open(None)
         self._methods: dict[str, _native.Method] = {}
+
+    def _open(self, data: bytes | str | None) -> _native.Program:
+        program = _native.Program(self._source, data=data, engine=Runtime.get()._engine)
+        return _native.measured(program) if self._is_measured else program
 
     def _method(self, name: str) -> _native.Method:
         if not self._methods and self._data is not None:
-            self._program = _native.Program(self._source, data=self._data, engine=Runtime.get()._engine)
+            self._program = self._open(self._data)
         if name not in self._methods:
             self._methods[name] = self._program.load(name)
         return self._methods[name]
@@ -125,21 +131,28 @@ class ExecuTorchModule:
         return self._program.method_names()
 
     def has_etdump(self) -> bool:
-        """Always false: Flambeau records no ETDump."""
-        return False
+        """Whether runs are recorded."""
+        return self._is_measured
 
     def write_etdump_result_to_file(self, path: str, debug_buffer_path: str | None = None) -> None:
-        """Always raises: Flambeau records no ETDump. Part of ExecuTorch's interface."""
-        raise _native.ExecutionError("No etdump found")
+        """Writes the recorded runs. The debug buffer stays empty."""
+        write_etdump(self._program, self._is_measured, path, debug_buffer_path)
 
 
 class BundledModule:
-    """A program bundled with test cases; only the program is used."""
+    """A program bundled with test cases."""
 
     def __init__(self, bundle: bytes) -> None:
         if bundle[4:8] != b"BP08":
             raise _native.LoadError("expected a bundled program, which has `BP08` at byte 4")
+        self._bundle = bytes(bundle)
         self.program = _bytes_of_field(bundle, 2)
+
+    def verify_result_with_bundled_expected_output(
+        self, method_name: str, testset_idx: int, rtol: float = 1e-5, atol: float = 1e-8
+    ) -> None:
+        """Runs a test case. RuntimeError if an output differs by more than ``atol + rtol * |expected|``."""
+        _native.run_test_case(self._bundle, method_name, testset_idx, rtol, atol, Runtime.get()._engine)
 
 
 def _bytes_of_field(table: bytes, field: int) -> bytes:
@@ -156,14 +169,16 @@ def _bytes_of_field(table: bytes, field: int) -> bytes:
     return table[at + 4 : at + 4 + length]
 
 
-def _load_for_executorch(path: str, data_path: str | None = None, *_: Any, **__: Any) -> ExecuTorchModule:
-    return ExecuTorchModule(path, data_path)
+def _load_for_executorch(
+    path: str, data_path: str | None = None, enable_etdump: bool = False, *_: Any, **__: Any
+) -> ExecuTorchModule:
+    return ExecuTorchModule(path, data_path, enable_etdump)
 
 
 def _load_for_executorch_from_buffer(
-    buffer: bytes, data_map_buffer: bytes | None = None, *_: Any, **__: Any
+    buffer: bytes, data_map_buffer: bytes | None = None, enable_etdump: bool = False, *_: Any, **__: Any
 ) -> ExecuTorchModule:
-    return ExecuTorchModule(buffer, data_map_buffer)
+    return ExecuTorchModule(buffer, data_map_buffer, enable_etdump)
 
 
 def _load_bundled_program_from_buffer(buffer: bytes, *_: Any, **__: Any) -> BundledModule:
@@ -176,12 +191,16 @@ def _load_for_executorch_from_bundled_program(
     return ExecuTorchModule(module.program, data)
 
 
-def _load_program(path: str, *_: Any, data_path: str | None = None, **__: Any) -> ExecuTorchProgram:
-    return ExecuTorchProgram(_native.Program(path, data=data_path, engine=Runtime.get()._engine))
+def _load_program(
+    path: str, enable_etdump: bool = False, *_: Any, data_path: str | None = None, **__: Any
+) -> ExecuTorchProgram:
+    return ExecuTorchProgram(_native.Program(path, data=data_path, engine=Runtime.get()._engine), enable_etdump)
 
 
-def _load_program_from_buffer(buffer: bytes, *_: Any, data_path: str | None = None, **__: Any) -> ExecuTorchProgram:
-    return ExecuTorchProgram(_native.Program(buffer, data=data_path, engine=Runtime.get()._engine))
+def _load_program_from_buffer(
+    buffer: bytes, enable_etdump: bool = False, *_: Any, data_path: str | None = None, **__: Any
+) -> ExecuTorchProgram:
+    return ExecuTorchProgram(_native.Program(buffer, data=data_path, engine=Runtime.get()._engine), enable_etdump)
 
 
 def _get_registered_backend_names() -> Sequence[str]:
