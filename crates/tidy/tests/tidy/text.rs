@@ -3,7 +3,7 @@
 use flambeau_tidy::{root, sources};
 
 /// Hosts that files may name, with reasons.
-const HOSTS: [(&str, &str); 14] = [
+const HOSTS: [(&str, &str); 15] = [
     ("127.0.0.1", "servers that tests start"),
     ("app.example", "a name that nobody has, for examples"),
     ("evil.example", "a name that nobody has, for tests"),
@@ -17,6 +17,7 @@ const HOSTS: [(&str, &str); 14] = [
     ("opencollective.com", "funding of the page's packages, in npm's lock file"),
     ("prometheus-operated.monitoring", "the usual name of Prometheus in a cluster"),
     ("www.apache.org", "the license"),
+    ("www.apple.com", "the document type of property lists"),
     ("www.w3.org", "XML namespaces of images"),
 ];
 
