@@ -16,7 +16,7 @@ public final class AnyTensor: @unchecked Sendable {
     self.init(owning: try make { flb_tensor_share(tensor, $0) })
   }
 
-  /// Copies bytes, whose number must be the one that type and shape ask for. Throws an error of
+  /// Copies bytes. Their number must fit type and shape. Throws an error of
   /// the kind `input` if it differs.
   public convenience init(bytes: UnsafeRawBufferPointer, shape: [Int], dataType: DataType) throws {
     let sizes = try checked(shape)

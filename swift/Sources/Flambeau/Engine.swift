@@ -23,7 +23,7 @@ public final class Engine: @unchecked Sendable {
   /// The engine's name, such as "cpu".
   public var name: String { String(cString: flb_engine_name(handle)) }
 
-  /// The CPU engine that objects use which are made without an engine.
+  /// The CPU engine of all objects that are made without an engine.
   public static func shared() throws -> Engine { try sharedEngine.get() }
 
   private static let sharedEngine = Result { try Engine() }

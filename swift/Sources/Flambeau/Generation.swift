@@ -60,7 +60,7 @@ public struct GenerationOptions: Sendable {
 
 /// A message of a conversation.
 public struct Message: Sendable {
-  /// Such as "system", "user" or "assistant".
+  /// The author, such as "system", "user" or "assistant".
   public var role: String
   public var content: String
 

@@ -2,13 +2,13 @@ import CFlambeau
 
 /// A language model with its tokenizer. Answers of one model are written at the same time.
 ///
-/// It is `Sendable` because any thread may call the library with the handle, and because the
-/// handle is freed with the last reference, which an answer in progress holds.
+/// It is `Sendable` because any thread may call the library with the handle. The handle is freed
+/// with the last reference; an answer in progress holds one.
 public final class LanguageModel: @unchecked Sendable {
   private let handle: OpaquePointer
 
   /// Loads a .pte program, a folder or GGUF file of weights, or a name on the Hugging Face hub.
-  /// Weights are exported once, into a cache. `flags` are those of `flambeau generate` about
+  /// Weights are exported once, into a cache. `flags` are flags of `flambeau generate` about
   /// models. Blocks the thread. Throws an error of the kind `load`.
   public init(_ model: String, flags: [String] = [], engine: Engine? = nil) throws {
     let engine = try engine ?? Engine.shared()
@@ -41,7 +41,7 @@ public final class LanguageModel: @unchecked Sendable {
   }
 
   /// Continues a prompt as it is, and blocks the thread until the answer has ended. `onText` takes
-  /// the text of each step, which may be empty; false ends the answer, and so does an error.
+  /// the text of each step, empty where a step gives none. False or an error ends the answer.
   public func generate(
     _ prompt: String, _ options: GenerationOptions = .init(), onText: (String) throws -> Bool = { _ in true }
   ) throws -> Generation {

@@ -18,7 +18,7 @@ public struct ValueMetadata: Sendable {
     tag = try ValueTag(info.kind)
     dataType = DataType(rawValue: info.dtype)
     let sizes = UnsafeBufferPointer(start: info.sizes, count: info.rank)
-    // SIZE_MAX, which stands for no limit, is -1 as a signed number.
+    // SIZE_MAX means no limit; as a signed number it is -1.
     shape = sizes.map { $0 == -1 ? nil : $0 }
     isOpen = UnsafeBufferPointer(start: info.is_open, count: info.rank).map { $0 != 0 }
     name = info.name.map { String(cString: $0) }

@@ -4,7 +4,7 @@ import Foundation
 final class Texts {
   private(set) var pointers: [UnsafePointer<CChar>?] = []
 
-  /// Throws an error of the kind `input` for a text that has a zero character, which C cannot read.
+  /// Throws an error of the kind `input` for a text with a zero character, since C cannot read it.
   init(_ texts: [String] = []) throws {
     for text in texts { _ = try add(text) }
   }

@@ -2,15 +2,15 @@ import CFlambeau
 
 /// A model of speech with its tokenizer.
 ///
-/// It is `Sendable` because the library lets threads that share the model take turns, and because
-/// the handle is freed with the last reference. `flags` of its methods are flags of
+/// It is `Sendable` because the library lets threads take turns on the model. The handle is freed
+/// with the last reference. `flags` of its methods are flags of
 /// `flambeau transcribe` about speech, such as `["--language", "fr"]`. Segment callbacks give
 /// false to end the transcription, and must not use the same model.
 public final class Transcriber: @unchecked Sendable {
   private let handle: OpaquePointer
 
   /// Loads a .pte program, a folder or file of weights, or a name on the Hugging Face hub. `flags`
-  /// are those of `flambeau transcribe` about models. Throws an error of the kind `load`.
+  /// are flags of `flambeau transcribe` about models. Throws an error of the kind `load`.
   public init(_ model: String, flags: [String] = [], engine: Engine? = nil) throws {
     let engine = try engine ?? Engine.shared()
     handle = try withText(model) { model in
@@ -40,7 +40,8 @@ public final class Transcriber: @unchecked Sendable {
   }
 
   /// Transcribes samples of the shape [samples] or [samples, channels], `rate` of them a second.
-  /// Floats are from -1 to 1. Integers of 8 bits are unsigned; those of 16 and 32 bits are signed.
+  /// Floats are from -1 to 1. Integers of 8 bits are unsigned; integers of 16 and 32 bits are
+  /// signed.
   public func transcribe(
     samples: AnyTensor, rate: Int, flags: [String] = [], onSegment: (Segment) throws -> Bool = { _ in true }
   ) throws -> Transcript {
@@ -53,7 +54,7 @@ public final class Transcriber: @unchecked Sendable {
   }
 
   /// Transcribes samples that `read` writes, for example from a microphone: interleaved channels,
-  /// `rate` samples of each a second. `read` gives the number of bytes that it wrote; 0 ends the
+  /// `rate` samples of each a second. `read` gives the number of bytes written; 0 ends the
   /// recording. It may wait for sound.
   public func transcribe(
     rate: Int, channels: Int, dataType: DataType, flags: [String] = [],

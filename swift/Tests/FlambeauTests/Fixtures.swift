@@ -18,7 +18,7 @@ enum Fixtures {
 
   /// A folder with a Llama of random weights.
   static let llama = path("crates/flambeau/examples/data/tiny-llama")
-  /// A folder with a Parakeet of random weights, and half a second of 16-bit samples, 16,000 a second.
+  /// A folder with a Parakeet of random weights, and half a second of 16-bit samples for it.
   static let parakeet = path("crates/testcases/checkpoints/speech-parakeet-ctc/checkpoint")
   static let recording = path("crates/testcases/checkpoints/speech-parakeet-ctc/audio.wav")
 
