@@ -6,22 +6,30 @@ import CFlambeau
 /// reference.
 public final class AnyTensor: @unchecked Sendable {
   let handle: OpaquePointer
+  public let dataType: DataType
 
   /// Takes over a handle.
-  init(owning handle: OpaquePointer) { self.handle = handle }
+  init(owning handle: OpaquePointer) throws {
+    guard let dataType = DataType(rawValue: flb_tensor_dtype(handle)) else {
+      defer { flb_tensor_free(handle) }
+      throw FlambeauError(kind: .bug, text: "elements have a type with the unknown number \(flb_tensor_dtype(handle))")
+    }
+    self.handle = handle
+    self.dataType = dataType
+  }
 
   /// Makes another handle to the elements of a tensor that belongs to an object of the library.
   /// It copies no element.
   convenience init(sharing tensor: OpaquePointer) throws {
-    self.init(owning: try make { flb_tensor_share(tensor, $0) })
+    try self.init(owning: make { flb_tensor_share(tensor, $0) })
   }
 
-  /// Copies bytes. Their number must fit type and shape. Throws an error of
-  /// the kind `input` if it differs.
+  /// Copies bytes. Their number must fit type and shape. Throws an error of the kind `input` if
+  /// it differs.
   public convenience init(bytes: UnsafeRawBufferPointer, shape: [Int], dataType: DataType) throws {
     let sizes = try checked(shape)
-    self.init(
-      owning: try make {
+    try self.init(
+      owning: make {
         flb_tensor_copy(dataType.rawValue, sizes, sizes.count, bytes.baseAddress, bytes.count, $0)
       })
   }
@@ -39,8 +47,8 @@ public final class AnyTensor: @unchecked Sendable {
       throw error
     }
     let context = Unmanaged.passRetained(Release(release)).toOpaque()
-    self.init(
-      owning: try make {
+    try self.init(
+      owning: make {
         flb_tensor_borrow(
           dataType.rawValue, sizes, sizes.count, bytes.baseAddress, bytes.count,
           { Unmanaged<Release>.fromOpaque($0!).takeRetainedValue().call() }, context, $0)
@@ -48,8 +56,6 @@ public final class AnyTensor: @unchecked Sendable {
   }
 
   deinit { flb_tensor_free(handle) }
-
-  public var dataType: DataType { DataType(rawValue: flb_tensor_dtype(handle))! }
 
   /// Sizes, outermost first.
   public var shape: [Int] {

@@ -98,7 +98,7 @@ public final class Module: @unchecked Sendable {
     let method = try loaded(method)
     return try withExtendedLifetime(method) {
       try withText(name) { name in
-        AnyTensor(owning: try make { flb_method_attribute(method.handle, name, $0) })
+        try AnyTensor(owning: make { flb_method_attribute(method.handle, name, $0) })
       }
     }
   }

@@ -3,7 +3,7 @@ import Foundation
 /// Pieces of a result while it is computed, and the whole result at the end.
 ///
 /// A thread of its own computes from the start. Leaving the loop early, cancelling the task of the
-/// loop, or `cancel()` ends the computation after its current step.
+/// loop, or `cancel()` ends the computation after its current step. One loop can read the pieces.
 public struct ResultStream<Element: Sendable, Whole: Sendable>: AsyncSequence, Sendable {
   private let pieces: AsyncThrowingStream<Element, any Error>
   private let state: StreamState<Whole>

@@ -3,9 +3,9 @@ import CFlambeau
 /// A model of speech with its tokenizer.
 ///
 /// It is `Sendable` because the library lets threads take turns on the model. The handle is freed
-/// with the last reference. `flags` of its methods are flags of
-/// `flambeau transcribe` about speech, such as `["--language", "fr"]`. Segment callbacks give
-/// false to end the transcription, and must not use the same model.
+/// with the last reference. `flags` of its methods are flags of `flambeau transcribe` about speech,
+/// such as `["--language", "fr"]`. Segment callbacks give false to end the transcription, and must
+/// not use the same model.
 public final class Transcriber: @unchecked Sendable {
   private let handle: OpaquePointer
 
