@@ -124,11 +124,7 @@ fn observe(
     let statistics = observer.statistics(threads);
     let tokens: usize = windows.iter().map(|window| window.len()).sum();
     let peak = memory::peak().map(|peak| format!(", peak memory {}", memory::human(peak))).unwrap_or_default();
-    eprintln!(
-        "calibrated {} weights with {tokens} tokens in {:.1} s{peak}",
-        statistics.len(),
-        start.elapsed().as_secs_f64()
-    );
+    eprintln!("calibrated {} weights with {tokens} tokens in {:.1} s{peak}", statistics.len(), start.elapsed().as_secs_f64());
     Ok(statistics)
 }
 
