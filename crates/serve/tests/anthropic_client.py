@@ -103,7 +103,7 @@ def formats():
 
 def models():
     names = [model.id for model in client.models.list()]
-    assert names == ["tiny", "caller", "former", "endless", "thinker", "patcher", "encoder", "parakeet-tdt"], names
+    assert names == ["tiny", "caller", "former", "endless", "thinker", "patcher", "encoder", "ranker", "parakeet-tdt"], names
     assert client.models.retrieve("tiny").display_name == "tiny"
 
 

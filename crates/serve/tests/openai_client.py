@@ -230,7 +230,7 @@ def batches():
 
 
 def models():
-    assert [model.id for model in client.models.list()] == ["tiny", "caller", "former", "endless", "thinker", "patcher", "encoder", "parakeet-tdt"]
+    assert [model.id for model in client.models.list()] == ["tiny", "caller", "former", "endless", "thinker", "patcher", "encoder", "ranker", "parakeet-tdt"]
     assert client.models.retrieve("tiny").owned_by == "flambeau"
 
 

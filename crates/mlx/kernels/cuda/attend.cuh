@@ -47,8 +47,8 @@ __device__ inline void rotate(const Attend<T, N>& s, int i, float& sin, float& c
   sincospif(s.position * rate * 0.318309886f, &sin, &cos);
 }
 
-// Normalises one head with one warp and rotates its first ROTATED elements; the result is rounded to
-// the model's type, then multiplied by `factor`.
+// Normalises one head with one warp and rotates its first ROTATED elements. The result is rounded
+// to the model's type, then multiplied by `factor`.
 template <int D, int ROTATED, typename T, typename N>
 __device__ inline void prepare_head(const Attend<T, N>& s, const T* from, const N* norm, float factor, float* to) {
   constexpr int kEach = D / 64;

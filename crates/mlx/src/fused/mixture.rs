@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{cuda, cx::Machine, error::Result};
 
-/// Bytes of a row's codes that a warp holds in registers: of a gate and an up projection, and of all
-/// chosen experts' down projections.
+/// Bytes of a row's codes that a warp holds in registers: of a gate and an up projection, and of
+/// all chosen experts' down projections.
 const MAX_HIDDEN_BYTES: usize = 2048;
 const MAX_COLUMN_BYTES: usize = 6144;
 
@@ -63,8 +63,8 @@ struct MixtureLayer {
 /// A fused step of the chosen experts.
 #[derive(Debug)]
 pub(crate) struct Mixture {
-    /// The router's logits in the model's type. `x` is the row, before its norm if [`MixtureLayer`] is
-    /// present.
+    /// The router's logits in the model's type. `x` is the row, before its norm if [`MixtureLayer`]
+    /// is present.
     logits: Tid,
     pub(super) x: Tid,
     layer: Option<MixtureLayer>,

@@ -243,7 +243,8 @@ impl Matcher<'_, '_> {
         Some(())
     }
 
-    /// Attention over this step's slices of the caches, over an earlier step's slices, or over rings.
+    /// Attention over this step's slices of the caches, over an earlier step's slices, or over
+    /// rings.
     fn read_attention(&mut self, n: &Sdpa, at: usize) -> Option<()> {
         let mut rows = self.visible;
         let caches = match [n.k, n.v].map(|slot| self.terms.get(&slot.0)) {
