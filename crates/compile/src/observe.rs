@@ -267,7 +267,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Adds rows of inputs, each of which one expert or several in a row read.
+    /// Adds rows of inputs. One expert or several read each row.
     fn take_experts(&mut self, inputs: &[f32], indices: &[i64]) {
         let rows = inputs.len() / self.columns.max(1);
         let readers = indices.len() / rows.max(1);

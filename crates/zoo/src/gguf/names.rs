@@ -228,8 +228,8 @@ pub(super) fn sources(
     Ok((out, names))
 }
 
-/// Names of weights in files, each with the name in programs. Programs of folders whose experts are
-/// separate tensors stack them under another name than those of files.
+/// Names of weights in files, each with the name in programs. Folders with a tensor for each expert
+/// give programs another name for the stack of experts than files do.
 pub(super) fn of_weights(config: &Config) -> Vec<(String, String)> {
     let mut all = vec![("output.weight".to_owned(), "lm_head.weight".to_owned())];
     for (i, layer) in config.layers.iter().enumerate() {

@@ -56,7 +56,7 @@ pub(super) fn page(
     Ok(filled(PAGE, &parts))
 }
 
-/// The template with each mark replaced once, in order. What is put in is not searched again.
+/// The template with each mark replaced once, in order. Inserted text is not searched for marks.
 fn filled(template: &str, parts: &[(&str, &str)]) -> String {
     let (mut page, mut rest) = (String::new(), template);
     for (mark, text) in parts {
