@@ -48,7 +48,7 @@ pub enum Error {
     PromptTooLong { prompt: usize, context: usize },
 
     /// The program is not a supported text encoder.
-    #[error("the program makes no vectors of texts: {0}")]
+    #[error("the program makes no vectors or scores of texts: {0}")]
     NoEncoder(String),
 
     /// The program is not a supported speech model.
