@@ -23,13 +23,13 @@ pub struct InputStatistics {
 }
 
 impl InputStatistics {
-    /// Statistics without products of columns. `squares` are the mean squares of the columns, [K],
-    /// or [E, K] for a stack of experts.
+    /// Statistics without products of columns. `squares` are mean squares of columns, `[K]`, or
+    /// `[E, K]` for a stack of experts.
     pub fn from_squares(squares: Vec<f32>) -> InputStatistics {
         InputStatistics { squares, factors: Vec::new(), block: 0 }
     }
 
-    /// Mean squares of the columns, [K] or [E, K].
+    /// Mean squares of the columns, `[K]` or `[E, K]`.
     pub fn squares(&self) -> &[f32] {
         &self.squares
     }

@@ -91,7 +91,7 @@ pub struct Model {
     /// A language model has one method, `forward`.
     /// - Inputs: `input_ids` i64 `[1, s]` and `cache_position` i64 `[s]` (consecutive). `s` is 1 to
     ///   the prefill chunk.
-    /// - With adapters at run time, a third input: `adapter_scales` f32 [adapters]. The constant
+    /// - With adapters at run time, a third input: `adapter_scales` f32 `[adapters]`. The constant
     ///   method `get_lora_adapters` names them.
     /// - Result: logits in the type of the activations.
     /// - State of attention: `key_cache_i` and `value_cache_i` [1, Hk, n, D]. `n` is `max_seq_len`.

@@ -23,7 +23,7 @@ fn low_rank(adapter: usize, name: &str, base: &CheckpointTensor, update: &Update
 
 impl Checkpoint {
     /// Attaches an adapter, which programs then apply at run time, over weights of any type. They
-    /// have an additional input `adapter_scales` f32 [adapters], in the order of attachment: 0
+    /// have an additional input `adapter_scales` f32 `[adapters]`, in the order of attachment: 0
     /// leaves an adapter out, and 1 applies it as trained. `strength` is its default.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ const MOST_NAME_BYTES: usize = 4096;
 /// Mean squares [K], or [E, K] for a stack of experts, by the file's name of a weight.
 type Entries = Vec<(String, Vec<f32>)>;
 
-/// Reads an importance matrix for a checkpoint. The result has mean squares of the inputs, [K] or
+/// Reads an importance matrix for a checkpoint. The result has mean squares of the inputs, `[K]` or
 /// [E, K], by the names of weights in the checkpoint's program. Weights that the checkpoint lacks
 /// are left out. Other kinds of models have none.
 ///
