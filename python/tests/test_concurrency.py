@@ -127,8 +127,10 @@ def test_other_threads_run_while_a_method_computes(mlp):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
 def test_ctrl_c_ends_a_generation(tmp_path):
+    # A job that a shell starts in the background ignores SIGINT, and so do its children.
     script = f"""
-import flambeau, sys
+import flambeau, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 model = flambeau.LLM({str(DATA / "tiny-llama")!r}, qlinear="none", cache_dir={str(tmp_path)!r}, threads=1)
 stream = model.generate("the cat", stream=True, max_new_tokens=8)
 print("ready", flush=True)
