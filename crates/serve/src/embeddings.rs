@@ -86,9 +86,7 @@ impl ServedEncoder {
             "prompts": self.worker.facts.prompts.keys().collect::<Vec<_>>(),
         })
     }
-}
 
-impl ServedEncoder {
     /// A place for a request, held until it is answered.
     ///
     /// # Errors

@@ -73,22 +73,9 @@ pub(crate) async fn score(
     Extension(caller): Extension<Caller>,
     request: Request<Body>,
 ) -> Result<Response> {
-    let (mut fields, model) = opened(&app, request).await?;
-    let (place, handle) = (model.place()?, Arc::clone(&model));
-    let texts =
-        app.aside(move || scored_pairs(&mut fields, &handle).and_then(|texts| fields.finish(&["user"]).map(|()| texts))).await?;
-    let tokens = count(&texts);
-    let scores = model.rows(&app, caller, texts, place).await?;
-    let scoring = scoring(&model)?;
-    let entry =
-        |(index, scores): (usize, &Vec<f32>)| json!({ "index": index, "object": "score", "score": scoring.relevance(scores) });
-    Ok(reply::json(&json!({
-        "id": id("score-"),
-        "object": "list",
-        "model": model.name,
-        "data": scores.iter().enumerate().map(entry).collect::<Json>(),
-        "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
-    })))
+    let scored = scored(&app, caller, request, scored_pairs).await?;
+    let scoring = scoring(&scored.model)?;
+    Ok(scored.list("score-", |index, scores| json!({ "index": index, "object": "score", "score": scoring.relevance(scores) })))
 }
 
 /// `POST /v1/classify`: the label of each text and the probabilities of all labels, in vLLM's form.
@@ -97,25 +84,48 @@ pub(crate) async fn classify(
     Extension(caller): Extension<Caller>,
     request: Request<Body>,
 ) -> Result<Response> {
-    let (mut fields, model) = opened(&app, request).await?;
-    let (place, handle) = (model.place()?, Arc::clone(&model));
-    let texts =
-        app.aside(move || input_texts(&mut fields, &handle).and_then(|texts| fields.finish(&["user"]).map(|()| texts))).await?;
-    let tokens = count(&texts);
-    let scores = model.rows(&app, caller, texts, place).await?;
-    let labels = scoring(&model)?.labels();
-    let entry = |(index, scores): (usize, &Vec<f32>)| {
+    let scored = scored(&app, caller, request, input_texts).await?;
+    let labels = scoring(&scored.model)?.labels();
+    Ok(scored.list("classify-", |index, scores| {
         let shares = probabilities(scores);
         let best = (0..shares.len()).max_by(|&a, &b| shares[a].total_cmp(&shares[b])).unwrap_or_default();
         json!({ "index": index, "label": labels.get(best), "probs": shares, "num_classes": labels.len() })
-    };
-    Ok(reply::json(&json!({
-        "id": id("classify-"),
-        "object": "list",
-        "model": model.name,
-        "data": scores.iter().enumerate().map(entry).collect::<Json>(),
-        "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
-    })))
+    }))
+}
+
+/// The scores of each text of a request, and the number of tokens that were read.
+struct Scored {
+    model: Arc<ServedEncoder>,
+    rows: Vec<Vec<f32>>,
+    tokens: usize,
+}
+
+/// Computes the scores of the texts that `read` takes from a request.
+async fn scored(
+    app: &App,
+    caller: Caller,
+    request: Request<Body>,
+    read: impl FnOnce(&mut Fields, &ServedEncoder) -> Result<Vec<Tokens>> + Send + 'static,
+) -> Result<Scored> {
+    let (mut fields, model) = opened(app, request).await?;
+    let (place, handle) = (model.place()?, Arc::clone(&model));
+    let texts = app.aside(move || read(&mut fields, &handle).and_then(|texts| fields.finish(&["user"]).map(|()| texts))).await?;
+    let tokens = count(&texts);
+    let rows = model.rows(app, caller, texts, place).await?;
+    Ok(Scored { model, rows, tokens })
+}
+
+impl Scored {
+    /// The answer in vLLM's form, with an entry for each text.
+    fn list(&self, prefix: &str, entry: impl Fn(usize, &[f32]) -> Json) -> Response {
+        reply::json(&json!({
+            "id": id(prefix),
+            "object": "list",
+            "model": self.model.name,
+            "data": self.rows.iter().enumerate().map(|(index, scores)| entry(index, scores)).collect::<Json>(),
+            "usage": { "prompt_tokens": self.tokens, "total_tokens": self.tokens },
+        }))
+    }
 }
 
 /// Relevance of documents, and the number of tokens that were read.
