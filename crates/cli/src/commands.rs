@@ -23,6 +23,7 @@ pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod show;
 pub(crate) mod template;
+pub(crate) mod text_model;
 pub(crate) mod tokenize;
 pub(crate) mod transcribe;
 pub(crate) mod verify;

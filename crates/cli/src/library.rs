@@ -25,7 +25,8 @@ use crate::{
     commands::{
         self,
         compile::QuantizeArgs,
-        embed, transcribe,
+        text_model::TextModelArgs,
+        transcribe,
         verify::{by_value, expected, print::MethodVerdict},
     },
     engine::EngineArgs,
@@ -170,7 +171,7 @@ pub fn language_model(flags: &[String], engine: &Arc<dyn Engine>) -> Result<Lang
 /// # Errors
 /// As [`language_model`].
 pub fn encoder(flags: &[String], engine: &Arc<dyn Engine>) -> Result<(Embedder, Tokenizer)> {
-    embed::load(&parse::<embed::ModelFlags>(flags)?, engine)
+    parse::<TextModelArgs>(flags)?.encoder(engine)
 }
 
 /// Loads a model of speech by the flags of `flambeau transcribe` that concern models.

@@ -1,22 +1,16 @@
 //! `flambeau embed`: texts to vectors.
 
-use std::{io, path::PathBuf, process::ExitCode, sync::Arc};
+use std::{io, process::ExitCode};
 
 use anyhow::{Context, Result};
-use flambeau::{
-    engine::Engine,
-    runners::embed::{Embedder, shorten, truncate},
-    text::Tokenizer,
-};
+use flambeau::runners::embed::{Embedder, shorten, truncate};
 use flambeau_serve::EmbeddingList;
 
+use super::text_model::TextModelArgs;
 use crate::{
     count::positive,
-    engine::EngineArgs,
     failure::{hint, usage},
     files,
-    model::ModelArgs,
-    tokenizer,
 };
 
 /// Make vectors of texts with a text encoder, such as all-MiniLM-L6-v2
@@ -33,7 +27,7 @@ use crate::{
 )]
 pub(crate) struct Args {
     #[command(flatten)]
-    flags: ModelFlags,
+    flags: TextModelArgs,
 
     /// Texts; `-` takes a text from each line of stdin
     #[arg(value_name = "TEXT", required = true)]
@@ -57,31 +51,9 @@ pub(crate) struct Args {
     truncate: bool,
 }
 
-/// A text encoder and how it is loaded.
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct ModelFlags {
-    #[command(flatten)]
-    model: ModelArgs,
-
-    /// tokenizer.json or the folder that holds it; by default the program's own, or the one beside
-    /// it
-    #[arg(long, value_name = "PATH", alias = "tokenizer-path")]
-    tokenizer: Option<PathBuf>,
-
-    #[command(flatten)]
-    engine: EngineArgs,
-}
-
-/// Loads a text encoder on an engine.
-pub(crate) fn load(flags: &ModelFlags, engine: &Arc<dyn Engine>) -> Result<(Embedder, Tokenizer)> {
-    let (program, path) = flags.model.open_encoder(flags.engine.threads)?;
-    let tokenizer = tokenizer::find(&program, &path, flags.tokenizer.as_deref())?.tokenizer;
-    Ok((Embedder::load(&program, engine)?, tokenizer))
-}
-
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let texts = texts(&args.texts)?;
-    let (mut embedder, tokenizer) = load(&args.flags, &args.flags.engine.engine(false)?)?;
+    let (mut embedder, tokenizer) = args.flags.encoder(&args.flags.engine.engine(false)?)?;
     let prompt = prompt(args, &embedder)?;
     if let Some(n) = args.dimensions.filter(|&n| n > embedder.dimension()) {
         return Err(usage(format!("--dimensions {n}: the model's vectors have {} elements", embedder.dimension())));

@@ -4,18 +4,14 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::Arc,
 };
 
 use anyhow::{Context, Result, bail};
-use flambeau::{
-    engine::Engine,
-    runners::embed::{Classifier, INSTRUCTION, Tokens},
-    text::Tokenizer,
-};
+use flambeau::runners::embed::{INSTRUCTION, Tokens};
 use flambeau_serve::RerankList;
 
-use crate::{count::positive, engine::EngineArgs, failure::usage, files, model::ModelArgs, tokenizer};
+use super::text_model::TextModelArgs;
+use crate::{count::positive, failure::usage, files};
 
 /// Sort documents by their relevance to a query, with a reranker such as bge-reranker-v2-m3
 ///
@@ -27,7 +23,7 @@ use crate::{count::positive, engine::EngineArgs, failure::usage, files, model::M
     flambeau rerank Qwen/Qwen3-Reranker-0.6B --query 'capital of France' --top-n 3 --json - < lines.txt")]
 pub(crate) struct Args {
     #[command(flatten)]
-    flags: ModelFlags,
+    flags: TextModelArgs,
 
     /// The query
     #[arg(short, long, value_name = "TEXT")]
@@ -54,28 +50,6 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// A reranker and how it is loaded.
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct ModelFlags {
-    #[command(flatten)]
-    model: ModelArgs,
-
-    /// tokenizer.json or the folder that holds it; by default the program's own, or the one beside
-    /// it
-    #[arg(long, value_name = "PATH", alias = "tokenizer-path")]
-    tokenizer: Option<PathBuf>,
-
-    #[command(flatten)]
-    engine: EngineArgs,
-}
-
-/// Loads a classifier of texts on an engine.
-pub(crate) fn load(flags: &ModelFlags, engine: &Arc<dyn Engine>) -> Result<(Classifier, Tokenizer)> {
-    let (program, path) = flags.model.open_classifier(flags.engine.threads)?;
-    let tokenizer = tokenizer::find(&program, &path, flags.tokenizer.as_deref())?.tokenizer;
-    Ok((Classifier::load(&program, engine)?, tokenizer))
-}
-
 /// A document and what to call it.
 struct Document {
     name: String,
@@ -84,7 +58,7 @@ struct Document {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let documents = documents(&args.files, args.lines)?;
-    let (mut model, tokenizer) = load(&args.flags, &args.flags.engine.engine(false)?)?;
+    let (mut model, tokenizer) = args.flags.classifier(&args.flags.engine.engine(false)?)?;
     let scoring = model.scoring().clone();
     if !scoring.ranks() {
         bail!("{} has {} labels: only models with one or two can rank documents", args.flags.model.name(), scoring.labels().len());
