@@ -9,6 +9,8 @@ mod reader;
 mod rows;
 mod window;
 
+use std::sync::OnceLock;
+
 use flambeau_ir::{Node, Tid, Vid, VidOrTid};
 use flambeau_tensor::{DType, Tensor};
 
@@ -83,6 +85,7 @@ pub(crate) struct Attention {
     pub(super) key_heads: usize,
     /// Positions that are seen; all without a bound.
     window: Option<Window>,
+    width: OnceLock<i64>,
     pub(super) caches: [Tid; 2],
     pub(super) capacity: usize,
     pub(super) scale: f32,
@@ -329,8 +332,16 @@ impl Attention {
         std::iter::once(&self.q).chain(self.fresh.iter().flat_map(|fresh| [&fresh.k, &fresh.v]))
     }
 
-    /// Positions that the step sees at most, where the host knows its bounds.
+    /// Positions that the step sees at most, where the host knows its bounds. Bounds are constants,
+    /// so they are read once.
     fn width(&self, m: &Machine) -> Option<i64> {
+        match self.width.get() {
+            Some(&width) => Some(width),
+            None => self.read_width(m).map(|width| *self.width.get_or_init(|| width)),
+        }
+    }
+
+    fn read_width(&self, m: &Machine) -> Option<i64> {
         let window = self.window?;
         let bound = |t: Tid| m.env.tensors.get(t.0 as usize)?.as_ref().and_then(only);
         if let Extent::Ring(ring) = self.extent {

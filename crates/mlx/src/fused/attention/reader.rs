@@ -1,6 +1,6 @@
 //! Recognises attention in a chain by following query, key and value through its nodes.
 
-use std::{cell::Cell, collections::BTreeMap};
+use std::{cell::Cell, collections::BTreeMap, sync::OnceLock};
 
 use flambeau_ir::{IndexCopy, Int, Node, Reshape, Role, Sdpa, Slice, SliceUpdate, Slot as GraphSlot, Tid, Vid, VidOrTid};
 
@@ -340,6 +340,7 @@ impl Matcher<'_, '_> {
             fresh,
             key_heads,
             window,
+            width: OnceLock::new(),
             caches,
             capacity,
             scale,
