@@ -1,4 +1,4 @@
-//! From a model's text to what an answer is made of: thoughts, content and calls of tools.
+//! Splits a model's text into thoughts, content and tool calls.
 
 use flambeau::runners::llm::{FinishReason, Generation, Logprobs, Part, Stats, Step, ThinkingSplitter};
 
@@ -16,7 +16,7 @@ pub(crate) enum Delta {
     Arguments { number: usize, text: String },
 }
 
-/// How the text of an answer is read.
+/// Splits the text of an answer into parts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reader {
     splitter: Option<ThinkingSplitter>,
@@ -25,23 +25,23 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// A reader of plain text.
+    /// Creates a reader of plain text.
     pub(crate) fn plain() -> Reader {
         Reader::default()
     }
 
-    /// A reader for an answer to a conversation. The answer may begin with thoughts.
+    /// Creates a reader for an answer to a conversation. The answer may begin with thoughts.
     pub(crate) fn of_chat(prompt: &str, parser: Option<Parser>) -> Reader {
         let ends = parser.as_ref().map_or(&[][..], |parser| parser.format().ends_thoughts);
         Reader { splitter: Some(ThinkingSplitter::new(prompt).ending_at(ends)), parser, part: None }
     }
 
-    /// A reader for a constrained answer, where markers of thoughts are plain text.
+    /// Creates a reader for a constrained answer, in which thought markers are plain text.
     pub(crate) fn of_form(parser: Option<Parser>) -> Reader {
         Reader { parser, ..Reader::default() }
     }
 
-    /// Takes a piece of text and hands on the deltas that are decided.
+    /// Appends text and emits the deltas that are final.
     pub(crate) fn push(&mut self, text: &str, out: &mut Vec<Delta>) {
         let Some(splitter) = &mut self.splitter else {
             return content(text, &mut self.parser, out);
@@ -50,7 +50,7 @@ impl Reader {
         splitter.push(text, &mut |found, text| divide(found, text, part, parser, out));
     }
 
-    /// The text is over: hands on the deltas that were held back.
+    /// Ends the text and emits the deltas held back.
     pub(crate) fn finish(&mut self, out: &mut Vec<Delta>) {
         if let Some(splitter) = &mut self.splitter {
             let (parser, part) = (&mut self.parser, &mut self.part);
@@ -100,19 +100,19 @@ fn delta(piece: Piece) -> Delta {
     }
 }
 
-/// A name that nothing else has.
+/// Returns a unique name.
 pub(crate) fn id(prefix: &str) -> String {
     format!("{prefix}{:024x}", fastrand::u128(..) >> 32)
 }
 
-/// How likely a token was.
+/// Log probabilities of a token.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TokenLogprobs {
     pub(crate) token: u32,
     pub(crate) logprobs: Logprobs,
 }
 
-/// One of the answers to a request, as it comes.
+/// State of one answer while it is generated.
 #[derive(Debug)]
 pub(crate) struct Choice {
     reader: Reader,
@@ -122,13 +122,13 @@ pub(crate) struct Choice {
     /// Log probabilities of tokens not yet sent.
     pub(crate) logprobs: Vec<TokenLogprobs>,
     pub(crate) finish: Option<Finish>,
-    /// Which of the request's stop texts ended it, if one did.
+    /// The stop text that ended the answer, if any.
     pub(crate) stop: Option<usize>,
-    /// How long it took, when it is done.
+    /// Duration of the finished answer.
     pub(crate) stats: Option<Stats>,
 }
 
-/// How an answer ended.
+/// Reason for the end of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finish {
     Stop,
@@ -137,7 +137,7 @@ pub(crate) enum Finish {
 }
 
 impl Finish {
-    /// OpenAI's name of it.
+    /// OpenAI's name of the reason.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Finish::Stop => "stop",
@@ -152,7 +152,7 @@ impl Choice {
         Choice { reader, cached: 0, tokens: 0, thinking_tokens: 0, logprobs: Vec::new(), finish: None, stop: None, stats: None }
     }
 
-    /// Takes what the worker tells of it.
+    /// Applies an update from the worker.
     ///
     /// # Errors
     /// The generation failed.

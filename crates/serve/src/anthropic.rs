@@ -1,5 +1,4 @@
-//! `/v1/messages`, Anthropic's form of a conversation. Requests are brought into OpenAI's form and
-//! read as such.
+//! `/v1/messages`, Anthropic's protocol. Requests are converted to OpenAI's format first.
 
 mod blocks;
 mod request;
@@ -24,7 +23,7 @@ use crate::{
     worker::JobUpdate,
 };
 
-/// An error in Anthropic's form.
+/// An error in Anthropic's format.
 fn error_json(error: &ApiError) -> Json {
     let kind = match error.status {
         StatusCode::BAD_REQUEST => "invalid_request_error",
@@ -39,17 +38,17 @@ fn error_json(error: &ApiError) -> Json {
     json!({ "type": "error", "error": { "type": kind, "message": error.message } })
 }
 
-/// The response to a request that failed.
+/// Response to a failed request.
 pub(crate) fn refuse(error: ApiError) -> Response {
     let body = reply::json(&error_json(&error)).into_body();
     let (head, _) = error.into_response().into_parts();
     Response::from_parts(head, body)
 }
 
-/// A header that clients of this form send.
+/// A header that Anthropic's clients send.
 pub(crate) const VERSION: &str = "anthropic-version";
 
-/// An entry of `/v1/models` in Anthropic's form.
+/// An entry of `/v1/models` in Anthropic's format.
 pub(crate) fn model(entry: &Json) -> Json {
     let created = Duration::from_secs(entry["created"].as_u64().unwrap_or_default());
     json!({
@@ -62,14 +61,14 @@ pub(crate) fn model(entry: &Json) -> Json {
     })
 }
 
-/// `/v1/models` in Anthropic's form.
+/// `/v1/models` in Anthropic's format.
 pub(crate) fn models(entries: &Json) -> Json {
     let list: Vec<Json> = entries.as_array().into_iter().flatten().map(model).collect();
     let [first, last] = [list.first(), list.last()].map(|entry| entry.map(|entry| entry["id"].clone()));
     json!({ "data": list, "has_more": false, "first_id": first, "last_id": last })
 }
 
-/// The answer to a request, as it comes.
+/// Builds the response to a request from its updates.
 #[derive(Debug)]
 pub(crate) struct MessageAnswer {
     id: String,
@@ -79,12 +78,12 @@ pub(crate) struct MessageAnswer {
     stops: Vec<String>,
     prompt_tokens: usize,
     has_begun: bool,
-    /// The blocks so far; the last one may be open.
+    /// Finished blocks; the last one may be open.
     blocks: Vec<Block>,
     is_open: bool,
 }
 
-/// Stands for the signature of thoughts, which clients want not to be empty. Nothing checks it.
+/// Placeholder signature of thoughts. Clients require a value; nothing checks it.
 const SIGNATURE: &str = "unsigned";
 
 /// A block of content.
@@ -96,7 +95,7 @@ enum Block {
 }
 
 impl Block {
-    /// The block as it begins, or as it is at its end.
+    /// The block at its start or end.
     fn to_json(&self, is_whole: bool) -> Json {
         match self {
             Block::Thinking(text) => {

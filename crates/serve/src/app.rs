@@ -1,4 +1,4 @@
-//! The state of the server, and how a request becomes jobs and an answer.
+//! Server state, and the path from a request to jobs and a response.
 
 use std::sync::Arc;
 
@@ -28,11 +28,11 @@ use crate::{
     worker::{Customer, JobUpdate},
 };
 
-/// Most bodies and prompts that are read at the same time: each may take much memory while it is,
-/// and all take time from the models.
+/// Maximum number of bodies and prompts parsed at the same time. Parsing takes memory and delays
+/// the models.
 const MAX_ASIDE: usize = 4;
 
-/// Names the hosted tools that were left out of a request.
+/// Response header with the names of ignored hosted tools.
 const DROPPED_TOOLS: &str = "x-flambeau-dropped-tools";
 
 /// State shared by all requests.
@@ -42,20 +42,20 @@ pub(crate) struct App {
     pub(crate) guard: Guard,
     pub(crate) models: Models,
     pub(crate) responses: Arc<ResponseStore>,
-    /// Files and batches, if there is a folder for them.
+    /// Files and batches, if a folder is configured.
     pub(crate) batches: Option<Arc<Store>>,
-    /// Traces, if a collector takes them.
+    /// Traces, if a collector is configured.
     pub(crate) traces: Option<Arc<Traces>>,
     pub(crate) rates: Rates,
     pub(crate) stop: watch::Receiver<bool>,
-    /// Places for work [beside the connections](App::aside).
+    /// Permits for [blocking work](App::aside).
     pub(crate) aside: Arc<Semaphore>,
-    /// Places for recordings, from before their first byte until they are done.
+    /// Permits for recordings, held from the upload's first byte to the end of the transcription.
     pub(crate) recordings: Arc<Semaphore>,
 }
 
 impl App {
-    /// The state at the start.
+    /// Creates the state.
     pub(crate) fn new(
         config: Config,
         guard: Guard,
@@ -79,10 +79,10 @@ impl App {
         }
     }
 
-    /// The fields of a request and the model that it is for.
+    /// Parses a request's body and finds its model.
     ///
     /// # Errors
-    /// The body is none, or names a model that is not here.
+    /// Fails if the body is invalid or names an unknown model.
     pub(crate) async fn open(&self, request: Request<Body>) -> Result<(Fields, Handle)> {
         let body = body::read(request, &self.config).await?;
         let mut fields = self.aside(move || Fields::parse(&body)).await?;
@@ -90,10 +90,10 @@ impl App {
         Ok((fields, self.models.find(name.as_deref()).await?))
     }
 
-    /// Runs work that takes a while, such as a long prompt's tokens, beside the connections.
+    /// Runs blocking work, such as tokenizing a long prompt, outside the connection tasks.
     ///
     /// # Errors
-    /// As `work`, or it panics.
+    /// Fails as `work` does, or if `work` panics.
     pub(crate) async fn aside<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
         let failed = || ApiError::internal("an internal error ended the request");
         let place = Arc::clone(&self.aside).acquire_owned().await.map_err(|_| failed())?;
@@ -104,10 +104,10 @@ impl App {
         spawn_blocking(work).await.unwrap_or_else(|_| Err(failed()))
     }
 
-    /// The answer to a request: a stream of events, or a whole one.
+    /// Responds to a request with an event stream or a single body.
     ///
     /// # Errors
-    /// The jobs are refused; a whole answer fails.
+    /// Fails if the jobs are rejected, or if generation fails before a single body is complete.
     pub(crate) async fn reply<A>(&self, model: &Handle, caller: Caller, prepared: Prepared<A>) -> Result<Response>
     where
         A: Events<Update = JobUpdate>,
@@ -123,7 +123,7 @@ impl App {
     /// Submits jobs.
     ///
     /// # Errors
-    /// They are refused.
+    /// Fails if the scheduler rejects them.
     async fn submit(&self, model: &Handle, caller: Caller, jobs: Vec<Job>) -> Result<Progress<JobUpdate>> {
         let (running, waiting) = (model.limits.running, model.limits.waiting);
         // Where there are several keys, none takes all places of the queue.
@@ -141,26 +141,25 @@ impl App {
         Ok(self.progress(model.worker.submit(customer, jobs).await?))
     }
 
-    /// Result of a request within its timeout.
+    /// Waits for a result within the request's timeout.
     pub(crate) fn progress<U>(&self, updates: mpsc::Receiver<U>) -> Progress<U> {
         Progress { updates, deadline: Instant::now() + self.config.longest_request(), stop: self.stop.clone() }
     }
 }
 
-/// A request's jobs, and how the answer to them is written.
+/// Jobs of a request and the writer of its response.
 pub(crate) struct Prepared<A> {
     pub(crate) streams: bool,
     pub(crate) jobs: Vec<Job>,
     pub(crate) answer: A,
-    /// Hosted tools that were left out.
+    /// Ignored hosted tools.
     pub(crate) dropped: Vec<String>,
 }
 
-/// Reads a request for an answer to a conversation, and writes its prompt. Hosted tools were
-/// taken out of it.
+/// Parses a chat request and renders its prompt. Hosted tools are already removed.
 ///
 /// # Errors
-/// The request is wrong; the error names the field.
+/// Fails if the request is invalid; the error names the field.
 pub(crate) fn prepare<A>(
     fields: Fields,
     model: Handle,

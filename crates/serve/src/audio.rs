@@ -27,20 +27,20 @@ use crate::{
     traces,
 };
 
-/// A model of speech to serve.
+/// A speech model to serve.
 #[derive(Clone)]
 pub struct NewSpeechModel {
     /// The model's public name.
     pub name: String,
-    /// Other names for it.
+    /// Aliases.
     pub aliases: Vec<String>,
     pub program: Program,
     pub engine: Arc<dyn Engine>,
     pub tokenizer: Tokenizer,
-    /// Recordings that are transcribed at the same time, at least 1; the model's state is loaded
-    /// for each.
+    /// Maximum number of concurrent transcriptions, at least 1. Each has its own copy of the
+    /// model's state.
     pub running: usize,
-    /// Most recordings that wait for others to end.
+    /// Maximum number of waiting recordings.
     pub waiting: usize,
 }
 
@@ -50,7 +50,7 @@ impl std::fmt::Debug for NewSpeechModel {
     }
 }
 
-/// A model of speech behind its threads.
+/// A speech model with its worker threads.
 #[derive(Debug)]
 pub(crate) struct ServedSpeech {
     name: String,
@@ -58,31 +58,30 @@ pub(crate) struct ServedSpeech {
 }
 
 impl ServedSpeech {
-    /// Loads the model and starts its threads, which count on `metrics`.
+    /// Loads the model and starts its threads, which update `metrics`.
     ///
-    /// # Errors
-    /// As [`SpeechWorker::start`].
+    /// Fails as [`SpeechWorker::start`] does.
     pub(crate) fn start(new: NewSpeechModel, metrics: Arc<Metrics>) -> std::io::Result<ServedSpeech> {
         Ok(ServedSpeech { name: new.name.clone(), worker: SpeechWorker::start(new, metrics)? })
     }
 }
 
 impl ServedSpeech {
-    /// Submits sound, which keeps its place until it is done.
+    /// Submits audio. The permit is held until transcription ends.
     ///
     /// # Errors
-    /// The model's threads have ended.
+    /// Fails if the model's threads have ended.
     pub(crate) fn submit(&self, source: Source, settings: Settings, place: impl Any + Send) -> Result<mpsc::Receiver<Heard>> {
         self.worker.submit(source, settings, place)
     }
 }
 
-/// `POST /v1/audio/transcriptions`: what was said, in its own language.
+/// `POST /v1/audio/transcriptions`: transcribes in the spoken language.
 pub(crate) async fn transcribe(State(app): State<Arc<App>>, request: Request<Body>) -> Result<Response> {
     answer(&app, request, Task::Transcribe).await
 }
 
-/// `POST /v1/audio/translations`: what was said, in English.
+/// `POST /v1/audio/translations`: translates speech to English.
 pub(crate) async fn translate(State(app): State<Arc<App>>, request: Request<Body>) -> Result<Response> {
     answer(&app, request, Task::Translate).await
 }

@@ -1,7 +1,7 @@
 //! Files and batches: `/v1/files` and `/v1/batches`.
 //!
-//! A batch is a file of requests, one a line. They run in the background: the scheduler lets all
-//! other requests go first.
+//! A batch is a file with one request per line. Batches run in the background: the scheduler serves
+//! all other requests first.
 
 pub(crate) mod call;
 mod files;
@@ -16,9 +16,9 @@ pub(crate) use self::{
     run::{read_written, run},
 };
 
-/// Most requests of a batch, as OpenAI has it.
+/// Maximum number of requests in a batch: OpenAI's limit.
 pub(crate) const MAX_LINES: usize = 50_000;
 
-/// Paths that a batch may ask.
+/// Paths allowed in batches.
 pub(crate) const ENDPOINTS: [&str; 6] =
     ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/messages", "/v1/rerank"];

@@ -4,48 +4,47 @@ use std::time::Duration;
 
 use crate::keys::Keys;
 
-/// Bounds of a server and who may talk to it. All have defaults.
+/// Limits and access rules of a server. All fields have defaults.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Accepted API keys. Without any, requests need no key.
+    /// Accepted API keys. If empty, requests need no key.
     pub keys: Keys,
-    /// Additional host names that requests may use. If there are none and the server listens on a
-    /// public address, every name is accepted.
+    /// Additional accepted host names. If empty and the server listens on a public address, every
+    /// name is accepted.
     pub hosts: Vec<String>,
-    /// Origins of other web pages that may use the server; `*` allows all.
+    /// Allowed origins of other web pages; `*` allows all.
     pub origins: Vec<String>,
-    /// Whether `/metrics` answers.
+    /// Whether `/metrics` is served.
     pub metrics: bool,
-    /// Whether `/metrics` needs no key, as gateways and autoscalers read it.
+    /// Whether `/metrics` needs no key, for gateways and autoscalers.
     pub public_metrics: bool,
-    /// Whether `/` is a page to chat on.
+    /// Whether `/` serves the chat page.
     pub page: bool,
-    /// Whether tools that nothing here runs, such as a search of the web, are left out of requests
-    /// instead of being refused.
+    /// Whether hosted tools, such as web search, are dropped from requests instead of rejected.
     pub drop_hosted_tools: bool,
-    /// Memory for responses that later requests continue, in bytes of JSON; 0 keeps none.
+    /// Memory for stored responses, in bytes of JSON; 0 stores none.
     pub response_bytes: usize,
-    /// Most requests a minute of each key, or of all clients where requests need none.
+    /// Maximum requests per minute per key, or for all clients together if no key is needed.
     pub requests_per_minute: Option<u64>,
-    /// Most tokens a minute of each key, in prompts and answers together.
+    /// Maximum tokens per minute per key, prompts and answers together.
     pub tokens_per_minute: Option<u64>,
-    /// Largest request body in bytes.
+    /// Maximum request body size in bytes.
     pub body_bytes: usize,
-    /// Largest recording in bytes.
+    /// Maximum recording size in bytes.
     pub upload_bytes: usize,
-    /// Most connections at the same time; more wait.
+    /// Maximum number of connections; more wait.
     pub connections: usize,
-    /// Most answers that one request may ask for (`n`).
+    /// Maximum number of answers per request (`n`).
     pub choices: usize,
-    /// How long a request's head may take to come.
+    /// Timeout for a request's head.
     pub head_time: Duration,
-    /// How long a request's body may take to come.
+    /// Timeout for a request's body.
     pub body_time: Duration,
-    /// How long a client may leave what is sent to it unread.
+    /// Timeout for a client that does not read its response.
     pub write_time: Duration,
-    /// How long a request may take, its wait for a turn included.
+    /// Timeout for a request, including its wait in the queue.
     pub request_time: Duration,
-    /// Maximum number of on-demand models that are loaded at the same time.
+    /// Maximum number of loaded on-demand models.
     pub loaded_models: usize,
     /// Idle time after which an on-demand model is unloaded. `None`: only when another model needs
     /// its place.
@@ -54,11 +53,11 @@ pub struct Config {
     pub grace: Duration,
 }
 
-/// More than any request takes, and less than a clock overflows by.
+/// Longer than any request, and short enough to be added to any instant.
 const FOREVER: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
 impl Config {
-    /// How long a request may take, as a time that can be added to any moment.
+    /// The request timeout, bounded so that it can be added to any instant.
     pub(crate) fn longest_request(&self) -> Duration {
         self.request_time.min(FOREVER)
     }

@@ -1,4 +1,4 @@
-//! `/v1/embeddings`, and the thread of text encoders and classifiers.
+//! `/v1/embeddings`, and the thread for text encoders and classifiers.
 
 mod answer;
 pub(crate) mod request;
@@ -28,17 +28,17 @@ use crate::{
     reply, traces,
 };
 
-/// A text encoder or classifier of texts to serve.
+/// A text encoder or classifier to serve.
 #[derive(Clone)]
 pub struct NewEncoder {
     /// The model's public name.
     pub name: String,
-    /// Other names for it.
+    /// Aliases.
     pub aliases: Vec<String>,
     pub program: Program,
     pub engine: Arc<dyn Engine>,
     pub tokenizer: Tokenizer,
-    /// Most requests that are computed or wait, at least 1.
+    /// Maximum number of running and waiting requests, at least 1.
     pub requests: usize,
 }
 
@@ -48,21 +48,21 @@ impl std::fmt::Debug for NewEncoder {
     }
 }
 
-/// A text encoder or classifier behind its thread.
+/// A text encoder or classifier with its thread.
 #[derive(Debug)]
 pub(crate) struct ServedEncoder {
     pub(crate) name: String,
     pub(crate) tokenizer: Tokenizer,
     pub(crate) worker: EncoderWorker,
-    /// Places for requests, from before their tokens are known until they are answered.
+    /// Permits for requests, held from tokenization to the response.
     places: Arc<Semaphore>,
 }
 
 impl ServedEncoder {
-    /// Loads the model and starts its thread, which counts on `metrics`.
+    /// Loads the model and starts its thread, which updates `metrics`.
     ///
     /// # Errors
-    /// As [`EncoderWorker::start`].
+    /// Fails as [`EncoderWorker::start`] does.
     pub(crate) fn start(new: NewEncoder, metrics: Arc<Metrics>) -> std::io::Result<ServedEncoder> {
         let NewEncoder { name, program, engine, tokenizer, requests, .. } = new;
         let worker = EncoderWorker::start(&name, program, engine, metrics)?;
@@ -70,7 +70,7 @@ impl ServedEncoder {
         Ok(ServedEncoder { name, tokenizer, worker, places })
     }
 
-    /// Its entry in `/v1/models`.
+    /// The model's entry in `/v1/models`.
     pub(crate) fn facts(&self) -> Json {
         if let Some(scoring) = &self.worker.facts.scoring {
             return json!({
@@ -87,19 +87,19 @@ impl ServedEncoder {
         })
     }
 
-    /// A place for a request, held until it is answered.
+    /// Acquires a permit for a request, held until its response.
     ///
     /// # Errors
-    /// Too many wait.
+    /// Fails if too many requests wait.
     pub(crate) fn place(&self) -> Result<OwnedSemaphorePermit> {
         let busy = |_| ApiError::busy("as many requests as the model takes are waiting already");
         Arc::clone(&self.places).try_acquire_owned().map_err(busy)
     }
 
-    /// The vector or the scores of each text.
+    /// Computes the vector or the scores of each text.
     ///
     /// # Errors
-    /// The request timed out, or the worker failed.
+    /// Fails if the request times out or the worker fails.
     pub(crate) async fn rows(
         &self,
         app: &App,
@@ -120,17 +120,17 @@ impl ServedEncoder {
     }
 }
 
-/// Vectors of texts, and the number of their tokens.
+/// Vectors of texts, with the number of tokens.
 #[derive(Debug, Default)]
 pub(crate) struct Vectors {
     pub(crate) list: Vec<Vec<f32>>,
     pub(crate) tokens: usize,
 }
 
-/// Computes the vectors that a request asks for, and takes the form that it wants.
+/// Computes the requested vectors and returns the requested encoding.
 ///
 /// # Errors
-/// The request is wrong, or too many wait.
+/// Fails if the request is invalid or too many requests wait.
 async fn compute_in_form(app: &App, caller: Caller, model: &Arc<ServedEncoder>, fields: Fields) -> Result<(Vectors, Form)> {
     let place = model.place()?;
     let encoder = Arc::clone(model);
@@ -144,15 +144,15 @@ async fn compute_in_form(app: &App, caller: Caller, model: &Arc<ServedEncoder>, 
     Ok((Vectors { list, tokens }, form))
 }
 
-/// Computes the vectors that a request in OpenAI's form asks for.
+/// Computes the vectors of a request in OpenAI's format.
 ///
 /// # Errors
-/// As [`compute_in_form`].
+/// Fails as [`compute_in_form`] does.
 pub(crate) async fn compute(app: &App, caller: Caller, model: Arc<ServedEncoder>, fields: Fields) -> Result<Vectors> {
     compute_in_form(app, caller, &model, fields).await.map(|(vectors, _)| vectors)
 }
 
-/// `POST /v1/embeddings`: a vector for each text.
+/// `POST /v1/embeddings`: returns a vector for each text.
 pub(crate) async fn embed(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,

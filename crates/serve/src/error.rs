@@ -1,4 +1,4 @@
-//! Errors of requests, in OpenAI's format.
+//! Request errors in OpenAI's format.
 
 use axum::{
     body::Body,
@@ -8,10 +8,10 @@ use axum::{
 use flambeau::runners;
 use serde_json::{Value as Json, json};
 
-/// Shorthand of this crate.
+/// Result type of this crate.
 pub(crate) type Result<T, E = ApiError> = std::result::Result<T, E>;
 
-/// An error as clients see it.
+/// An error as the client receives it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct ApiError {
@@ -27,86 +27,86 @@ impl ApiError {
         ApiError { status, kind, code, param: None, message: message.into() }
     }
 
-    /// The same error of a field inside the field `outer`.
+    /// Prefixes the error's field with `outer`.
     pub(crate) fn inside(mut self, outer: &str) -> ApiError {
         self.param = self.param.map(|name| format!("{outer}.{name}"));
         self
     }
 
-    /// The request is wrong as a whole.
+    /// The request as a whole is invalid.
     pub(crate) fn invalid(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", None, message)
     }
 
-    /// A field has a value that it cannot have.
+    /// The field's value is invalid.
     pub(crate) fn value(param: &str, message: impl Into<String>) -> ApiError {
         let error = ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", Some("invalid_value"), message);
         ApiError { param: Some(param.to_owned()), ..error }
     }
 
-    /// A field asks for what this server or this model cannot do.
+    /// The server or the model does not support the field.
     pub(crate) fn unsupported(param: &str, message: impl Into<String>) -> ApiError {
         let error = ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", Some("unsupported_parameter"), message);
         ApiError { param: Some(param.to_owned()), ..error }
     }
 
-    /// A field has a value that cannot be served, for a reason with a code of its own.
+    /// The field's value cannot be served; `code` tells why.
     pub(crate) fn coded(param: &str, code: &'static str, message: impl Into<String>) -> ApiError {
         let error = ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", Some(code), message);
         ApiError { param: Some(param.to_owned()), ..error }
     }
 
-    /// The body has another type than the path takes.
+    /// The body has the wrong content type.
     pub(crate) fn body_type(expected: &str) -> ApiError {
         let message = format!("the request's Content-Type must be {expected}");
         ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", None, message)
     }
 
-    /// There is more of `what` than the server takes, in bytes.
+    /// `what` exceeds a limit in bytes.
     pub(crate) fn too_large(what: &str, most: usize) -> ApiError {
         let message = format!("the {what} is larger than {most} bytes");
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", Some("body_too_large"), message)
     }
 
-    /// The body does not come.
+    /// The body did not arrive in time.
     pub(crate) fn too_slow() -> ApiError {
         let message = "the request body took too long";
         ApiError::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", Some("timeout"), message)
     }
 
-    /// There is no such thing.
+    /// Not found.
     pub(crate) fn missing(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", None, message)
     }
 
-    /// There is no such model.
+    /// Unknown model.
     pub(crate) fn no_model(name: &str) -> ApiError {
         let message = format!("the model {name:?} does not exist; GET /v1/models lists those that do");
         let error = ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", Some("model_not_found"), message);
         ApiError { param: Some("model".into()), ..error }
     }
 
-    /// The prompt does not fit the model's context.
+    /// The prompt exceeds the model's context.
     pub(crate) fn too_long(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", Some("context_length_exceeded"), message)
     }
 
-    /// The fault is not the client's.
+    /// Internal error.
     pub(crate) fn internal(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", None, message)
     }
 
-    /// The server cannot take the request now.
+    /// The server is overloaded.
     pub(crate) fn busy(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", Some("capacity_exhausted"), message)
     }
 
-    /// The server is going away, or took too long.
+    /// The server is shutting down, or the request timed out.
     pub(crate) fn unavailable(code: &'static str, message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", Some(code), message)
     }
 
-    /// The body of the response, and of the event in a stream.
+    /// The error as a response body or stream event.
     pub(crate) fn to_json(&self) -> Json {
         json!({ "error": { "message": self.message, "type": self.kind, "param": self.param, "code": self.code } })
     }

@@ -23,7 +23,7 @@ use crate::{
 type Shared = State<Arc<App>>;
 type Words = Query<BTreeMap<String, String>>;
 
-/// `POST /tokenize`: the tokens of a text.
+/// `POST /tokenize`: returns the tokens of a text.
 pub(crate) async fn tokenize(State(app): Shared, request: Request<Body>) -> Result<Response> {
     let (mut fields, model) = app.open(request).await?;
     let missing = || ApiError::value("content", "`content` is missing");
@@ -42,7 +42,7 @@ pub(crate) async fn tokenize(State(app): Shared, request: Request<Body>) -> Resu
     Ok(reply::json(&json!({ "tokens": tokens.await? })))
 }
 
-/// `POST /detokenize`: the text of tokens.
+/// `POST /detokenize`: returns the text of tokens.
 pub(crate) async fn detokenize(State(app): Shared, request: Request<Body>) -> Result<Response> {
     let (mut fields, model) = app.open(request).await?;
     let list = fields.list("tokens")?.ok_or_else(|| ApiError::value("tokens", "`tokens` is missing"))?;
@@ -57,7 +57,7 @@ pub(crate) async fn detokenize(State(app): Shared, request: Request<Body>) -> Re
     Ok(reply::json(&json!({ "content": text.await? })))
 }
 
-/// `POST /apply-template`: the prompt of a conversation.
+/// `POST /apply-template`: renders the prompt of a conversation.
 pub(crate) async fn apply_template(State(app): Shared, request: Request<Body>) -> Result<Response> {
     let (mut fields, model) = app.open(request).await?;
     let prompt = app.aside(move || {
@@ -68,17 +68,17 @@ pub(crate) async fn apply_template(State(app): Shared, request: Request<Body>) -
     Ok(reply::json(&json!({ "prompt": prompt.await? })))
 }
 
-/// The model that a query names, or the first one.
+/// The model named by the query, or the first one.
 async fn named(app: &App, words: &BTreeMap<String, String>) -> Result<Handle> {
     app.models.find(words.get("model").map(String::as_str).or_else(|| app.models.first())).await
 }
 
-/// `GET /lora-adapters`: the adapters, with their scales for requests that choose none.
+/// `GET /lora-adapters`: lists the adapters with their default scales.
 pub(crate) async fn adapters(State(app): Shared, Query(words): Words) -> Result<Response> {
     Ok(reply::json(&named(&app, &words).await?.lora.to_json()))
 }
 
-/// `POST /lora-adapters`: sets the scales for requests that choose none.
+/// `POST /lora-adapters`: sets the default scales.
 pub(crate) async fn set_adapters(State(app): Shared, Query(words): Words, request: Request<Body>) -> Result<Response> {
     let body = body::read(request, &app.config).await?;
     let list: Vec<Json> = serde_json::from_slice(&body)
@@ -88,7 +88,7 @@ pub(crate) async fn set_adapters(State(app): Shared, Query(words): Words, reques
     Ok(reply::json(&json!({ "success": true })))
 }
 
-/// `GET /props`: what a model is, and how it draws tokens unless told otherwise.
+/// `GET /props`: returns a model's properties and default sampling settings.
 pub(crate) async fn props(State(app): Shared, Query(words): Words) -> Result<Response> {
     let model = named(&app, &words).await?;
     let sampling = &model.sampling;
@@ -113,7 +113,7 @@ pub(crate) async fn props(State(app): Shared, Query(words): Words) -> Result<Res
     })))
 }
 
-/// `GET /slots`: how busy the models are that are loaded.
+/// `GET /slots`: returns the load of each loaded model.
 pub(crate) async fn slots(State(app): Shared) -> Response {
     let slots = app.models.loaded().into_iter().map(|model| {
         let load = model.worker.metrics.load();

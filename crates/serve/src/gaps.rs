@@ -1,12 +1,12 @@
-//! Texts with a gap, and the control tokens that mark it.
+//! Fill-in-the-middle prompts and their control tokens.
 
 use flambeau::text::{self, Tokenizer};
 
-/// Control tokens of a family of models: before the text, before its end, and before the middle.
+/// Control tokens of a model family: before the prefix, the suffix and the middle.
 struct Family {
     prefix: &'static str,
     suffix: &'static str,
-    /// Codestral has none: the text itself comes last.
+    /// `None` for Codestral, where the prefix comes last.
     middle: Option<&'static str>,
 }
 
@@ -25,14 +25,14 @@ const FAMILIES: [Family; 6] = [
     Family { prefix: "[PREFIX]", suffix: "[SUFFIX]", middle: None },
 ];
 
-/// Tokens before the name of a repository.
+/// Tokens before a repository name.
 const REPOSITORIES: [&str; 3] = ["<|repo_name|>", "<reponame>", "<repo_name>"];
-/// Tokens before the name of a file.
+/// Tokens before a file name.
 const FILES: [&str; 4] = ["<|file_sep|>", "<file_sep>", "<|file_separator|>", "<filename>"];
-/// Further tokens that end the middle.
+/// Additional tokens that end the middle.
 const PADDING: [&str; 3] = ["<|fim_pad|>", "<fim_pad>", "<fim-pad>"];
 
-/// The control tokens of gaps in a model's texts.
+/// A model's fill-in-the-middle tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Infill {
     prefix: u32,
@@ -40,28 +40,28 @@ pub(crate) struct Infill {
     middle: Option<u32>,
     repository: Option<u32>,
     file: Option<u32>,
-    /// Tokens that end the middle, besides those that end every text.
+    /// Tokens that end the middle, in addition to the model's end tokens.
     pub(crate) ends: Vec<u32>,
 }
 
-/// A text with a gap.
+/// A prefix, a suffix and further files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Gap {
     pub(crate) before: String,
     pub(crate) after: String,
-    /// Names and texts of other files.
+    /// Names and contents of other files.
     pub(crate) files: Vec<(String, String)>,
-    /// The middle as far as it is written.
+    /// Start of the middle, if known.
     pub(crate) begun: String,
 }
 
 impl Gap {
-    /// A gap between two texts.
+    /// Creates a gap between two texts.
     pub(crate) fn new(before: String, after: String) -> Gap {
         Gap { before, after, ..Gap::default() }
     }
 
-    /// Bytes of all texts.
+    /// Total length of all texts in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let files = self.files.iter().map(|(name, text)| name.len() + text.len()).sum::<usize>();
         self.before.len() + self.after.len() + self.begun.len() + files
@@ -69,7 +69,7 @@ impl Gap {
 }
 
 impl Infill {
-    /// The tokens of a tokenizer; `None` if its model fills no gaps.
+    /// Looks up the tokens; `None` if the model does not fill gaps.
     pub(crate) fn of(tokenizer: &Tokenizer) -> Option<Infill> {
         let id = |text: &str| tokenizer.token_to_id(text);
         let first = |texts: &[&str]| texts.iter().find_map(|text| id(text));
@@ -83,10 +83,10 @@ impl Infill {
         Some(Infill { prefix, suffix, middle, repository, file, ends })
     }
 
-    /// The tokens of a prompt whose continuation fills the gap.
+    /// Builds the tokens of the prompt.
     ///
     /// # Errors
-    /// The tokenizer cannot represent the text.
+    /// Fails if the tokenizer cannot encode a text.
     pub(crate) fn prompt(&self, tokenizer: &Tokenizer, gap: &Gap) -> Result<Vec<u32>, text::Error> {
         let mut ids = tokenizer.encode_prompt("")?;
         let add = |ids: &mut Vec<u32>, text: &str| tokenizer.encode_plain(text).map(|more| ids.extend(more));
@@ -125,7 +125,7 @@ mod tests {
 
     use super::*;
 
-    /// A tokenizer of words and these control tokens.
+    /// A test tokenizer with words and these control tokens.
     fn tokenizer(control: &[&str]) -> Tokenizer {
         let words = [&["<unk>"], control, &["a", "b", "m", "x", "filename", "project"]].concat();
         let vocabulary: serde_json::Map<String, Json> =

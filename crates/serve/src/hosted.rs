@@ -1,8 +1,8 @@
-//! Tools that run on the servers of the protocols' owners, such as a search of the web.
+//! Hosted tools: tools that a provider runs, such as web search.
 
 use crate::error::{ApiError, Result};
 
-/// Hosted tools of a request. Clients list some without need, so that a server may drop them.
+/// Hosted tools of a request. Clients often list unused ones, so a server may drop them.
 #[derive(Debug)]
 pub(crate) struct HostedTools {
     drops: bool,
@@ -10,7 +10,7 @@ pub(crate) struct HostedTools {
 }
 
 impl HostedTools {
-    /// None so far. The server refuses all, or `drops` them.
+    /// Creates an empty list. Hosted tools are dropped if `drops` is set, else rejected.
     pub(crate) fn new(drops: bool) -> HostedTools {
         HostedTools { drops, dropped: Vec::new() }
     }
@@ -18,7 +18,7 @@ impl HostedTools {
     /// Drops a tool of this kind.
     ///
     /// # Errors
-    /// The server refuses hosted tools; the error names `param`.
+    /// Fails if the server rejects hosted tools; the error names `param`.
     pub(crate) fn drop_tool(&mut self, param: &str, kind: &str) -> Result<()> {
         if !self.drops {
             let message = format!("`{param}` {kind:?} is not supported: nothing here runs it; --drop-hosted-tools leaves it out");
@@ -29,7 +29,7 @@ impl HostedTools {
         Ok(())
     }
 
-    /// The kinds of the tools that were dropped.
+    /// Kinds of the dropped tools.
     pub(crate) fn dropped(self) -> Vec<String> {
         self.dropped
     }

@@ -1,4 +1,4 @@
-//! The server's door: connections, who may enter, and bodies.
+//! Connections, access checks and request bodies.
 
 pub(crate) mod body;
 pub(crate) mod guard;

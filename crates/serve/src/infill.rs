@@ -1,4 +1,4 @@
-//! `/infill` of llama.cpp's server: the text between two texts.
+//! `/infill` of llama.cpp's server: completes the text between a prefix and a suffix.
 
 mod answer;
 
@@ -19,14 +19,14 @@ use crate::{
     openapi::Contents,
 };
 
-/// Fields of editors' plugins that change no result, or that bound the time.
+/// Ignored fields of editor plugins, including time limits.
 const EDITORS: [&str; 5] = ["n_indent", "response_fields", "samplers", "t_max_predict_ms", "t_max_prompt_ms"];
 
 /// The body of a request.
 pub(crate) const BODY: Contents =
     Contents::Read(|| json!({ "input_prefix": "", "input_suffix": "" }), |fields, model| drop(prepare(fields, model.clone())));
 
-/// `POST /infill`: the text between two texts.
+/// `POST /infill`: completes the text between a prefix and a suffix.
 pub(crate) async fn infill(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -60,11 +60,12 @@ fn file((i, file): (usize, &Json)) -> Result<(String, String)> {
 }
 
 impl crate::model::Served {
-    /// The tokens of a prompt whose continuation fills a gap, which the field `param` asks for.
-    /// Sets the tokens that end it.
+    /// Tokens of a fill-in-the-middle prompt; `param` names the requesting field. Also sets the
+    /// tokens that end the middle.
     ///
     /// # Errors
-    /// The model fills no gaps, or the prompt cannot fit the context or be written as tokens.
+    /// Fails if the model does not fill gaps, or if the prompt exceeds the context or cannot be
+    /// encoded.
     pub(crate) fn fill(&self, gap: &Gap, param: &str, params: &mut Params) -> Result<Vec<u32>> {
         let missing = || {
             let message = format!("the tokenizer of {:?} has no tokens for texts with a gap", self.name);

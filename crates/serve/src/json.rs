@@ -1,4 +1,4 @@
-//! Request bodies: JSON without duplicate keys, whose fields are taken out one by one.
+//! JSON request bodies without duplicate keys. Readers take the fields one by one.
 
 use std::{
     fmt,
@@ -14,7 +14,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::error::{ApiError, Result};
 
-/// A value whose objects have no key twice.
+/// A value without duplicate keys.
 struct Strict(Json);
 
 impl<'de> Deserialize<'de> for Strict {
@@ -80,7 +80,7 @@ impl<'de> Visitor<'de> for StrictVisitor {
     }
 }
 
-/// The fields that a reader asks for, with JSON schemas of their values.
+/// Records the fields that a reader takes, with JSON schemas of their values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Record(Arc<Mutex<Map<String, Json>>>);
 
@@ -93,13 +93,13 @@ impl Record {
         }
     }
 
-    /// The schemas by name.
+    /// The schemas by field name.
     pub(crate) fn schemas(&self) -> Map<String, Json> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// The fields of an object; each is read once. A field that is `null` is not there.
+/// Fields of an object; each is taken once. A `null` field counts as absent.
 #[derive(Debug)]
 pub(crate) struct Fields {
     map: Map<String, Json>,
@@ -107,10 +107,10 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// The fields of a request body.
+    /// Parses the fields of a request body.
     ///
     /// # Errors
-    /// It is no JSON object, or has a key twice.
+    /// Fails if the body is not a JSON object or has a duplicate key.
     pub(crate) fn parse(body: &[u8]) -> Result<Fields> {
         match serde_json::from_slice(body) {
             Ok(Strict(Json::Object(map))) => Ok(Fields::of(map)),
@@ -119,12 +119,12 @@ impl Fields {
         }
     }
 
-    /// The fields of an object that was put together.
+    /// Fields of an object made by the server.
     pub(crate) fn of(map: Map<String, Json>) -> Fields {
         Fields { map, record: None }
     }
 
-    /// The fields of an object that was put together, and a record of its reader.
+    /// Fields of an object made by the server, with a record of the fields taken.
     pub(crate) fn recorded(map: Map<String, Json>) -> (Fields, Record) {
         let record = Record::default();
         (Fields { map, record: Some(record.clone()) }, record)
@@ -136,18 +136,18 @@ impl Fields {
         }
     }
 
-    /// A field that is read again later.
+    /// Reads a field without taking it.
     pub(crate) fn get(&self, name: &str) -> Option<&Json> {
         self.map.get(name).filter(|value| !value.is_null())
     }
 
-    /// A field of any kind.
+    /// Takes a field of any type.
     pub(crate) fn take(&mut self, name: &str) -> Option<Json> {
         self.note(name, || json!({}));
         self.map.shift_remove(name).filter(|value| !value.is_null())
     }
 
-    /// A number in a range.
+    /// Takes a number in a range.
     pub(crate) fn number(&mut self, name: &str, range: RangeInclusive<f64>) -> Result<Option<f64>> {
         self.note(name, || json!({ "type": "number", "minimum": range.start(), "maximum": range.end() }));
         let Some(value) = self.take(name) else { return Ok(None) };
@@ -155,7 +155,7 @@ impl Fields {
         number.map(Some).ok_or_else(|| wrong(name, &format!("a number from {} to {}", range.start(), range.end()), &value))
     }
 
-    /// A whole number in a range.
+    /// Takes an integer in a range.
     pub(crate) fn count(&mut self, name: &str, range: RangeInclusive<u64>) -> Result<Option<usize>> {
         self.note(name, || json!({ "type": "integer", "minimum": range.start(), "maximum": range.end() }));
         let Some(value) = self.take(name) else { return Ok(None) };
@@ -196,10 +196,10 @@ impl Fields {
         }
     }
 
-    /// Ends the request: nothing may be left but `harmless` fields, which change no result.
+    /// Ends parsing: only ignored fields listed in `harmless` may remain.
     ///
     /// # Errors
-    /// Names a field that is left.
+    /// The error names a remaining field.
     pub(crate) fn finish(self, harmless: &[&str]) -> Result<()> {
         harmless.iter().for_each(|name| self.note(name, || json!({})));
         let left = self.map.iter().find(|(name, value)| !value.is_null() && !harmless.contains(&name.as_str()));
@@ -207,7 +207,7 @@ impl Fields {
     }
 }
 
-/// A field has a value of the wrong kind.
+/// A field has the wrong type.
 pub(crate) fn wrong(param: &str, expected: &str, found: &Json) -> ApiError {
     const SHOWN: usize = 60;
     let mut shown: String = found.to_string().chars().take(SHOWN + 1).collect();

@@ -1,4 +1,4 @@
-//! API keys, which may change while the server runs.
+//! API keys, reloadable while the server runs.
 
 use std::{
     fmt,
@@ -8,7 +8,7 @@ use std::{
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
-/// Identity of a client: its key, or the same for all where requests need no key.
+/// Identity of a client: its key, or one shared identity if requests need no key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Caller {
     number: u64,
@@ -16,37 +16,38 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// The bearer of a key. Its number is the same in every run, since files belong to it.
+    /// The client with this key. Its number is the same in every run, because stored files refer to
+    /// it.
     pub(crate) fn new(key: &str) -> Caller {
         let digest = Sha256::digest(key.as_bytes());
         Caller::of(digest.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte)))
     }
 
-    /// The client with that number.
+    /// The client with this number.
     pub(crate) fn of(number: u64) -> Caller {
         Caller { number, in_background: false }
     }
 
-    /// The same client, whose requests yield to those of all clients.
+    /// The same client at background priority: all other requests come first.
     pub(crate) fn in_background(self) -> Caller {
         Caller { in_background: true, ..self }
     }
 
-    /// Whether its requests yield to others.
+    /// Whether the client has background priority.
     pub(crate) fn yields(self) -> bool {
         self.in_background
     }
 
-    /// A number of its own.
+    /// The client's number.
     pub(crate) fn number(self) -> u64 {
         self.number
     }
 }
 
-/// Where keys are read again; the error says why they cannot.
+/// Source for reloading keys. The error tells why it is unreadable.
 type Source = dyn Fn() -> Result<Vec<String>, String> + Send + Sync;
 
-/// Accepted API keys. Without any, requests need no key. A clone is the same set.
+/// Accepted API keys; if empty, requests need no key. Clones share the set.
 #[derive(Clone, Default)]
 pub struct Keys {
     list: Arc<RwLock<Vec<String>>>,
@@ -61,12 +62,12 @@ impl fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// These keys for good.
+    /// A fixed set of keys.
     pub fn new(list: Vec<String>) -> Keys {
         Keys { list: Arc::new(RwLock::new(list)), source: None }
     }
 
-    /// These keys until the process gets SIGHUP, which reads them from `source` again.
+    /// Keys that are reloaded from `source` on SIGHUP.
     #[must_use]
     pub fn reloadable(list: Vec<String>, source: impl Fn() -> Result<Vec<String>, String> + Send + Sync + 'static) -> Keys {
         Keys { source: Some(Arc::new(source)), ..Keys::new(list) }
@@ -81,8 +82,7 @@ impl Keys {
         self.read().len() > 1
     }
 
-    /// Who brings the key `given`; `None` if it is not valid. Compares with all keys, each in
-    /// constant time.
+    /// Looks up a key; `None` if it is invalid. Compares with every key in constant time.
     pub(crate) fn caller(&self, given: &str) -> Option<Caller> {
         let list = self.read();
         if list.is_empty() {
@@ -92,8 +92,7 @@ impl Keys {
         bool::from(is_known).then(|| Caller::new(given))
     }
 
-    /// Reads the keys again. An unreadable source, or one without keys, leaves the old keys in
-    /// place.
+    /// Reloads the keys. If the source is unreadable or empty, the old keys remain.
     pub(crate) fn reload(&self) {
         let Some(source) = &self.source else { return };
         match source() {

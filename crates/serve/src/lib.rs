@@ -1,5 +1,4 @@
-//! An HTTP server for language models, text encoders and models of speech that speaks OpenAI's
-//! protocol.
+//! An HTTP server for language models, text encoders and speech models with OpenAI's protocol.
 //!
 //! [`Server`] binds an address and serves [models](AnyModel) on it. Each language model has a
 //! thread for its [`Scheduler`](flambeau::runners::llm::Scheduler), each speech model has threads

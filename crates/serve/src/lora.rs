@@ -1,4 +1,4 @@
-//! Adapters of language models, chosen by requests.
+//! LoRA adapters, selected by requests.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +10,7 @@ use crate::{
     json::wrong,
 };
 
-/// The adapters of a model, and their scales for requests that choose none. At first these are 0.
+/// A model's adapters with their default scales, initially 0.
 #[derive(Debug)]
 pub(crate) struct Lora {
     adapters: Vec<AdapterFacts>,
@@ -26,19 +26,19 @@ impl Lora {
         self.general.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The adapter with this index at its default scale, or the scales for requests that choose
-    /// none.
+    /// Scales for a request: the adapter with this index at its default scale, or all default
+    /// scales.
     pub(crate) fn chosen(&self, adapter: Option<usize>) -> Adapters {
         let Some(at) = adapter else { return self.general().clone() };
         let scale = |(i, adapter): (usize, &AdapterFacts)| if i == at { adapter.scale } else { 0.0 };
         Adapters::new(&self.adapters.iter().enumerate().map(scale).collect::<Vec<_>>())
     }
 
-    /// The scales in llama.cpp's form: a list of objects with `id` and `scale`. Adapters that it
-    /// leaves out have the scale 0.
+    /// Parses scales in llama.cpp's format: a list of objects with `id` and `scale`. Omitted
+    /// adapters get scale 0.
     ///
     /// # Errors
-    /// An entry has another form, or names no adapter.
+    /// Fails if an entry is malformed or names an unknown adapter.
     pub(crate) fn read(&self, list: &[Json]) -> Result<Adapters> {
         let mut scales = vec![0.0; self.adapters.len()];
         for entry in list {
@@ -53,7 +53,7 @@ impl Lora {
         Ok(Adapters::new(&scales))
     }
 
-    /// The adapters in llama.cpp's form, with their scales for requests that choose none.
+    /// The adapters with their default scales, in llama.cpp's format.
     pub(crate) fn to_json(&self) -> Json {
         let general = self.general().clone();
         let scale = |i: usize| general.scales().get(i).copied().unwrap_or(0.0);
@@ -61,7 +61,7 @@ impl Lora {
         self.adapters.iter().enumerate().map(entry).collect()
     }
 
-    /// Sets the scales for requests that choose none.
+    /// Sets the default scales.
     pub(crate) fn set(&self, adapters: Adapters) {
         *self.general() = adapters;
     }

@@ -1,4 +1,4 @@
-//! Counters of the server, in Prometheus's format.
+//! Metrics in Prometheus's format.
 
 use std::{
     collections::BTreeSet,
@@ -16,7 +16,7 @@ mod times;
 
 pub(crate) use times::Times;
 
-/// Counters of one model. They only grow, except for the load.
+/// Metrics of one model. All but the load are counters.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     pub(crate) requests: AtomicU64,
@@ -33,30 +33,30 @@ pub(crate) struct Metrics {
     idle: AtomicU64,
     tokens: AtomicU64,
     kept_bytes: AtomicU64,
-    /// Tokens that all generations may reach together; 0 before the first load.
+    /// Maximum total context of concurrent generations, in tokens; 0 before the first load.
     capacity: AtomicU64,
     pub(crate) times: Times,
     adapters: Mutex<AdapterLoad>,
-    /// Generations that ended with a stop text or token, at a limit of tokens, by their client, or
-    /// with an error.
+    /// Finished generations by reason: stop text or token, token limit, cancelled by the client,
+    /// error.
     ended: [AtomicU64; 4],
 }
 
-/// The adapters of a model that requests use.
+/// Adapters in use.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AdapterLoad {
     /// Number of the model's adapters.
     pub(crate) count: usize,
-    /// Names of the adapters of running requests, each once.
+    /// Names of the adapters of running requests, without duplicates.
     pub(crate) running: BTreeSet<String>,
-    /// Names of the adapters of waiting requests, each once.
+    /// Names of the adapters of waiting requests, without duplicates.
     pub(crate) waiting: BTreeSet<String>,
 }
 
-/// Names of vLLM for the ends of generations, in the order of [`Metrics::ended`].
+/// vLLM's names for finish reasons, in the order of [`Metrics::ended`].
 const REASONS: [&str; 4] = ["stop", "length", "abort", "error"];
 
-/// Tokens of a block, the unit in which gateways count a cache. The caches here have no blocks.
+/// Tokens per block, the unit in which gateways measure a cache. Flambeau's caches have no blocks.
 const BLOCK: u64 = 16;
 
 pub(crate) fn add(counter: &AtomicU64, count: usize) {
@@ -68,7 +68,7 @@ pub(crate) fn subtract(counter: &AtomicU64, count: usize) {
 }
 
 impl Metrics {
-    /// Counts the end of a generation.
+    /// Counts a finished generation.
     pub(crate) fn count_end(&self, reason: FinishReason) {
         let [stop, length, abort, _] = &self.ended;
         let counter = match reason {
@@ -79,7 +79,7 @@ impl Metrics {
         add(counter, 1);
     }
 
-    /// Counts a generation that ended with an error.
+    /// Counts a failed generation.
     pub(crate) fn count_error(&self, panicked: bool) {
         add(if panicked { &self.panics } else { &self.failed }, 1);
         let [.., error] = &self.ended;
@@ -140,7 +140,8 @@ impl Metrics {
         ]
     }
 
-    /// Counters and gauges under vLLM's names, which gateways, scalers and dashboards read.
+    /// Writes counters and gauges under vLLM's names, which gateways, autoscalers and dashboards
+    /// expect.
     fn vllm_rows(&self) -> [(&'static str, &'static str, &'static str, f64); 8] {
         let read = |value: &AtomicU64| value.load(Ordering::Relaxed) as f64;
         let usage = read(&self.tokens) / read(&self.capacity).max(1.0);
@@ -162,17 +163,18 @@ impl Metrics {
     }
 }
 
-/// A label's value with its special characters escaped.
+/// Escapes a label's value.
 fn escaped(label: &str) -> String {
     label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Writes the description and the type of a metric.
+/// Writes a metric's description and type.
 fn describe(text: &mut String, name: &str, kind: &str, help: &str) {
     let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
 }
 
-/// All models' metrics in Prometheus's text format: ours, and vLLM's with its label `model_name`.
+/// Metrics of all models in Prometheus's text format: Flambeau's own, and vLLM's with the label
+/// `model_name`.
 pub(crate) fn exposition(models: &[(&str, &Metrics)]) -> String {
     let mut text = String::new();
     let none = Metrics::default();
@@ -214,8 +216,8 @@ pub(crate) fn exposition(models: &[(&str, &Metrics)]) -> String {
     text
 }
 
-/// Writes vLLM's gauge of the adapters in use, for models with adapters. Its value is the time in
-/// seconds since 1970.
+/// Writes vLLM's gauge of adapters in use, for models with adapters. Its value is the Unix time in
+/// seconds.
 fn write_adapters(text: &mut String, labels: &[String], models: &[(&str, &Metrics)]) {
     let loads: Vec<AdapterLoad> = models.iter().map(|(_, metrics)| metrics.adapters()).collect();
     if loads.iter().all(|load| load.count == 0) {

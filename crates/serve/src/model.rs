@@ -1,4 +1,4 @@
-//! A served model: its tokenizer and template, and the thread that computes.
+//! A served language model: tokenizer, template and worker thread.
 
 use std::{
     ops::Deref,
@@ -26,58 +26,58 @@ use crate::{
 pub struct NewModel {
     /// The model's public name.
     pub name: String,
-    /// Other names for it.
+    /// Aliases.
     pub aliases: Vec<String>,
     pub model: Model,
     pub tokenizer: Tokenizer,
-    /// How conversations become prompts; without it, only text is continued. Or why the model's
-    /// template cannot be used, which requests with
-    /// conversations are then told.
+    /// The chat template, or the reason why it is unusable, which chat requests then report.
+    /// `None`: the model only completes text.
     pub template: Result<Option<ChatTemplate>, String>,
-    /// How tokens are drawn where a request does not say.
+    /// Default sampling settings.
     pub sampling: SamplingParams,
     pub limits: Limits,
-    /// Whether models think before they answer where a request does not say.
+    /// Whether models think by default.
     pub thinks: bool,
-    /// Whether tokens are guessed from the text so far, which not every model allows
+    /// Whether prompt lookup drafts tokens; not every model supports it
     /// ([`check_judges`](flambeau::runners::llm::Model::check_judges)).
     pub prompt_lookup: bool,
 }
 
-/// A model behind its thread.
+/// A language model with its thread.
 #[derive(Debug)]
 pub(crate) struct Served {
     pub(crate) name: String,
     pub(crate) tokenizer: Tokenizer,
     template: Result<Option<ChatTemplate>, String>,
-    /// How the model calls tools, or why it cannot.
+    /// The model's tool format, or the reason why it has none.
     tool_format: Result<ToolFormat, &'static str>,
     control_tokens: OnceLock<ControlTokens>,
     pub(crate) sampling: SamplingParams,
     pub(crate) thinks: bool,
     pub(crate) prompt_lookup: bool,
     pub(crate) context: Option<usize>,
-    /// Bytes of the program's files.
+    /// Size of the program's files in bytes.
     program_bytes: usize,
     pub(crate) limits: Limits,
     pub(crate) stop_ids: Vec<u32>,
-    /// The control tokens of gaps in texts, if the model has some.
+    /// The model's fill-in-the-middle tokens, if any.
     pub(crate) infill: Option<Infill>,
     pub(crate) worker: Worker,
     pub(crate) lora: Lora,
-    /// Made when the first request asks for a form.
+    /// Grammar compiler, created on first use.
     grammars: OnceLock<Result<GrammarCompiler, String>>,
 }
 
-/// Bound above the bytes of any token in known vocabularies; the longest are runs of blanks.
+/// Upper bound of the bytes of any token in known vocabularies; the longest tokens are runs of
+/// blanks.
 const MAX_TOKEN_BYTES: usize = 256;
 
 impl Served {
-    /// Starts the model's thread, which counts on `metrics` and keeps texts on the disk if there is
-    /// a folder for them.
+    /// Starts the model's thread, which updates `metrics` and caches prompts on disk if a folder is
+    /// given.
     ///
     /// # Errors
-    /// The system has no thread left.
+    /// Fails if the thread cannot start.
     pub(crate) fn start(new: NewModel, metrics: Arc<Metrics>, disk: Option<DiskCache>) -> std::io::Result<Served> {
         let NewModel { name, model, tokenizer, template, sampling, limits, thinks, prompt_lookup, .. } = new;
         let context = model.context();
@@ -114,10 +114,10 @@ impl Served {
         })
     }
 
-    /// The template.
+    /// The chat template.
     ///
     /// # Errors
-    /// The model has none, or one that cannot be used.
+    /// Fails if the model has no usable template.
     pub(crate) fn template(&self) -> Result<&ChatTemplate> {
         let refused = match &self.template {
             Ok(Some(template)) => return Ok(template),
@@ -127,10 +127,10 @@ impl Served {
         Err(ApiError::invalid(format!("{refused}; /v1/completions continues text")))
     }
 
-    /// How the model calls tools.
+    /// The model's tool format.
     ///
     /// # Errors
-    /// Its template shows no calls, or calls in no known format.
+    /// Fails if the template shows no calls or an unknown format.
     pub(crate) fn tool_format(&self) -> Result<ToolFormat> {
         let refused = |reason| ApiError::unsupported("tools", format!("the chat template of {:?} {reason}", self.name));
         self.tool_format.map_err(refused)
@@ -141,32 +141,32 @@ impl Served {
         self.control_tokens.get_or_init(|| ControlTokens::of(&self.tokenizer))
     }
 
-    /// The text of the template, if it can be used.
+    /// Source of the template, if it is usable.
     pub(crate) fn template_source(&self) -> Option<&str> {
         self.template.as_ref().ok()?.as_ref().map(ChatTemplate::source)
     }
 
-    /// Whether the template knows of thoughts.
+    /// Whether the template supports thoughts.
     fn thinks_in_template(&self) -> bool {
         let names = ["enable_thinking", "reasoning_effort", "reasoning_content"];
         self.template_source().is_some_and(|source| names.iter().any(|name| source.contains(name)))
     }
 
-    /// The tokens of a prompt, which the field `param` holds.
+    /// Tokenizes a prompt; `param` names its field.
     ///
     /// # Errors
-    /// It cannot fit the context, or cannot be written as tokens.
+    /// Fails if the prompt exceeds the context or cannot be encoded.
     pub(crate) fn encode(&self, text: &str, add_special: bool, param: &str) -> Result<Vec<u32>> {
         self.check_bytes(text.len())?;
         let ids = if add_special { self.tokenizer.encode_prompt(text) } else { self.tokenizer.encode(text, false) };
         ids.map_err(|error| ApiError::value(param, error.to_string()))
     }
 
-    /// Checks the length of a prompt in bytes before it is encoded: encoding takes some hundred
-    /// times the memory of the text.
+    /// Checks a prompt's length in bytes before tokenization, which takes several hundred times the
+    /// memory of the text.
     ///
     /// # Errors
-    /// The prompt cannot fit the context.
+    /// Fails if the prompt exceeds the context.
     pub(crate) fn check_bytes(&self, bytes: usize) -> Result<()> {
         match self.context.filter(|context| bytes > context.saturating_mul(MAX_TOKEN_BYTES)) {
             Some(context) => {
@@ -177,10 +177,10 @@ impl Served {
         }
     }
 
-    /// Builds the constraints of answers.
+    /// The grammar compiler.
     ///
     /// # Errors
-    /// The model's tokens do not allow that; `param` asked for it.
+    /// Fails if the model's vocabulary does not support constraints; the error names `param`.
     pub(crate) fn grammars(&self, param: &str) -> Result<&GrammarCompiler> {
         let compiler = self.grammars.get_or_init(|| {
             let mut ends = self.stop_ids.clone();
@@ -192,7 +192,7 @@ impl Served {
             .map_err(|error| ApiError::unsupported(param, format!("`{param}` is not supported by {:?}: {error}", self.name)))
     }
 
-    /// Its entry in `/v1/models`.
+    /// The model's entry in `/v1/models`.
     pub(crate) fn facts(&self) -> Json {
         json!({
             "capabilities": {
@@ -209,18 +209,18 @@ impl Served {
     }
 }
 
-/// A loaded model in the hands of a request.
+/// A loaded model, in use by a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
     served: Arc<Served>,
-    /// Name of the model or of its adapter.
+    /// Requested name: the model's or the adapter's.
     pub(crate) name: String,
-    /// Index of the adapter.
+    /// Index of the requested adapter.
     adapter: Option<usize>,
 }
 
 impl Handle {
-    /// The model itself.
+    /// The model without an adapter.
     pub(crate) fn base(served: Arc<Served>) -> Handle {
         Handle { name: served.name.clone(), served, adapter: None }
     }
@@ -233,7 +233,7 @@ impl Handle {
         }
     }
 
-    /// The adapters for a request that does not set their scales itself.
+    /// Adapter scales for requests that set none.
     pub(crate) fn adapters(&self) -> Adapters {
         self.lora.chosen(self.adapter)
     }
@@ -247,7 +247,7 @@ impl Deref for Handle {
     }
 }
 
-/// Seconds since 1970.
+/// Unix time in seconds.
 pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }

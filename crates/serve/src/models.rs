@@ -26,7 +26,7 @@ use crate::{
     model::{Handle, Served, now},
 };
 
-/// A model behind its threads.
+/// A model with its threads.
 #[derive(Clone, Debug)]
 enum Running {
     Language(Arc<Served>),
@@ -53,7 +53,7 @@ impl Running {
         }
     }
 
-    /// Requests that have it in hand.
+    /// Number of requests that use it.
     fn holders(&self) -> usize {
         match self {
             Running::Language(model) => Arc::strong_count(model),
@@ -64,12 +64,12 @@ impl Running {
     }
 }
 
-/// A model and its names.
+/// A model with its names.
 struct Entry {
     name: String,
     aliases: Vec<String>,
     adapters: Vec<AdapterFacts>,
-    /// Seconds since 1970.
+    /// Unix time in seconds.
     created: u64,
     kind: ModelKind,
     metrics: Arc<Metrics>,
@@ -81,7 +81,7 @@ struct Entry {
 struct State {
     running: Option<Running>,
     used: Instant,
-    /// Facts that are known even when it is not loaded.
+    /// Properties known without loading.
     facts: Json,
 }
 
@@ -116,7 +116,7 @@ impl Entry {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The model, if it is loaded; it counts as used.
+    /// The model, if it is loaded. Updates its last use.
     fn running(&self) -> Option<Running> {
         let mut state = self.state();
         state.used = Instant::now();
@@ -145,13 +145,13 @@ impl Entry {
         }
     }
 
-    /// The entries of `/v1/models`: the model, then its adapters.
+    /// Entries of `/v1/models`: the model and its adapters.
     fn describe_all(&self) -> Vec<Json> {
         let adapters = (0..self.adapters.len()).map(|at| self.describe_adapter(at));
         std::iter::once(self.describe()).chain(adapters).collect()
     }
 
-    /// The entry of an adapter: its model's, with other names.
+    /// Entry of an adapter: a copy of the model's entry under the adapter's names.
     fn describe_adapter(&self, at: usize) -> Json {
         let mut entry = self.describe();
         let name = &self.adapters[at].name;
@@ -159,7 +159,7 @@ impl Entry {
         entry
     }
 
-    /// The entry of the model. The idle time of a loaded model counts from its last request.
+    /// Entry of the model. A loaded model's idle time starts at its last request.
     fn describe(&self) -> Json {
         let load = self.metrics.load();
         let requests = load.running + load.waiting;
@@ -185,14 +185,14 @@ impl Entry {
     }
 }
 
-/// The models of a server. A clone is the same list.
+/// All models of a server. Clones share the list.
 #[derive(Clone)]
 pub(crate) struct Models {
     entries: Arc<Vec<Entry>>,
     /// Maximum number of loaded on-demand models.
     most: usize,
     disk: Option<DiskCache>,
-    /// Held while one is loaded.
+    /// Lock held during a load.
     loading: Arc<AsyncMutex<()>>,
 }
 
@@ -203,11 +203,10 @@ impl fmt::Debug for Models {
 }
 
 impl Models {
-    /// Starts the threads of the models that stay. Texts of language models are kept in a folder,
-    /// if there is one.
+    /// Starts the threads of preloaded models. Language models cache prompts in a folder, if given.
     ///
     /// # Errors
-    /// One cannot be loaded, an adapter's name is taken, or the system has no thread left.
+    /// Fails if a model cannot be loaded, an adapter's name is taken, or a thread cannot start.
     pub(crate) fn start(models: Vec<ModelSource>, config: &Config, disk: Option<DiskCache>) -> std::io::Result<Models> {
         let entries =
             models.into_iter().map(|source| Entry::new(source, disk.as_ref())).collect::<std::io::Result<Vec<Entry>>>()?;
@@ -215,13 +214,13 @@ impl Models {
         Ok(Models { entries: Arc::new(entries), most: config.loaded_models.max(1), disk, loading: Arc::default() })
     }
 
-    /// Recordings that all of them transcribe or let wait.
+    /// Maximum number of running and waiting recordings of all models.
     pub(crate) fn recordings(&self) -> usize {
         let of = |entry: &Entry| if let ModelKind::Speech { recordings } = entry.kind { recordings } else { 0 };
         self.entries.iter().map(of).fold(0, usize::saturating_add)
     }
 
-    /// Unloads models after this idle time.
+    /// Sets the idle time after which models are unloaded.
     pub(crate) async fn rest(self, after: Duration) {
         let step = (after / 4).clamp(Duration::from_millis(50), Duration::from_secs(5));
         loop {
@@ -234,15 +233,15 @@ impl Models {
         }
     }
 
-    /// The entries of `/v1/models`.
+    /// Entries of `/v1/models`.
     pub(crate) fn describe(&self) -> Json {
         self.entries.iter().flat_map(Entry::describe_all).collect()
     }
 
-    /// The entry of one model.
+    /// Entry of one model.
     ///
     /// # Errors
-    /// There is no model of this name.
+    /// Fails if the name is unknown.
     pub(crate) fn describe_one(&self, name: &str) -> Result<Json> {
         if let Some(entry) = self.entries.iter().find(|entry| entry.is_called(name)) {
             return Ok(entry.describe());
@@ -251,10 +250,10 @@ impl Models {
         adapter.ok_or_else(|| ApiError::no_model(name))
     }
 
-    /// Unloads an on-demand model that is not in use.
+    /// Unloads an idle on-demand model.
     ///
     /// # Errors
-    /// There is no model of this name, it stays loaded, or it is in use.
+    /// Fails if the name is unknown, or the model is pinned or in use.
     pub(crate) fn unload(&self, name: &str) -> Result<()> {
         let entry = self.entries.iter().find(|entry| entry.is_called(name)).ok_or_else(|| ApiError::no_model(name))?;
         if entry.load.is_none() {
@@ -276,7 +275,7 @@ impl Models {
         self.entries.iter().map(|entry| (entry.name.as_str(), &*entry.metrics)).collect()
     }
 
-    /// The language models that are loaded.
+    /// The loaded language models.
     pub(crate) fn loaded(&self) -> Vec<Handle> {
         let of = |entry: &Entry| match &entry.state().running {
             Some(Running::Language(model)) => Some(Handle::base(Arc::clone(model))),
@@ -285,16 +284,17 @@ impl Models {
         self.entries.iter().filter_map(of).collect()
     }
 
-    /// The name of the first language model.
+    /// Name of the first language model.
     pub(crate) fn first(&self) -> Option<&str> {
         self.entries.iter().find(|entry| entry.kind == ModelKind::Language).map(|entry| entry.name.as_str())
     }
 
-    /// The language model of that name, with the adapter of that name, or the only model if `name`
-    /// is absent. Loads it if necessary.
+    /// The language model with this model or adapter name, or the only model if `name` is absent.
+    /// Loads it if necessary.
     ///
     /// # Errors
-    /// No or several models match; the model is of another kind or cannot be loaded.
+    /// Fails if no model or several models match, or if the model has another kind or cannot be
+    /// loaded.
     pub(crate) async fn find(&self, name: Option<&str>) -> Result<Handle> {
         match self.get(name, |kind| kind == ModelKind::Language).await? {
             Running::Language(model) => Ok(Handle::base(model).with_adapter(name.and_then(|name| self.adapter(name)))),
@@ -302,16 +302,16 @@ impl Models {
         }
     }
 
-    /// Index and name of the adapter with this name, if no model has it.
+    /// Index and name of an adapter, unless a model has that name.
     fn adapter(&self, name: &str) -> Option<(usize, String)> {
         let at = self.entries.iter().find_map(|entry| entry.adapter(name))?;
         self.entries.iter().all(|entry| !entry.is_called(name)).then(|| (at, name.to_owned()))
     }
 
-    /// As [`find`](Self::find), for a text encoder.
+    /// Like [`find`](Self::find), for a text encoder.
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// Fails as [`find`](Self::find) does.
     pub(crate) async fn find_encoder(&self, name: Option<&str>) -> Result<Arc<ServedEncoder>> {
         match self.get(name, |kind| kind == ModelKind::Encoder).await? {
             Running::Encoder(model) => Ok(model),
@@ -319,10 +319,10 @@ impl Models {
         }
     }
 
-    /// As [`find`](Self::find), for a classifier of texts.
+    /// Like [`find`](Self::find), for a classifier.
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// Fails as [`find`](Self::find) does.
     pub(crate) async fn find_classifier(&self, name: Option<&str>) -> Result<Arc<ServedEncoder>> {
         match self.get(name, |kind| kind == ModelKind::Classifier).await? {
             Running::Encoder(model) => Ok(model),
@@ -330,10 +330,10 @@ impl Models {
         }
     }
 
-    /// As [`find`](Self::find), for a model of speech.
+    /// Like [`find`](Self::find), for a speech model.
     ///
     /// # Errors
-    /// As [`find`](Self::find).
+    /// Fails as [`find`](Self::find) does.
     pub(crate) async fn find_speech(&self, name: Option<&str>) -> Result<Arc<ServedSpeech>> {
         match self.get(name, |kind| matches!(kind, ModelKind::Speech { .. })).await? {
             Running::Speech(model) => Ok(model),
@@ -356,7 +356,7 @@ impl Models {
         spawn_blocking(work).await.unwrap_or_else(|_| Err(ApiError::internal("an internal error ended the loading of the model")))
     }
 
-    /// Which entry is meant.
+    /// Index of the requested entry.
     fn place(&self, name: Option<&str>, is_wanted: fn(ModelKind) -> bool) -> Result<usize> {
         let Some(name) = name else {
             let mut places = self.entries.iter().enumerate().filter(|(_, entry)| is_wanted(entry.kind)).map(|(at, _)| at);
@@ -372,7 +372,7 @@ impl Models {
         if is_wanted(kind) { Ok(at) } else { Err(ApiError::value("model", format!("the model {name:?} {}", kind.advice()))) }
     }
 
-    /// Loads a model, after unloading another one if there are too many.
+    /// Loads a model, unloading another one first if the limit is reached.
     fn load(&self, at: usize) -> Result<Running> {
         let entry = &self.entries[at];
         if let Some(running) = entry.running() {
@@ -393,7 +393,7 @@ impl Models {
         Ok(running)
     }
 
-    /// Lets models go that were not used for longest until one more may be loaded.
+    /// Unloads the least recently used models until one more fits.
     fn make_room(&self) -> Result<()> {
         let coming_and_going = || self.entries.iter().filter(|entry| entry.load.is_some());
         while coming_and_going().filter(|entry| entry.state().running.is_some()).count() >= self.most {
@@ -407,7 +407,7 @@ impl Models {
     }
 }
 
-/// Checks that no adapter has the name of a model or of another model's adapter.
+/// Checks that adapter names are unique among all models and adapters.
 fn check_adapters(entries: &[Entry]) -> std::io::Result<()> {
     for (i, entry) in entries.iter().enumerate() {
         for AdapterFacts { name, .. } in &entry.adapters {

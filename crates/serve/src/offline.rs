@@ -1,4 +1,4 @@
-//! A batch without a server: requests in a file, answers in another.
+//! Batches without a server: requests from one file, results to another.
 
 use std::{
     collections::BTreeSet,
@@ -35,10 +35,10 @@ use crate::{
     routes,
 };
 
-/// How often the wish to stop is looked at.
+/// Polling interval of the stop flag.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// Why a file of requests cannot be run.
+/// Reason why a batch file cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum BatchFileError {
     /// A file cannot be opened, read or written.
@@ -48,33 +48,33 @@ pub enum BatchFileError {
         #[source]
         source: io::Error,
     },
-    /// Lines of the input are no requests; each problem names its line.
+    /// Invalid input lines, with one message per line.
     #[error("{} is no file of requests: {}", path.display(), problems.join("; "))]
     Input { path: PathBuf, problems: Vec<String> },
-    /// The output has answers to requests that the input does not have.
+    /// The output contains results for requests that are not in the input.
     #[error("{} holds the answer to {custom_id:?}, which {} does not ask", output.display(), input.display())]
     Foreign { output: PathBuf, input: PathBuf, custom_id: String },
-    /// Another process writes the output.
+    /// Another process is writing the output.
     #[error("another process writes {}", path.display())]
     Busy { path: PathBuf },
-    /// The models cannot be started.
+    /// The models cannot start.
     #[error("the models cannot be started")]
     Models(#[source] io::Error),
 }
 
-/// How far a batch is.
+/// Progress of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Requests of the input.
+    /// Number of requests in the input.
     pub total: usize,
-    /// Requests with an answer in the output.
+    /// Number of successful results in the output.
     pub answered: usize,
-    /// Requests with an error in the output.
+    /// Number of failed results in the output.
     pub failed: usize,
 }
 
 impl Progress {
-    /// Requests with a line in the output.
+    /// Number of results in the output.
     pub fn done(&self) -> usize {
         self.answered + self.failed
     }
@@ -88,7 +88,7 @@ impl Progress {
     }
 }
 
-/// Requests in a file and their answers in another. Requests whose answers are there are done.
+/// A batch of an input file and an output file. Requests with a result in the output are done.
 #[derive(Debug)]
 pub struct BatchFile {
     input: (PathBuf, File),
@@ -99,11 +99,12 @@ pub struct BatchFile {
 }
 
 impl BatchFile {
-    /// Checks all requests, and finds those that an earlier run has done. A line that is not whole
-    /// is cut off. With `retries`, requests that failed run again.
+    /// Validates all requests and finds the ones finished by an earlier run. An incomplete last
+    /// output line is truncated. With `retries`, failed requests run again.
     ///
     /// # Errors
-    /// A file cannot be used, the input has wrong lines, or the output belongs to another input.
+    /// Fails if a file is unusable, the input has invalid lines, or the output belongs to another
+    /// input.
     pub fn open(input: &Path, output: &Path, retries: bool, config: &Config) -> Result<BatchFile, BatchFileError> {
         let at = |path: &Path| {
             let path = path.to_owned();
@@ -144,16 +145,16 @@ impl BatchFile {
         Ok(BatchFile { input: (input.to_owned(), file), output: (output.to_owned(), written), done, progress, longest_line })
     }
 
-    /// How far the batch is.
+    /// Current progress.
     pub fn progress(&self) -> Progress {
         self.progress
     }
 
-    /// Runs the requests that are left, `at_once` at the same time, and writes each answer as it
-    /// comes. Ends early if `stop` becomes true. `tell` hears of progress.
+    /// Runs the remaining requests, `at_once` concurrently, and appends each result when it is
+    /// ready. Returns early if `stop` becomes true. `tell` receives progress.
     ///
     /// # Errors
-    /// The models cannot be started, or a file cannot be read or written.
+    /// Fails if the models cannot start, or on an I/O error.
     pub fn run(
         mut self,
         models: Vec<ModelSource>,
@@ -225,7 +226,7 @@ impl BatchFile {
     }
 }
 
-/// Opens an output, which no other process may write.
+/// Opens an output file with an exclusive lock.
 fn open_output(path: &Path) -> Result<File, BatchFileError> {
     let opened = OpenOptions::new().create(true).read(true).append(true).open(path);
     let file = opened.map_err(|source| BatchFileError::File { path: path.to_owned(), source })?;
@@ -233,7 +234,7 @@ fn open_output(path: &Path) -> Result<File, BatchFileError> {
     Ok(file)
 }
 
-/// Puts a file of the successes alone in an output's place.
+/// Rewrites an output file with only its successful results.
 fn drop_failures(file: &mut File, path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut kept = tempfile::NamedTempFile::new_in(folder)?;
@@ -249,7 +250,7 @@ fn drop_failures(file: &mut File, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Adds a line: a write that is interrupted leaves one that is not whole.
+/// Appends a line. An interrupted write leaves an incomplete last line.
 fn write(file: &mut File, name: &str, outcome: &Outcome) -> io::Result<()> {
     file.write_all(format!("{}\n", outcome.to_json(name)).as_bytes())
 }

@@ -1,5 +1,4 @@
-//! `/api`, Ollama's protocol. Requests are brought into the form of chat completions and read as
-//! such.
+//! `/api`, Ollama's protocol. Requests are converted to chat completions.
 
 mod answer;
 mod embed;
@@ -32,15 +31,15 @@ use crate::{
     reply,
 };
 
-/// Below this path, errors have Ollama's form.
+/// Prefix of the paths with errors in Ollama's format.
 pub(crate) const ROOT: &str = "/api/";
 
-/// The version of Ollama whose protocol this is. Clients ask for it to know what they may send.
+/// The implemented version of Ollama's protocol. Clients query it to detect features.
 const VERSION: &str = "0.13.0";
 
 type Shared = State<Arc<App>>;
 
-/// Adds the paths of the protocol.
+/// Adds the protocol's routes.
 pub(crate) fn add(routes: Routes) -> Routes {
     let messages = || json!({ "model": "", "messages": [{ "role": "user", "content": "" }] });
     let chat_body = Contents::Read(messages, |fields, _| drop(request::chat(fields)));
@@ -68,7 +67,7 @@ async fn unchangeable() -> Response {
     refuse(ApiError::new(StatusCode::NOT_IMPLEMENTED, "invalid_request_error", None, message))
 }
 
-/// The response to a request that failed.
+/// Response to a failed request.
 pub(crate) fn refuse(error: ApiError) -> Response {
     let body = reply::json(&error_json(&error)).into_body();
     let (head, _) = error.into_response().into_parts();
@@ -79,10 +78,10 @@ fn error_json(error: &ApiError) -> Json {
     json!({ "error": error.message })
 }
 
-/// The fields of a request, and the model's name in it.
+/// Parses a request's fields and its model name.
 ///
 /// # Errors
-/// The body is none, or names no model.
+/// Fails if the body is invalid or names no model.
 async fn read(app: &App, request: Request<Body>) -> Result<(Fields, String)> {
     let body = body::read_untyped(request, &app.config).await?;
     let mut fields = app.aside(move || Fields::parse(&body)).await?;
@@ -90,7 +89,7 @@ async fn read(app: &App, request: Request<Body>) -> Result<(Fields, String)> {
     Ok((fields, name.ok_or_else(|| ApiError::value("model", "model is required"))?))
 }
 
-/// The name of a model without a tag, if it has none of its own.
+/// Removes the default tag from a model name that has no tag of its own.
 fn untagged<'a>(app: &App, name: &'a str) -> &'a str {
     match name.strip_suffix(":latest") {
         Some(plain) if app.models.describe_one(name).is_err() => plain,
@@ -98,7 +97,7 @@ fn untagged<'a>(app: &App, name: &'a str) -> &'a str {
     }
 }
 
-/// An error about a model in the words that clients look for.
+/// A model error in the words that clients match.
 fn named(mut error: ApiError, name: &str) -> ApiError {
     if error.status == StatusCode::NOT_FOUND {
         error.message = format!("model '{name}' not found");
@@ -148,7 +147,7 @@ async fn answer(app: &App, caller: Caller, request: Request<Body>, form: Form) -
     }
 }
 
-/// Prepares the continuation of a text, up to a suffix if there is one.
+/// Prepares a text completion, with a suffix if given.
 fn continue_text(
     prompt: String,
     suffix: Option<String>,

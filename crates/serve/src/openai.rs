@@ -1,4 +1,4 @@
-//! OpenAI's protocol: requests into jobs, and what comes of them into responses.
+//! OpenAI's protocol: converts requests to jobs, and updates to responses.
 
 mod answers;
 pub(crate) mod chat;
@@ -9,10 +9,10 @@ pub(crate) mod params;
 mod prompt;
 pub(crate) mod usage;
 
-/// Tells builds apart, as `seed` asks for.
+/// Build identifier for `system_fingerprint`, which clients compare when they set `seed`.
 pub(crate) const FINGERPRINT: &str = concat!("flambeau-", env!("CARGO_PKG_VERSION"));
 
-/// Fields that change no result.
+/// Ignored fields.
 pub(crate) const HARMLESS: &[&str] = &[
     "id_slot",
     "metadata",

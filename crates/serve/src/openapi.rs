@@ -1,5 +1,5 @@
-//! `/openapi.json`: the server's paths, written while routes are added. The fields of requests are
-//! recorded from their readers.
+//! `/openapi.json`: describes the routes as they are added. Request schemas are recorded from the
+//! parsers.
 
 use std::sync::Arc;
 
@@ -12,24 +12,24 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::{app::App, json::Fields, model::Handle, openai::FINGERPRINT};
 
-/// Reads the fields of a request as its path does.
+/// Parses a request's fields.
 type Reader = fn(Fields, &Handle);
 
 /// The body of a request.
 #[derive(Clone, Copy)]
 pub(crate) enum Contents {
     None,
-    /// A recording in a form.
+    /// A form with a recording.
     Form,
     /// An object with these fields and others.
     Object(&'static [&'static str]),
     /// A list of objects with these fields.
     List(&'static [&'static str]),
-    /// An object; its reader accepts the sample, whose fields are required.
+    /// An object that the parser accepts. The sample's fields are required.
     Read(fn() -> Json, Reader),
 }
 
-/// An operation of the server.
+/// An operation of the API.
 #[derive(Clone)]
 struct Operation {
     method: &'static str,
@@ -76,20 +76,20 @@ impl Routes {
         Routes { router: self.router.route(path, post(handler)), ..self }
     }
 
-    /// The router, and the description of its paths.
+    /// The router and its API description.
     pub(crate) fn finish(self) -> (Router<Arc<App>>, Description) {
         (self.router, Description { operations: self.operations.into() })
     }
 }
 
-/// The description of the server's paths.
+/// The API description.
 #[derive(Clone)]
 pub(crate) struct Description {
     operations: Arc<[Operation]>,
 }
 
 impl Description {
-    /// The document, in OpenAPI 3.1. Without a model, it lists the required fields of bodies alone.
+    /// The OpenAPI 3.1 document. Without a model, it lists only required fields.
     pub(crate) fn to_json(&self, model: Option<&Handle>, needs_key: bool) -> Json {
         let mut paths = Map::new();
         for operation in &*self.operations {
@@ -130,7 +130,7 @@ impl Operation {
 }
 
 impl Contents {
-    /// The type of a body and the schema of its contents.
+    /// Content type and schema of a body.
     fn schema(self, model: Option<&Handle>) -> Option<(&'static str, Json)> {
         const KIND: &str = "application/json";
         match self {

@@ -1,4 +1,4 @@
-//! The page to chat on.
+//! The chat page.
 
 use std::io::Read as _;
 
@@ -15,27 +15,27 @@ use flate2::read::GzDecoder;
 struct File {
     path: &'static str,
     kind: &'static str,
-    /// Its entity tag, which changes with its contents.
+    /// Entity tag, derived from the contents.
     tag: &'static str,
-    /// Whether the bytes are packed by gzip.
+    /// Whether the bytes are compressed with gzip.
     is_packed: bool,
     bytes: &'static [u8],
 }
 
 include!(concat!(env!("OUT_DIR"), "/page.rs"));
 
-/// The page runs only this server's scripts, connects only to this server, and writes HTML only
-/// through its sanitizer. Images are the server's or part of a text.
+/// Content security policy: only this server's scripts and connections; HTML is written through the
+/// sanitizer; images come from the server or from data URLs.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; img-src 'self' data:; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types dompurify";
 
-/// Whether a path is the page's.
+/// Whether a path belongs to the page.
 pub(crate) fn has(path: &str) -> bool {
     FILES.iter().any(|file| file.path == path)
 }
 
-/// The routes of its files.
+/// Routes of the files.
 pub(crate) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
     FILES.iter().fold(Router::new(), |router, file| router.route(file.path, get(async |headers: HeaderMap| file.answer(&headers))))
 }
@@ -68,12 +68,12 @@ impl File {
     }
 }
 
-/// The entries of a header that holds lists.
+/// Entries of a list header.
 fn list(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
     headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',').map(str::trim))
 }
 
-/// Whether an entry of `accept-encoding` admits gzip.
+/// Whether an entry of `accept-encoding` allows gzip.
 fn takes_gzip(entry: &str) -> bool {
     let (name, quality) = entry.split_once(';').unwrap_or((entry, "q=1"));
     let quality = quality.trim().strip_prefix("q=").and_then(|value| value.parse::<f32>().ok());

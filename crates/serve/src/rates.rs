@@ -1,4 +1,4 @@
-//! Requests and tokens a minute of each key.
+//! Rate limits per key: requests and tokens per minute.
 
 use std::{
     collections::HashMap,
@@ -14,8 +14,8 @@ use crate::{
     time::rfc3339_after,
 };
 
-/// An allowance that fills again within a minute. Tokens are counted as they come, so it may fall
-/// below zero.
+/// A token bucket that refills within a minute. Generated tokens are counted late, so the level may
+/// become negative.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     limit: f64,
@@ -34,17 +34,17 @@ impl Bucket {
         self.filled = now;
     }
 
-    /// Time until the level is `wanted`.
+    /// Time until the level reaches `wanted`.
     fn time_to(&self, wanted: f64) -> Duration {
         Duration::try_from_secs_f64((wanted - self.level).max(0.0) * 60.0 / self.limit).unwrap_or(Duration::MAX)
     }
 }
 
-/// The allowances of a key.
+/// The buckets of a key.
 #[derive(Debug)]
 pub(crate) struct Meter {
     began: Instant,
-    /// The allowances of requests and of tokens; `None` means no limit.
+    /// Buckets for requests and for tokens; `None` means no limit.
     buckets: Mutex<[Option<Bucket>; 2]>,
 }
 
@@ -57,7 +57,7 @@ impl Meter {
         buckets
     }
 
-    /// Counts tokens of a prompt or an answer.
+    /// Counts prompt or answer tokens.
     pub(crate) fn add_tokens(&self, count: usize) {
         if let [_, Some(tokens)] = &mut *self.buckets(self.began.elapsed()) {
             tokens.level -= count as f64;
@@ -67,7 +67,7 @@ impl Meter {
     /// Counts a request.
     ///
     /// # Errors
-    /// An allowance is spent; with the time until it is not.
+    /// The error states the time until a spent bucket refills.
     fn add_request(&self, now: Duration) -> Result<(), (ApiError, Duration)> {
         let mut buckets = self.buckets(now);
         let spent =
@@ -84,11 +84,11 @@ impl Meter {
     }
 }
 
-/// The allowances of all keys.
+/// The buckets of all keys.
 #[derive(Debug)]
 pub(crate) struct Rates {
     began: Instant,
-    /// Requests and tokens a minute.
+    /// Limits of requests and tokens per minute.
     limits: [Option<u64>; 2],
     meters: Mutex<HashMap<u64, Arc<Meter>>>,
 }
@@ -98,7 +98,7 @@ impl Rates {
         Rates { began: Instant::now(), limits: [requests, tokens], meters: Mutex::default() }
     }
 
-    /// The allowances of a key; `None` without limits.
+    /// The buckets of a key; `None` without limits.
     pub(crate) fn meter(&self, caller: Caller) -> Option<Arc<Meter>> {
         if self.limits == [None, None] {
             return None;
@@ -114,12 +114,12 @@ impl Rates {
     /// Counts a request of a key.
     ///
     /// # Errors
-    /// An allowance is spent; with the time until it is not.
+    /// The error states the time until a spent bucket refills.
     pub(crate) fn enter(&self, caller: Caller) -> Result<(), (ApiError, Duration)> {
         self.meter(caller).map_or(Ok(()), |meter| meter.add_request(self.began.elapsed()))
     }
 
-    /// Writes the state of a key's allowances, in the names of OpenAI or Anthropic.
+    /// Writes rate limit headers under OpenAI's or Anthropic's names.
     pub(crate) fn describe(&self, caller: Caller, is_anthropic: bool, headers: &mut HeaderMap) {
         let Some(meter) = self.meter(caller) else { return };
         let buckets = *meter.buckets(self.began.elapsed());
@@ -143,7 +143,7 @@ impl Rates {
     }
 }
 
-/// A time as OpenAI writes it: `120ms`, `1s`, `6m0s`.
+/// A duration in OpenAI's format: `120ms`, `1s`, `6m0s`.
 fn short(time: Duration) -> String {
     match (time.as_secs(), time.subsec_millis()) {
         (0, milliseconds) => format!("{milliseconds}ms"),

@@ -1,5 +1,5 @@
-//! `/v1/realtime`: transcription of sound while it comes, over a WebSocket, with the events of
-//! OpenAI's transcription sessions.
+//! `/v1/realtime`: live transcription over a WebSocket, with the events of OpenAI's transcription
+//! sessions.
 
 mod session;
 mod sound;
@@ -33,16 +33,16 @@ use crate::{
     openapi::Routes,
 };
 
-/// Largest message of a client, in bytes: OpenAI's 15 MiB of sound in base64.
+/// Maximum size of a client message: OpenAI's limit of 15 MiB of audio, as base64.
 const MAX_MESSAGE: usize = 21 << 20;
 
-/// Most sound of a turn that the model has not heard yet, in bytes of 16-bit samples.
+/// Maximum unprocessed audio of a turn, in bytes of 16-bit samples.
 const MAX_UNHEARD: usize = 32 << 20;
 
-/// Sub-protocol that browsers name beside their key.
+/// Sub-protocol that browsers send with their key.
 const PROTOCOL: &str = "realtime";
 
-/// Adds the path.
+/// Adds the route.
 pub(crate) fn add(routes: Routes) -> Routes {
     routes.get("/v1/realtime", "Transcribes sound while it comes, over a WebSocket", connect)
 }
@@ -53,7 +53,7 @@ struct Wishes {
     intent: Option<String>,
 }
 
-/// `GET /v1/realtime`: begins a session.
+/// `GET /v1/realtime`: opens a session.
 async fn connect(
     State(app): State<Arc<App>>,
     Query(wishes): Query<Wishes>,
@@ -78,7 +78,7 @@ async fn connect(
     }))
 }
 
-/// The client is gone.
+/// The client disconnected.
 #[derive(Debug)]
 struct Gone;
 
@@ -88,7 +88,7 @@ impl From<axum::Error> for Gone {
     }
 }
 
-/// A turn whose sound the model hears.
+/// A turn in transcription.
 struct Item {
     id: String,
     updates: mpsc::Receiver<Heard>,
@@ -99,18 +99,18 @@ struct Item {
 struct Talk {
     app: Arc<App>,
     socket: WebSocket,
-    /// The session's place among recordings.
+    /// Permit among concurrent recordings.
     place: Arc<OwnedSemaphorePermit>,
     session: Session,
-    /// Sound since the last turn, and the turn that has begun.
+    /// Audio since the last turn, and the current turn.
     turns: Option<Turns<Open>>,
-    /// Turns in the order of their beginning. Clients hear of the first that is not done.
+    /// Unfinished turns, oldest first. Events are sent for the oldest one.
     heard: VecDeque<Item>,
-    /// The last turn that was committed.
+    /// ID of the last committed turn.
     last_item: Option<String>,
 }
 
-/// A turn that takes sound.
+/// The turn that receives audio.
 struct Open {
     id: String,
     sound: Sound,
@@ -151,14 +151,14 @@ impl Talk {
         Ok(self.socket.send(Message::text(event.to_string())).await?)
     }
 
-    /// Tells the client that one of its events, or the session, failed.
+    /// Sends an error event.
     async fn fail(&mut self, error: &ApiError, event_id: Option<String>) -> Result<(), Gone> {
         let mut event = error.to_json();
         event["error"]["event_id"] = event_id.into();
         self.send("error", event).await
     }
 
-    /// Takes an event of the client.
+    /// Handles a client event.
     async fn take(&mut self, text: &[u8]) -> Result<(), Gone> {
         let mut event_id = None;
         match self.event(text, &mut event_id).await? {
@@ -214,7 +214,7 @@ impl Talk {
         Ok(Ok(()))
     }
 
-    /// Changes the settings. Turns that have begun keep theirs.
+    /// Applies new settings. Turns in progress keep their settings.
     async fn update(&mut self, fields: &mut Fields) -> Result<()> {
         let update = fields.object("session")?.ok_or_else(|| ApiError::value("session", "`session` is missing"))?;
         let next = self.session.clone().updated(update)?;
@@ -233,7 +233,7 @@ impl Talk {
         Ok(())
     }
 
-    /// Takes sound, and begins and ends turns as they are found.
+    /// Appends audio, and starts and ends turns as they are detected.
     async fn hear(&mut self, sound: &[u8]) -> Result<Result<()>, Gone> {
         let (rate, detection) = (self.session.format.rate(), self.session.detection);
         self.turns.get_or_insert_with(|| Turns::new(rate, detection)).push(sound);
@@ -271,7 +271,7 @@ impl Talk {
         Ok(Ok(()))
     }
 
-    /// Begins a turn: the model hears its sound from now on.
+    /// Starts a turn and its transcription.
     async fn open(&mut self) -> Result<Open> {
         let model = self.app.models.find_speech(self.session.model.as_deref()).await?;
         let (sound, source) = pipe(self.session.format.rate());
@@ -281,7 +281,7 @@ impl Talk {
         Ok(Open { id, sound })
     }
 
-    /// Ends a turn and its sound.
+    /// Ends a turn's audio.
     async fn commit(&mut self, Open { id, sound }: Open) -> Result<(), Gone> {
         drop(sound);
         let previous = self.last_item.replace(id.clone());
@@ -295,7 +295,7 @@ impl Talk {
         Ok(())
     }
 
-    /// Tells what the model heard of the first turn.
+    /// Sends the new words of the oldest turn.
     async fn tell(&mut self, update: Option<Heard>) -> Result<(), Gone> {
         const PREFIX: &str = "conversation.item.input_audio_transcription";
         let Some(item) = self.heard.front_mut() else { return Ok(()) };
@@ -329,7 +329,7 @@ impl Talk {
     }
 }
 
-/// The sound of an event, as 16-bit samples.
+/// Decodes an event's audio to 16-bit samples.
 fn sound_of(fields: &mut Fields, session: &Session) -> Result<Vec<u8>> {
     let text = fields.text("audio")?.ok_or_else(|| ApiError::value("audio", "`audio` is missing"))?;
     let bytes = STANDARD.decode(text.as_bytes()).map_err(|_| ApiError::value("audio", "`audio` is no base64"))?;

@@ -1,4 +1,4 @@
-//! Waiting for jobs: whole answers, and streams of events.
+//! Waits for jobs and writes single responses or event streams.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ use tokio::{
 
 use crate::error::{ApiError, Result};
 
-/// A stream is not silent for longer than this, so that proxies leave it open.
+/// Maximum silence of a stream. Keep-alive events stop proxies from closing it.
 const QUIET: Duration = Duration::from_secs(10);
 
 /// Updates of a request, until its timeout or shutdown.
 pub(crate) struct Progress<U> {
     pub(crate) updates: mpsc::Receiver<U>,
     pub(crate) deadline: Instant,
-    /// True when requests have to end.
+    /// True when requests must end.
     pub(crate) stop: watch::Receiver<bool>,
 }
 
@@ -32,7 +32,7 @@ impl<U> Progress<U> {
     /// The next update.
     ///
     /// # Errors
-    /// The request timed out, or the worker has stopped.
+    /// Fails if the request times out or the worker stops.
     pub(crate) async fn next(&mut self) -> Result<U> {
         let lost = || ApiError::internal("the work on the request ended without an answer");
         tokio::select! {
@@ -43,21 +43,21 @@ impl<U> Progress<U> {
     }
 }
 
-/// Server-sent events that are not sent yet.
+/// Buffer of unsent server-sent events.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
     text: String,
 }
 
 impl Frames {
-    /// An event of data alone.
+    /// Appends an event without a name.
     pub(crate) fn data(&mut self, data: &Json) {
         self.text.push_str("data: ");
         self.text.push_str(&data.to_string());
         self.text.push_str("\n\n");
     }
 
-    /// An event with a name.
+    /// Appends a named event.
     pub(crate) fn event(&mut self, name: &str, data: &Json) {
         self.text.push_str("event: ");
         self.text.push_str(name);
@@ -65,63 +65,63 @@ impl Frames {
         self.data(data);
     }
 
-    /// A line of JSON, in streams of such.
+    /// Appends a line to a stream of JSON lines.
     pub(crate) fn line(&mut self, data: &Json) {
         self.text.push_str(&data.to_string());
         self.text.push('\n');
     }
 
-    /// OpenAI's end of a stream.
+    /// Appends OpenAI's end-of-stream marker.
     pub(crate) fn done(&mut self) {
         self.text.push_str("data: [DONE]\n\n");
     }
 }
 
-/// A response that is put together from all updates.
+/// Collects updates into one response.
 pub(crate) trait Whole {
     type Update;
 
-    /// Takes an update; true if nothing more is to come.
+    /// Applies an update; true if it is the last one.
     ///
     /// # Errors
-    /// The work failed.
+    /// Fails if the work failed.
     fn take(&mut self, update: Self::Update) -> Result<bool>;
 
-    /// The response.
+    /// Builds the response.
     fn into_response(self) -> Response;
 }
 
-/// How an endpoint writes its stream.
+/// Writes an endpoint's event stream.
 pub(crate) trait Events: Send + 'static {
     type Update: Send;
-    /// How it answers without a stream.
+    /// Collector for requests without a stream.
     type Whole: Whole<Update = Self::Update>;
 
-    /// Type of the stream.
+    /// Content type of the stream.
     const CONTENT_TYPE: &'static str = "text/event-stream";
 
-    /// An empty answer without a stream.
+    /// Converts to an empty collector.
     fn whole(self) -> Self::Whole;
 
     /// Writes the first events.
     fn begin(&mut self, frames: &mut Frames);
 
-    /// Writes what an update says; true if nothing more is to come.
+    /// Writes the events of an update; true if it is the last one.
     ///
     /// # Errors
-    /// The work failed.
+    /// Fails if the work failed.
     fn update(&mut self, update: Self::Update, frames: &mut Frames) -> Result<bool>;
 
-    /// The end, after all updates.
+    /// Writes the end of a completed stream.
     fn end(&mut self, frames: &mut Frames);
 
-    /// The end, because of an error.
+    /// Writes the end of a failed stream.
     fn fail(&mut self, error: &ApiError, frames: &mut Frames) {
         frames.data(&error.to_json());
         frames.done();
     }
 
-    /// Writes something without a meaning, after some time without an update.
+    /// Writes a keep-alive event.
     fn idle(&self, frames: &mut Frames) {
         frames.text.push_str(": still working\n\n");
     }
@@ -166,10 +166,10 @@ impl<E: Events> Running<E> {
     }
 }
 
-/// The response to a request: a stream of events, or one that comes when all is done.
+/// Responds with an event stream or with a single body.
 ///
 /// # Errors
-/// For a response without a stream: the work failed, timed out, or was stopped by shutdown.
+/// For a single body: fails if the work fails, times out or is stopped by shutdown.
 pub(crate) async fn respond<E: Events>(progress: Progress<E::Update>, answer: E, streams: bool) -> Result<Response> {
     if streams { Ok(stream(progress, answer)) } else { whole(progress, answer.whole()).await }
 }
@@ -183,7 +183,8 @@ async fn whole<W: Whole>(mut progress: Progress<W::Update>, mut whole: W) -> Res
     }
 }
 
-/// A response that streams events. When its client goes away it is dropped, and the jobs with it.
+/// An event stream response. If the client disconnects, the stream is dropped, which cancels the
+/// jobs.
 fn stream<E: Events>(progress: Progress<E::Update>, events: E) -> Response {
     let running = Running { progress, events, has_begun: false, is_over: false };
     let frames = stream::unfold(running, |mut running| async move {
@@ -199,22 +200,22 @@ fn stream<E: Events>(progress: Progress<E::Update>, events: E) -> Response {
     response
 }
 
-/// A response that is JSON.
+/// A JSON response.
 pub(crate) fn json(body: &Json) -> Response {
     json_text(body.to_string())
 }
 
-/// A response of JSON that is written already.
+/// A response of serialized JSON.
 pub(crate) fn json_text(body: String) -> Response {
     of_type("application/json", body)
 }
 
-/// A response of lines of JSON.
+/// A response of JSON lines.
 pub(crate) fn lines(lines: &[Json]) -> Response {
     of_type("application/x-ndjson", lines.iter().map(|line| format!("{line}\n")).collect())
 }
 
-/// A response that is text.
+/// A plain text response.
 pub(crate) fn text(body: String) -> Response {
     of_type("text/plain; charset=utf-8", body)
 }

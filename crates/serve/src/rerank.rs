@@ -23,12 +23,12 @@ use crate::{
     reply,
 };
 
-/// Bodies of the requests.
+/// Request bodies.
 pub(crate) const DOCUMENTS: Contents = Contents::Object(&["query", "documents"]);
 pub(crate) const PAIRS: Contents = Contents::Object(&["queries", "documents"]);
 
-/// `POST /v1/rerank`: documents by their relevance, in the form that Jina, vLLM and llama.cpp
-/// share. With `texts` in the place of `documents` it has the form of text-embeddings-inference.
+/// `POST /v1/rerank`: ranks documents by relevance, in the format shared by Jina, vLLM and
+/// llama.cpp. With `texts` instead of `documents`, it uses the format of text-embeddings-inference.
 pub(crate) async fn rerank(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -50,7 +50,7 @@ pub(crate) async fn rerank(
     Ok(reply::json(&answer))
 }
 
-/// `POST /v2/rerank`: documents by their relevance, in Cohere's form.
+/// `POST /v2/rerank`: ranks documents by relevance, in Cohere's format.
 pub(crate) async fn rerank_cohere(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -67,7 +67,7 @@ pub(crate) async fn rerank_cohere(
     })))
 }
 
-/// `POST /v1/score`: the relevance of each text to its query, in vLLM's form.
+/// `POST /v1/score`: returns the relevance of each text to its query, in vLLM's format.
 pub(crate) async fn score(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -78,7 +78,8 @@ pub(crate) async fn score(
     Ok(scored.list("score-", |index, scores| json!({ "index": index, "object": "score", "score": scoring.relevance(scores) })))
 }
 
-/// `POST /v1/classify`: the label of each text and the probabilities of all labels, in vLLM's form.
+/// `POST /v1/classify`: returns the label of each text and the probabilities of all labels, in
+/// vLLM's format.
 pub(crate) async fn classify(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -93,14 +94,14 @@ pub(crate) async fn classify(
     }))
 }
 
-/// The scores of each text of a request, and the number of tokens that were read.
+/// Scores of a request's texts, with the number of input tokens.
 struct Scored {
     model: Arc<ServedEncoder>,
     rows: Vec<Vec<f32>>,
     tokens: usize,
 }
 
-/// Computes the scores of the texts that `read` takes from a request.
+/// Computes the scores of the texts that `read` extracts from a request.
 async fn scored(
     app: &App,
     caller: Caller,
@@ -116,7 +117,7 @@ async fn scored(
 }
 
 impl Scored {
-    /// The answer in vLLM's form, with an entry for each text.
+    /// Response in vLLM's format with one entry per text.
     fn list(&self, prefix: &str, entry: impl Fn(usize, &[f32]) -> Json) -> Response {
         reply::json(&json!({
             "id": id(prefix),
@@ -128,13 +129,13 @@ impl Scored {
     }
 }
 
-/// Relevance of documents, and the number of tokens that were read.
+/// Relevance of documents, with the number of input tokens.
 struct Ranked {
     scores: Vec<f32>,
     tokens: usize,
 }
 
-/// Reads a request to rank documents and computes their relevance.
+/// Parses a ranking request and computes the relevance of its documents.
 async fn ranked(
     app: &App,
     caller: Caller,
@@ -166,7 +167,7 @@ async fn ranked(
     Ok((Ranked { scores, tokens }, request, Arc::clone(&model)))
 }
 
-/// The fields of a request and its classifier.
+/// Fields of a request and its classifier.
 async fn opened(app: &App, request: Request<Body>) -> Result<(Fields, Arc<ServedEncoder>)> {
     let body = body::read(request, &app.config).await?;
     let mut fields = app.aside(move || Fields::parse(&body)).await?;

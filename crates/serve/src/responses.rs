@@ -1,6 +1,5 @@
-//! `/v1/responses`, OpenAI's later form of a conversation. Requests are brought into the form of
-//! chat completions and read as such. A request brings its whole conversation, or continues a
-//! response that is kept.
+//! `/v1/responses`, OpenAI's newer conversation protocol. Requests are converted to chat
+//! completions. A request carries its whole conversation or continues a stored response.
 
 mod item;
 mod items;
@@ -33,7 +32,7 @@ use crate::{
     worker::JobUpdate,
 };
 
-/// Earlier responses that a caller may continue.
+/// Stored responses that a caller may continue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Past<'a> {
     pub(crate) store: &'a ResponseStore,
@@ -41,7 +40,7 @@ pub(crate) struct Past<'a> {
 }
 
 impl Past<'_> {
-    /// The items of a conversation up to a response.
+    /// Items of the conversation up to a response.
     fn conversation(&self, id: &str) -> Result<Vec<Json>> {
         let missing = || {
             let message = format!("the previous response {id:?} is not kept here");
@@ -50,14 +49,14 @@ impl Past<'_> {
         self.store.conversation(self.owner, id).ok_or_else(missing)
     }
 
-    /// The item that a reference names.
+    /// The item with the referenced ID.
     fn item(&self, param: &str, id: &Json) -> Result<Json> {
         let found = id.as_str().and_then(|id| self.store.item(self.owner, id));
         found.ok_or_else(|| ApiError::value(&format!("{param}.id"), format!("the item {id} is not kept here")))
     }
 }
 
-/// The answer to a request, as it comes.
+/// Builds the response to a request from its updates.
 #[derive(Debug)]
 pub(crate) struct ResponseAnswer {
     store: Arc<ResponseStore>,
@@ -68,15 +67,15 @@ pub(crate) struct ResponseAnswer {
     echo: Echo,
     choice: Choice,
     prompt_tokens: usize,
-    /// The items so far; the last one may be open.
+    /// Output items so far; the last one may be open.
     items: Vec<Item>,
     is_open: bool,
-    /// Number of the next event.
+    /// Sequence number of the next event.
     sequence: usize,
 }
 
 impl ResponseAnswer {
-    /// An answer that has not begun. The store keeps it for `owner` if the request asks for that.
+    /// Creates an empty response. The store keeps it for `owner` if requested.
     pub(crate) fn new(
         request: &ChatRequest,
         model: Handle,
@@ -108,7 +107,7 @@ impl ResponseAnswer {
         }
     }
 
-    /// The response as far as it is.
+    /// The response so far.
     fn to_json(&self) -> Json {
         let status = self.status();
         let incomplete = (status == "incomplete").then(|| json!({ "reason": "max_output_tokens" }));
@@ -145,7 +144,7 @@ impl ResponseAnswer {
         response
     }
 
-    /// The whole response, which is kept if the request asks for that.
+    /// The complete response, stored if requested.
     fn finish(&mut self) -> Json {
         let response = self.to_json();
         if let Some(input) = self.echo.input.take() {
@@ -154,7 +153,7 @@ impl ResponseAnswer {
         response
     }
 
-    /// Writes an event with its number.
+    /// Writes an event with its sequence number.
     fn tell(&mut self, name: &str, mut data: Json, frames: &mut Frames) {
         data["type"] = name.into();
         data["sequence_number"] = self.sequence.into();
@@ -162,7 +161,7 @@ impl ResponseAnswer {
         frames.event(name, &data);
     }
 
-    /// Writes an event about the last item, in its only part if it has parts.
+    /// Writes an event about the last item and its part, if it has one.
     fn tell_of_item(&mut self, name: &str, mut data: Json, frames: &mut Frames) {
         let Some(item) = self.items.last() else { return };
         data["item_id"] = item.id.as_str().into();
@@ -175,7 +174,7 @@ impl ResponseAnswer {
         self.tell(name, data, frames);
     }
 
-    /// Whether the request asks for a summary of the thoughts.
+    /// Whether a summary of the thoughts is requested.
     fn summarizes(&self) -> bool {
         let wish = |name: &str| self.echo.fields.get("reasoning").and_then(|reasoning| reasoning.get(name)?.as_str());
         ["summary", "generate_summary"].into_iter().filter_map(wish).any(|wish| wish != "none")
@@ -251,7 +250,7 @@ impl ResponseAnswer {
         }
     }
 
-    /// Adds to a call's arguments. Calls in other forms are told when they are whole.
+    /// Appends to a call's arguments. Calls of other kinds are sent when they are complete.
     fn add_arguments(&mut self, text: String, frames: &mut Frames) {
         let Some(item) = self.items.last_mut() else { return };
         item.text.push_str(&text);

@@ -41,12 +41,12 @@ use crate::{
 
 type Shared = State<Arc<App>>;
 
-/// Below this path, errors have Anthropic's form.
+/// Prefix of the paths with errors in Anthropic's format.
 const MESSAGES: &str = "/v1/messages";
 const COUNT_TOKENS: &str = "/v1/messages/count_tokens";
 const REQUEST_ID: &str = "x-request-id";
 
-/// All paths, for requests that were let in.
+/// Routes behind the access checks.
 pub(crate) fn plain(app: Arc<App>) -> Router {
     let mut routes = ollama::add(generating(describing(Routes::new())));
     routes = realtime::add(batch::add_batches(batch::add_files(routes)));
@@ -74,12 +74,12 @@ pub(crate) fn plain(app: Arc<App>) -> Router {
     router.with_state(app)
 }
 
-/// The same paths behind the guard.
+/// The routes with the access checks.
 pub(crate) fn guarded(routes: Router, app: Arc<App>) -> Router {
     routes.layer(from_fn_with_state(app, enter))
 }
 
-/// Adds the paths that describe the server and its models.
+/// Adds routes that describe the server and its models.
 fn describing(routes: Routes) -> Routes {
     let version = async || reply::json(&json!({ "version": env!("CARGO_PKG_VERSION") }));
     let content = Contents::Object(&["content"]);
@@ -100,7 +100,7 @@ fn describing(routes: Routes) -> Routes {
         .post("/lora-adapters", "Sets the scales of a model's adapters", Contents::List(&["id", "scale"]), extras::set_adapters)
 }
 
-/// Adds the paths that use the models.
+/// Adds routes that use the models.
 fn generating(routes: Routes) -> Routes {
     let messages = || json!({ "messages": [{ "role": "user", "content": "" }] });
     let chat_body = Contents::Read(messages, |fields, model| drop(ChatRequest::read(fields, model, 1)));
@@ -143,7 +143,7 @@ fn generating(routes: Routes) -> Routes {
         .post("/v1/audio/translations", "Transcribes a recording in English", Contents::Form, audio::translate)
 }
 
-/// The response to a request that failed, in the form of the path's protocol.
+/// Response to a failed request, in the format of the path's protocol.
 fn refuse(path: &str, error: ApiError) -> Response {
     if path.starts_with(MESSAGES) {
         anthropic::refuse(error)
@@ -189,8 +189,8 @@ async fn enter(State(app): Shared, mut request: Request<Body>, next: Next) -> Re
     response
 }
 
-/// Runs a request within its key's allowances, and tells their state. Only requests that make
-/// something count.
+/// Runs a request within its key's rate limits and adds rate limit headers. Only generating
+/// requests count.
 async fn run_within_rates(app: &App, caller: Caller, request: Request<Body>, next: Next) -> Response {
     if request.method() != Method::POST {
         return next.run(request).await;
@@ -209,7 +209,7 @@ async fn run_within_rates(app: &App, caller: Caller, request: Request<Body>, nex
     response
 }
 
-/// The client's own name of its request, if it is short enough and fit for logs.
+/// The client's request ID, if it is short and safe to log.
 fn own_id(headers: &HeaderMap) -> Option<String> {
     const MAX_BYTES: usize = 128;
     let given = headers.get(REQUEST_ID)?.to_str().ok()?;
@@ -217,7 +217,7 @@ fn own_id(headers: &HeaderMap) -> Option<String> {
     fits.then(|| given.to_owned())
 }
 
-/// Whether the server takes requests. It listens when its models are loaded.
+/// Readiness check. The server starts to listen after its models are loaded.
 async fn ready(State(app): Shared) -> Result<Response> {
     if *app.stop.borrow() {
         return Err(ApiError::unavailable("shutting_down", "the server is stopping"));
@@ -311,7 +311,7 @@ async fn count_input(State(app): Shared, Extension(caller): Extension<Caller>, r
     Ok(reply::json(&json!({ "object": "response.input_tokens", "input_tokens": tokens })))
 }
 
-/// The tokens of a conversation's prompt.
+/// Prompt tokens of a conversation.
 fn count_prompt(fields: Fields, model: &Handle) -> Result<usize> {
     let request = ChatRequest::read(fields, model, 1)?;
     let prompt = request.conversation.prompt(model)?;

@@ -1,4 +1,4 @@
-//! From a configuration to a running server.
+//! Creates and runs a server from a configuration.
 
 use std::{
     future::Future,
@@ -23,7 +23,7 @@ use crate::{
     traces::Traces,
 };
 
-/// A server that is bound to an address.
+/// A server bound to an address.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
@@ -35,10 +35,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds an address; port 0 means any that is free.
+    /// Binds an address; port 0 selects a free port.
     ///
     /// # Errors
-    /// The address is taken, or none of this machine's.
+    /// Fails if the address is in use or not available.
     pub fn bind(address: SocketAddr, config: Config) -> io::Result<Server> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
@@ -46,26 +46,25 @@ impl Server {
         Ok(Server { listener, address, config, disk: None, batches: None, traces: None })
     }
 
-    /// The same server with a prompt cache on disk, of at most `bytes` bytes, which survives
-    /// restarts.
+    /// Enables a prompt cache on disk of at most `bytes` bytes. It survives restarts.
     ///
     /// # Errors
-    /// The folder cannot be used, or another process uses it.
+    /// Fails if the folder is unusable or locked by another process.
     pub fn with_prompt_cache(self, folder: &Path, bytes: u64) -> io::Result<Server> {
         let disk = DiskCache::open(folder, bytes, |problem| tracing::warn!("{problem}"))?;
         Ok(Server { disk: Some(disk), ..self })
     }
 
-    /// The same server with files and batches, which survive restarts.
+    /// Enables files and batches, which survive restarts.
     ///
     /// # Errors
-    /// The folder cannot be used, or another process uses it.
+    /// Fails if the folder is unusable or locked by another process.
     pub fn with_batches(self, config: BatchConfig) -> io::Result<Server> {
         Ok(Server { batches: Some(Store::open(config)?), ..self })
     }
 
-    /// The same server with files and batches in a folder that no flag names. Where it cannot be
-    /// used, the server keeps none, and its log says why.
+    /// Enables files and batches in the default folder. If it is unusable, the server logs the
+    /// reason and runs without them.
     #[must_use]
     pub fn with_default_batches(self, config: BatchConfig) -> Server {
         let folder = config.folder.clone();
@@ -75,27 +74,26 @@ impl Server {
         Server { batches: opened.inspect_err(why).ok(), ..self }
     }
 
-    /// The same server that sends traces of its requests to a collector of OpenTelemetry (OTLP over
-    /// HTTP) at a URL, such as `http://127.0.0.1:4318`.
+    /// Exports traces to an OpenTelemetry collector (OTLP over HTTP) at a URL such as
+    /// `http://127.0.0.1:4318`.
     ///
     /// # Errors
-    /// The URL is none, or the system has no thread left.
+    /// Fails if the URL is invalid or a thread cannot start.
     pub fn with_traces(self, endpoint: &str) -> io::Result<Server> {
         let traces = Traces::new(endpoint, self.address).map_err(io::Error::other)?;
         Ok(Server { traces: Some(Arc::new(traces)), ..self })
     }
 
-    /// The address.
+    /// The bound address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves the models until `shutdown`, and then until requests that are under way have ended or
-    /// their time is
-    /// over. Returns when what is kept in a folder is written.
+    /// Serves the models until `shutdown`, then until running requests end or the grace period is
+    /// over. Returns after persistent state is written.
     ///
     /// # Errors
-    /// A model cannot be loaded, or the system has no thread left.
+    /// Fails if a model cannot be loaded or a thread cannot start.
     pub fn run(self, models: Vec<ModelSource>, shutdown: impl Future<Output = ()>) -> io::Result<()> {
         let (disk, writer) = self.disk.unzip();
         let models = Models::start(models, &self.config, disk)?;
@@ -127,8 +125,7 @@ impl Server {
     }
 }
 
-/// Waits for the signals that ask a server to stop: SIGTERM, or Ctrl-C. A second one ends the
-/// process at once.
+/// Waits for SIGTERM or Ctrl-C. A second signal ends the process at once.
 pub async fn stop_signal() {
     wait_for_signal().await;
     tokio::spawn(async {
@@ -137,7 +134,7 @@ pub async fn stop_signal() {
     });
 }
 
-/// Reads the keys again whenever the process gets SIGHUP.
+/// Reloads the keys on each SIGHUP.
 #[cfg(unix)]
 async fn reload_keys(keys: Keys) {
     use tokio::signal::unix::{SignalKind, signal};

@@ -1,5 +1,5 @@
-//! The folder of files and batches. Records are small files of JSON beside the contents, and both
-//! survive a restart.
+//! The folder of files and batches. Records are small JSON files next to the contents. All survive
+//! a restart.
 
 pub(crate) mod record;
 mod sums;
@@ -21,48 +21,48 @@ use crate::{
     model::now,
 };
 
-/// Most files, and most batches, that are kept.
+/// Maximum number of files, and of batches.
 const MAX_RECORDS: usize = 10_000;
 
-/// Most batches that have not ended.
+/// Maximum number of unfinished batches.
 const MAX_ACTIVE: usize = 64;
 
 const LOCK: &str = "lock";
-/// Ends of the names of records, and of contents.
+/// File name suffixes of records and contents.
 const RECORD: &str = "json";
 const CONTENTS: &str = "data";
 const BATCH_PREFIX: &str = "batch_";
 
-/// Where files and batches are kept, and their bounds.
+/// Location and limits of the store.
 #[derive(Clone, Debug)]
 pub struct BatchConfig {
-    /// A folder that no other process uses.
+    /// The folder, locked against other processes.
     pub folder: PathBuf,
-    /// Most bytes of all files.
+    /// Maximum total size of all files in bytes.
     pub bytes: u64,
-    /// Most bytes of one file.
+    /// Maximum size of one file in bytes.
     pub file_bytes: usize,
-    /// Requests of all batches that run at the same time, at least 1.
+    /// Maximum number of concurrent requests of all batches, at least 1.
     pub at_once: usize,
 }
 
-/// Files and batches of all callers. Each finds its own alone.
+/// Files and batches of all callers. Callers see only their own.
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) config: BatchConfig,
     state: Mutex<State>,
-    /// Changes whenever a batch does.
+    /// Notifies of batch changes.
     changes: watch::Sender<()>,
-    /// Keeps other processes out.
+    /// Lock on the folder.
     _lock: File,
 }
 
-/// Records in the order of their creation.
+/// Records in order of creation.
 #[derive(Debug, Default)]
 struct State {
     files: Vec<FileRecord>,
     batches: Vec<BatchRecord>,
-    /// Bytes of outputs that are no files yet.
+    /// Size of unfinished outputs in bytes.
     unfinished: u64,
 }
 
@@ -77,10 +77,10 @@ impl State {
 }
 
 impl Store {
-    /// Opens a folder, or creates it, and drops contents that belong to nothing.
+    /// Opens or creates a folder, and deletes contents without a record.
     ///
     /// # Errors
-    /// The folder cannot be used, or another process uses it.
+    /// Fails if the folder is unusable or locked by another process.
     pub(crate) fn open(config: BatchConfig) -> io::Result<Store> {
         let mut builder = DirBuilder::new();
         #[cfg(unix)]
@@ -124,7 +124,7 @@ impl Store {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hears of each change of a batch.
+    /// Subscribes to batch changes.
     pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
@@ -137,7 +137,7 @@ impl Store {
         self.config.folder.join(format!("{id}.{RECORD}"))
     }
 
-    /// Writes a record: whole, or not at all.
+    /// Writes a record atomically.
     fn save(&self, id: &str, record: &impl Serialize) -> io::Result<()> {
         let mut file = tempfile::Builder::new().prefix(".new").tempfile_in(&self.config.folder)?;
         serde_json::to_writer(&mut file, record)?;
@@ -146,10 +146,10 @@ impl Store {
         Ok(())
     }
 
-    /// Keeps a file, whose contents are copied.
+    /// Stores a copy of a file.
     ///
     /// # Errors
-    /// There is no room, or the disk refuses it.
+    /// Fails if the store is full or on an I/O error.
     pub(crate) fn add_file(&self, file: FileRecord, contents: &mut File) -> Result<FileRecord> {
         self.sweep();
         {
@@ -174,16 +174,16 @@ impl Store {
         Ok(file)
     }
 
-    /// The caller's files, the oldest first.
+    /// The caller's files, oldest first.
     pub(crate) fn files(&self, owner: Caller) -> Vec<FileRecord> {
         self.sweep();
         self.state().files.iter().filter(|file| file.owner == owner.number()).cloned().collect()
     }
 
-    /// A file of the caller's.
+    /// A file of the caller.
     ///
     /// # Errors
-    /// There is none of that name.
+    /// Fails if the caller has no such file.
     pub(crate) fn file(&self, owner: Caller, id: &str) -> Result<FileRecord> {
         self.sweep();
         let state = self.state();
@@ -191,19 +191,19 @@ impl Store {
         found.cloned().ok_or_else(|| missing("file", id))
     }
 
-    /// The contents of a file of the caller's.
+    /// Opens the contents of a file.
     ///
     /// # Errors
-    /// There is none of that name, or the disk refuses it.
+    /// Fails if the caller has no such file, or on an I/O error.
     pub(crate) fn open_file(&self, owner: Caller, id: &str) -> Result<File> {
         self.file(owner, id)?;
         File::open(self.contents(id)).map_err(unwritten)
     }
 
-    /// Forgets a file.
+    /// Deletes a file.
     ///
     /// # Errors
-    /// There is none of that name, or a batch needs it.
+    /// Fails if the caller has no such file or a batch needs it.
     pub(crate) fn delete_file(&self, owner: Caller, id: &str) -> Result<()> {
         self.file(owner, id)?;
         let mut state = self.state();
@@ -215,7 +215,7 @@ impl Store {
         Ok(())
     }
 
-    /// Removes a record before its contents, so that no record lacks them.
+    /// Deletes a record before its contents, so that no record lacks contents.
     fn remove(&self, id: &str) {
         for path in [self.record(id), self.contents(id)] {
             match fs::remove_file(&path) {
@@ -227,7 +227,7 @@ impl Store {
         }
     }
 
-    /// Forgets files whose time is over.
+    /// Deletes expired files.
     fn sweep(&self) {
         let now = now();
         let mut state = self.state();
@@ -241,10 +241,10 @@ impl Store {
         }
     }
 
-    /// Begins a batch. The oldest one that has ended makes room for it.
+    /// Creates a batch. If the store is full, the oldest finished batch is deleted.
     ///
     /// # Errors
-    /// Too many have not ended, or the disk refuses it.
+    /// Fails if too many batches are unfinished, or on an I/O error.
     pub(crate) fn add_batch(&self, batch: BatchRecord) -> Result<BatchRecord> {
         let mut state = self.state();
         let active = state.batches.iter().filter(|batch| !batch.status.is_final()).count();
@@ -264,30 +264,30 @@ impl Store {
         Ok(batch)
     }
 
-    /// The caller's batches, the oldest first.
+    /// The caller's batches, oldest first.
     pub(crate) fn batches(&self, owner: Caller) -> Vec<BatchRecord> {
         self.state().batches.iter().filter(|batch| batch.owner == owner.number()).cloned().collect()
     }
 
-    /// A batch of the caller's.
+    /// A batch of the caller.
     ///
     /// # Errors
-    /// There is none of that name.
+    /// Fails if the caller has no such batch.
     pub(crate) fn batch(&self, owner: Caller, id: &str) -> Result<BatchRecord> {
         let state = self.state();
         let found = state.batches.iter().find(|batch| batch.id == id && batch.owner == owner.number());
         found.cloned().ok_or_else(|| missing("batch", id))
     }
 
-    /// Batches that have not ended.
+    /// Unfinished batches.
     pub(crate) fn active(&self) -> Vec<BatchRecord> {
         self.state().batches.iter().filter(|batch| !batch.status.is_final()).cloned().collect()
     }
 
-    /// Asks a batch to end early.
+    /// Cancels a batch.
     ///
     /// # Errors
-    /// There is none of that name, it has ended, or the disk refuses it.
+    /// Fails if the caller has no such batch, it is finished, or on an I/O error.
     pub(crate) fn cancel(&self, owner: Caller, id: &str) -> Result<BatchRecord> {
         let batch = self.batch(owner, id)?;
         match batch.status {
@@ -299,10 +299,10 @@ impl Store {
         }
     }
 
-    /// Changes a batch and keeps it so.
+    /// Updates a batch and writes its record.
     ///
     /// # Errors
-    /// There is no such batch, or the disk refuses it.
+    /// Fails if the batch does not exist, or on an I/O error.
     pub(crate) fn change(&self, id: &str, change: impl FnOnce(&mut BatchRecord)) -> io::Result<BatchRecord> {
         let mut state = self.state();
         let found = state.batches.iter_mut().find(|batch| batch.id == id).ok_or(io::ErrorKind::NotFound)?;
@@ -314,22 +314,22 @@ impl Store {
         Ok(batch)
     }
 
-    /// Notes progress of a batch, which a restart counts again from its outputs.
+    /// Updates a batch's progress in memory. A restart recounts it from the outputs.
     pub(crate) fn note(&self, id: &str, change: impl FnOnce(&mut BatchRecord)) {
         if let Some(batch) = self.state().batches.iter_mut().find(|batch| batch.id == id) {
             change(batch);
         }
     }
 
-    /// Whether a batch was asked to end early.
+    /// Whether a batch is being cancelled.
     pub(crate) fn is_cancelled(&self, id: &str) -> bool {
         self.state().batches.iter().any(|batch| batch.id == id && batch.status == Status::Cancelling)
     }
 
-    /// The file in which a batch collects answers or failures, to read and to add to.
+    /// Opens a batch's output or error file for reading and appending.
     ///
     /// # Errors
-    /// The disk refuses it.
+    /// Fails on an I/O error.
     pub(crate) fn open_output(&self, id: &str) -> io::Result<File> {
         let mut options = OpenOptions::new();
         #[cfg(unix)]
@@ -337,7 +337,7 @@ impl Store {
         options.create(true).read(true).append(true).open(self.contents(id))
     }
 
-    /// Takes room for an output; false if there is none.
+    /// Reserves space for an output; false if the store is full.
     pub(crate) fn reserve(&self, bytes: u64) -> bool {
         let mut state = self.state();
         let fits = state.bytes().saturating_add(bytes) <= self.config.bytes;
@@ -347,10 +347,10 @@ impl Store {
         fits
     }
 
-    /// Makes a file of what a batch collected; false, and no file, if that is nothing.
+    /// Publishes a batch's output as a file; false if it is empty.
     ///
     /// # Errors
-    /// The disk refuses it.
+    /// Fails on an I/O error.
     pub(crate) fn finish_output(&self, batch: &BatchRecord, id: &str, filename: String) -> io::Result<bool> {
         let bytes = match fs::metadata(self.contents(id)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
@@ -379,7 +379,7 @@ impl Store {
     }
 }
 
-/// A record, unless it cannot be read.
+/// Reads a record; `None` if it is unreadable.
 fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     let record = fs::read(path).and_then(|text| Ok(serde_json::from_slice(&text)?));
     record.inspect_err(|error| tracing::warn!("{} cannot be read: {error}", path.display())).ok()
@@ -393,7 +393,7 @@ fn full(message: String) -> ApiError {
     ApiError::new(axum::http::StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", Some("storage_full"), message)
 }
 
-/// The disk refuses something, which clients need not know in full.
+/// Reports an I/O error without details to the client.
 pub(crate) fn unwritten(error: impl Into<io::Error>) -> ApiError {
     tracing::error!("the folder of files and batches: {}", error.into());
     ApiError::internal("the server cannot use its folder of files")

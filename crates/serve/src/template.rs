@@ -1,4 +1,4 @@
-//! A chat template's use for tools, without a model.
+//! Tool support of a chat template, without a model.
 
 use flambeau::text::{ChatInput, ChatTemplate, Clock};
 use serde_json::{Map, Value as Json, json};
@@ -10,7 +10,7 @@ use crate::{
     tools::{Parser, ToolFormat, Tools, calls},
 };
 
-/// A chat template, and the format in which its model calls tools.
+/// A chat template with its tool format.
 #[derive(Debug)]
 pub struct TemplateProbe<'a> {
     template: &'a ChatTemplate,
@@ -18,16 +18,16 @@ pub struct TemplateProbe<'a> {
 }
 
 impl<'a> TemplateProbe<'a> {
-    /// Finds the format by rendering calls and reading them back.
+    /// Finds the tool format by rendering calls and parsing them back.
     pub fn new(template: &'a ChatTemplate) -> TemplateProbe<'a> {
         TemplateProbe { template, format: ToolFormat::of(template) }
     }
 
-    /// The facts of the template.
+    /// Properties of the template.
     ///
-    /// `tool_format` is `null` beside a `reason` if there is none. `parallel_calls` tells whether a
-    /// message may hold several calls. `arguments` is the JSON type that the template takes.
-    /// `shown_by` names the part of a conversation that shows tools.
+    /// `tool_format` is `null` with a `reason` if no format was found. `parallel_calls`: several
+    /// calls per message are supported. `arguments`: JSON type of call arguments. `shown_by`: part
+    /// of a conversation that carries the tools.
     pub fn facts(&self) -> Json {
         match &self.format {
             Ok(found) => json!({
@@ -40,10 +40,10 @@ impl<'a> TemplateProbe<'a> {
         }
     }
 
-    /// The prompt of a conversation in OpenAI's form, as the server writes it.
+    /// Renders the prompt of a conversation in OpenAI's format, as the server does.
     ///
     /// # Errors
-    /// A message is malformed, or the template refuses the conversation.
+    /// Fails if a message is malformed or the template rejects the conversation.
     pub fn prompt(&self, list: Vec<Json>, tools: Option<Vec<Json>>, extra: Map<String, Json>) -> Result<String, String> {
         let list = messages::read(list).map_err(|error| error.to_string())?;
         let (messages, tools) = match &self.format {
@@ -55,11 +55,10 @@ impl<'a> TemplateProbe<'a> {
         self.template.render(&input).map_err(|error| error.to_string())
     }
 
-    /// The message that the server makes of a model's text after a prompt. `list` is the
-    /// conversation so far.
+    /// Parses a model's text after a prompt into a message. `list` is the conversation so far.
     ///
     /// # Errors
-    /// A tool is malformed, or the template's format is not known.
+    /// Fails if a tool is malformed or the tool format is unknown.
     pub fn message(&self, prompt: &str, list: &[Json], tools: &[Json], text: &str) -> Result<Json, String> {
         let known = Tools::read(tools).map_err(|error| error.to_string())?;
         let parser = match self.format {

@@ -1,8 +1,8 @@
-//! Calls of tools in a model's text.
+//! Tool calls in a model's text.
 //!
-//! Families of models write calls in formats of their own. A row of [`table`] states the markers
-//! and the shape of one format. The row is read by one parser ([`parser`]), one writer of grammars
-//! ([`grammar`]) and the search for a template's format ([`detect`]).
+//! Each model family writes calls in its own format. A row of [`table`] gives the markers and the
+//! structure of one format. One parser ([`parser`]), one grammar writer ([`grammar`]) and the
+//! format detection ([`detect`]) read the row.
 
 mod detect;
 mod format;
@@ -26,17 +26,18 @@ use serde_json::Value as Json;
 pub(crate) use self::{detect::ToolFormat, grammar::ControlTokens, history::calls, parser::Parser};
 use crate::error::{ApiError, Result};
 
-/// The tools of a request: JSON schemas of arguments by name.
+/// A request's tools: JSON schemas of arguments by tool name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Tools {
     schemas: BTreeMap<String, Json>,
 }
 
 impl Tools {
-    /// Reads OpenAI's list of tools.
+    /// Parses OpenAI's list of tools.
     ///
     /// # Errors
-    /// An entry is no function with a name, two have the same, or a schema is above the limits.
+    /// Fails if an entry is not a function with a name, a name repeats, or a schema exceeds the
+    /// limits.
     pub(crate) fn read(list: &[Json]) -> Result<Tools> {
         let mut schemas = BTreeMap::new();
         for (i, tool) in list.iter().enumerate() {
@@ -59,12 +60,12 @@ impl Tools {
         self.schemas.contains_key(name)
     }
 
-    /// Names in alphabetical order.
+    /// Tool names in alphabetical order.
     fn names(&self) -> impl DoubleEndedIterator<Item = &str> {
         self.schemas.keys().map(String::as_str)
     }
 
-    /// The types that a schema states for an argument; none if it states none.
+    /// Types that a schema allows for an argument; empty if it states none.
     fn types(&self, name: &str, argument: &str) -> Vec<&str> {
         let Some(schema) = self.schemas.get(name) else { return Vec::new() };
         let property = &schema["properties"][argument];
@@ -72,13 +73,13 @@ impl Tools {
         types(target.unwrap_or(property))
     }
 
-    /// Whether a schema says that an argument is a text and nothing else.
+    /// Whether a schema allows only strings for an argument.
     fn is_text(&self, name: &str, argument: &str) -> bool {
         let types = self.types(name, argument);
         !types.is_empty() && types.iter().all(|kind| *kind == "string")
     }
 
-    /// The value of an argument that is written without quotes.
+    /// Value of an unquoted argument.
     fn value(&self, name: &str, argument: &str, text: &str) -> Json {
         let types = self.types(name, argument);
         let fits = |value: &Json| types.is_empty() || types.iter().any(|kind| is_of(value, kind));
@@ -93,7 +94,7 @@ impl Tools {
     }
 }
 
-/// The types that a schema states, in its alternatives too.
+/// Types that a schema allows, including its alternatives.
 fn types(schema: &Json) -> Vec<&str> {
     match &schema["type"] {
         Json::String(kind) => return vec![kind],
@@ -124,17 +125,17 @@ fn is_of(value: &Json, kind: &str) -> bool {
     found == kind || found == "integer" && kind == "number"
 }
 
-/// Kind of a part of an answer's text.
+/// Part of an answer's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
     Text(String),
-    /// A call of a tool begins; calls are numbered from 0. Formats with ids of their own give one.
+    /// A tool call starts. Calls are numbered from 0. The ID is set if the format has IDs.
     Call {
         number: usize,
         id: Option<String>,
         name: String,
     },
-    /// More of the call's arguments, which together are JSON.
+    /// More of the call's arguments. All pieces together are JSON.
     Arguments {
         number: usize,
         text: String,

@@ -1,5 +1,5 @@
-//! Traces of requests in OpenTelemetry's protocol, by its conventions for generative models.
-//! Prompts and answers are never part of them.
+//! OpenTelemetry traces of requests, by the semantic conventions for generative AI. They never
+//! contain prompts or answers.
 
 use std::{
     net::SocketAddr,
@@ -27,31 +27,31 @@ use opentelemetry_sdk::{
 };
 use tokio::task_local;
 
-/// Path of a collector that takes traces.
+/// Path of a collector that receives traces.
 const PATH: &str = "/v1/traces";
 
-/// How long a collector may take.
+/// Timeout for the collector.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Most bytes of a collector's answer.
+/// Maximum size of a collector's response in bytes.
 const MAX_ANSWER: u64 = 64 << 10;
 
 task_local! {
-    /// The span of the request that this task answers.
+    /// Span of the current task's request.
     static CURRENT: Option<Arc<RequestSpan>>;
 }
 
-/// The span of the request that this task answers, if there is one.
+/// Span of the current task's request, if any.
 pub(crate) fn current() -> Option<Arc<RequestSpan>> {
     CURRENT.try_with(Clone::clone).ok().flatten()
 }
 
-/// Does work as a part of a request's span.
+/// Runs work as part of a request's span.
 pub(crate) async fn within<T>(span: Option<Arc<RequestSpan>>, work: impl Future<Output = T>) -> T {
     CURRENT.scope(span, work).await
 }
 
-/// Sends spans to a collector.
+/// Exports spans to a collector.
 #[derive(Debug)]
 pub(crate) struct Traces {
     provider: SdkTracerProvider,
@@ -60,11 +60,11 @@ pub(crate) struct Traces {
 }
 
 impl Traces {
-    /// Traces of the server at `address`, for the collector at a URL. Its path is `/v1/traces`,
-    /// unless the URL ends with that already.
+    /// Traces of the server at `address`, exported to a URL. The path `/v1/traces` is appended
+    /// unless present.
     ///
     /// # Errors
-    /// The URL is none, or the system has no thread left.
+    /// Fails if the URL is invalid or a thread cannot start.
     pub(crate) fn new(endpoint: &str, address: SocketAddr) -> Result<Traces, String> {
         if !["http://", "https://"].iter().any(|scheme| endpoint.starts_with(scheme)) {
             return Err("expected a URL, such as http://127.0.0.1:4318".to_owned());
@@ -84,8 +84,8 @@ impl Traces {
         Ok(Traces { provider, tracer, address })
     }
 
-    /// Begins the span of a request, within the trace that its headers name. Paths that run no
-    /// model have none.
+    /// Starts a request's span in the trace named by its headers. Paths that run no model have no
+    /// span.
     pub(crate) fn begin(&self, method: &Method, path: &str, headers: &HeaderMap) -> Option<Arc<RequestSpan>> {
         let operation = operation(path).filter(|_| *method == Method::POST)?;
         let parent = TraceContextPropagator::new().extract_with_context(&Context::new(), &HeaderExtractor(headers));
@@ -102,7 +102,7 @@ impl Traces {
         Some(Arc::new(RequestSpan { operation, began: Instant::now(), state: Mutex::new(State { span, sums: Sums::default() }) }))
     }
 
-    /// Sends the spans that are left.
+    /// Exports the remaining spans.
     pub(crate) fn close(&self) {
         if let Err(error) = self.provider.shutdown() {
             tracing::warn!("the last traces may be lost: {error}");
@@ -110,7 +110,7 @@ impl Traces {
     }
 }
 
-/// The server's name in traces, which OpenTelemetry's variables may change.
+/// The service name, which OpenTelemetry's variables may override.
 fn resource() -> Resource {
     let detected = Resource::builder().build();
     let name = detected.get(&"service.name".into()).map(|name| name.to_string());
@@ -121,7 +121,7 @@ fn resource() -> Resource {
     }
 }
 
-/// The operation of a path, in OpenTelemetry's words where it has some.
+/// Operation name of a path, from OpenTelemetry's conventions where one exists.
 fn operation(path: &str) -> Option<&'static str> {
     Some(match path {
         "/v1/chat/completions" | "/v1/responses" | "/v1/messages" | "/api/chat" => "chat",
@@ -134,7 +134,7 @@ fn operation(path: &str) -> Option<&'static str> {
     })
 }
 
-/// The span of a request. It ends with the request and its jobs.
+/// Span of a request. It ends with the request and its jobs.
 #[derive(Debug)]
 pub(crate) struct RequestSpan {
     operation: &'static str,
@@ -148,12 +148,12 @@ struct State {
     sums: Sums,
 }
 
-/// Sums of a request's jobs.
+/// Totals over a request's jobs.
 #[derive(Debug, Default)]
 struct Sums {
     jobs: usize,
     finishes: Vec<&'static str>,
-    /// Tokens of the prompt, which the jobs share, and its cached tokens.
+    /// Prompt tokens, shared by the jobs, and cached tokens.
     input: usize,
     cached: usize,
     output: usize,
@@ -167,12 +167,12 @@ impl RequestSpan {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The trace, in hexadecimal digits.
+    /// Trace ID in hexadecimal.
     pub(crate) fn trace_id(&self) -> String {
         self.state().span.span_context().trace_id().to_string()
     }
 
-    /// The request is for that model.
+    /// Sets the requested model.
     pub(crate) fn ask(&self, model: &str) {
         let mut state = self.state();
         state.span.update_name(format!("{} {model}", self.operation));
@@ -181,7 +181,7 @@ impl RequestSpan {
         }
     }
 
-    /// The request became these jobs of a language model.
+    /// Sets the request's language model jobs.
     pub(crate) fn submit(&self, model: &str, jobs: &[Job]) {
         self.ask(model);
         let Some(Job { request, .. }) = jobs.first() else { return };
@@ -207,19 +207,19 @@ impl RequestSpan {
         }
     }
 
-    /// The first job of the request has its turn, with that many tokens of its prompt cached.
+    /// Records the start of the first job, with its number of cached prompt tokens.
     pub(crate) fn start(&self, cached: usize) {
         let mut state = self.state();
         state.sums.queued.get_or_insert(self.began.elapsed());
         state.sums.cached = state.sums.cached.max(cached);
     }
 
-    /// A token came.
+    /// Records a token.
     pub(crate) fn step(&self) {
         self.state().sums.first_token.get_or_insert(self.began.elapsed());
     }
 
-    /// A job has ended; that many tokens of its prompt were cached.
+    /// Records the end of a job, with its number of cached prompt tokens.
     pub(crate) fn finish(&self, generation: &Generation, cached: usize) {
         let sums = &mut self.state().sums;
         sums.finishes.push(match generation.finish {
@@ -231,17 +231,17 @@ impl RequestSpan {
         sums.output += generation.stats.generated_tokens;
     }
 
-    /// The request took that many tokens of input.
+    /// Sets the number of input tokens.
     pub(crate) fn read(&self, tokens: usize) {
         self.state().sums.input = tokens;
     }
 
-    /// The request fails in the midst of its answer.
+    /// Records a failure during the answer.
     pub(crate) fn fail(&self, kind: &str) {
         self.state().sums.error.get_or_insert_with(|| kind.to_owned());
     }
 
-    /// The response has that status.
+    /// Sets the response status.
     pub(crate) fn respond(&self, status: StatusCode) {
         self.state().span.set_attribute(KeyValue::new("http.response.status_code", i64::from(status.as_u16())));
         if status.is_client_error() || status.is_server_error() {
@@ -284,11 +284,11 @@ fn list(texts: impl Iterator<Item = String>) -> Value {
     Value::Array(Array::String(texts.map(StringValue::from).collect()))
 }
 
-/// The connection to a collector. It blocks, on the exporter's own thread.
+/// HTTP client of the collector. It blocks, on the exporter's own thread.
 #[derive(Debug)]
 struct Collector {
     agent: ureq::Agent,
-    /// Whether the last spans were lost, so that the log says so once.
+    /// Whether the last export failed; limits the log to one message.
     is_failing: AtomicBool,
 }
 

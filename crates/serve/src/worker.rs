@@ -28,11 +28,11 @@ use crate::{
     traces::RequestSpan,
 };
 
-/// Maximum number of unread events of a slow client: a quarter of a megabyte. A client further
-/// behind is dropped.
+/// Maximum number of unread events of a slow client: a quarter of a megabyte. Slower clients are
+/// dropped.
 const MAX_UNREAD: usize = 2048;
 
-/// Update of one job of a request; jobs are numbered from 0.
+/// Update of one of a request's jobs, which are numbered from 0.
 #[derive(Debug)]
 pub(crate) enum Update {
     Started { cached: usize },
@@ -41,18 +41,18 @@ pub(crate) enum Update {
     Failed(ApiError),
 }
 
-/// Updates of a request's jobs, with job numbers.
+/// Updates with job numbers.
 pub(crate) type JobUpdate = (usize, Update);
 
-/// A client of the server, as far as the worker knows it.
+/// A client, as seen by the worker.
 #[derive(Clone, Debug)]
 pub(crate) struct Customer {
     pub(crate) caller: Caller,
-    /// Most jobs that it may have at the same time.
+    /// Maximum number of concurrent jobs.
     pub(crate) most_jobs: usize,
-    /// Counts its tokens.
+    /// Token counter.
     pub(crate) meter: Option<Arc<Meter>>,
-    /// The trace of its request.
+    /// Trace of the request.
     pub(crate) span: Option<Arc<RequestSpan>>,
 }
 
@@ -63,7 +63,7 @@ struct Submission {
     admitted: oneshot::Sender<Result<()>>,
 }
 
-/// A handle of the thread, which ends when all handles are gone.
+/// Handle of the thread. The thread ends when all handles are dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct Worker {
     submissions: Sender<Submission>,
@@ -71,10 +71,11 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts the thread, which makes its scheduler, anew if it breaks, and counts on `metrics`.
+    /// Starts the thread. It creates its scheduler, recreates it after a failure, and updates
+    /// `metrics`.
     ///
     /// # Errors
-    /// The system has no thread left.
+    /// Fails if the thread cannot start.
     pub(crate) fn start(
         name: &str,
         scheduler: impl Fn() -> Scheduler + Send + 'static,
@@ -94,10 +95,10 @@ impl Worker {
         Ok(Worker { submissions, metrics })
     }
 
-    /// Submits jobs of a client, all or none. They end when the receiver is dropped.
+    /// Submits a client's jobs, all or none. They are cancelled when the receiver is dropped.
     ///
     /// # Errors
-    /// They are refused.
+    /// Fails if the scheduler rejects them.
     pub(crate) async fn submit(&self, customer: Customer, jobs: Vec<Job>) -> Result<mpsc::Receiver<JobUpdate>> {
         let (updates, received) = mpsc::channel(MAX_UNREAD);
         let (admitted, answer) = oneshot::channel();
@@ -108,25 +109,25 @@ impl Worker {
     }
 }
 
-/// Who waits for a job.
+/// Receiver of a job's events.
 struct Client {
     customer: Customer,
     updates: mpsc::Sender<JobUpdate>,
     number: usize,
-    /// Names of its adapters.
+    /// Names of the job's adapters.
     adapters: Vec<String>,
     has_started: bool,
     submitted: Instant,
     /// Time of the last token.
     last: Option<Instant>,
-    /// Tokens of the prompt that were not computed again.
+    /// Number of cached prompt tokens.
     cached: usize,
-    /// Tokens of the longest answer so far, shared by a request's jobs.
+    /// Length of the longest answer so far, shared by a request's jobs.
     longest: Rc<Cell<usize>>,
 }
 
 impl Client {
-    /// Counts the tokens of an event. Cached ones of the prompt count too.
+    /// Counts the tokens of an event, including cached prompt tokens.
     fn meter(&self, event: &Event) {
         let Some(meter) = &self.customer.meter else { return };
         match event {
@@ -137,7 +138,7 @@ impl Client {
         }
     }
 
-    /// Notes an event in the request's trace.
+    /// Records an event in the request's trace.
     fn trace(&self, event: &Event) {
         let Some(span) = &self.customer.span else { return };
         match event {
@@ -149,7 +150,7 @@ impl Client {
         }
     }
 
-    /// Counts the times up to an event.
+    /// Records the times up to an event.
     fn observe(&mut self, event: &Event, metrics: &Metrics) {
         self.trace(event);
         let times = &metrics.times;
@@ -191,7 +192,7 @@ impl<'a> Desk<'a> {
         Desk { scheduler, clients: BTreeMap::new(), metrics }
     }
 
-    /// Works until all senders are dropped, then saves persistent state.
+    /// Runs until all senders are dropped, then saves persistent state.
     fn work(mut self, submissions: &Receiver<Submission>) {
         let began = Instant::now();
         loop {
@@ -268,7 +269,7 @@ impl<'a> Desk<'a> {
         used.map(|(adapter, _)| adapter.name.clone()).collect()
     }
 
-    /// Tells the load.
+    /// Updates the load metrics.
     fn tell_load(&self) {
         self.metrics.set_load(self.scheduler.load());
         let count = self.scheduler.model().metadata().adapters.len();
@@ -292,7 +293,7 @@ impl<'a> Desk<'a> {
     }
 }
 
-/// Sends an event. A client whose channel is full loses it, which ends the job.
+/// Sends an event. If a client's channel is full, the event is lost and the job ends.
 fn tell(clients: &mut BTreeMap<JobId, Client>, metrics: &Metrics, id: JobId, event: Event) {
     let is_end = matches!(event, Event::Finished(_) | Event::Failed(_));
     if let Some(client) = clients.get_mut(&id) {
@@ -331,7 +332,7 @@ fn tell(clients: &mut BTreeMap<JobId, Client>, metrics: &Metrics, id: JobId, eve
     }
 }
 
-/// Cuts a client off from its job, which ends at the next step.
+/// Disconnects a client from its job. The job ends at the next step.
 fn orphan(clients: &mut BTreeMap<JobId, Client>, id: JobId) {
     if let Some(client) = clients.get_mut(&id) {
         client.updates = mpsc::channel(1).0;

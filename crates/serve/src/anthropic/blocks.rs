@@ -1,4 +1,4 @@
-//! Messages of content blocks in OpenAI's form.
+//! Converts messages of content blocks to OpenAI's format.
 
 use serde_json::{Value as Json, json};
 
@@ -8,8 +8,8 @@ use crate::{
     json::wrong,
 };
 
-/// Adds a message. Its blocks may become several messages in OpenAI's form, tool results first.
-/// Blocks of hosted tools go to `hosted`.
+/// Appends a message. Its blocks may become several messages in OpenAI's format, tool results
+/// first. Blocks of hosted tools go to `hosted`.
 ///
 /// # Errors
 /// Names the role or block that is wrong or not supported.
@@ -61,7 +61,7 @@ fn is_hosted(kind: &str) -> bool {
         || kind != "tool_result" && kind.ends_with("_tool_result")
 }
 
-/// The result of a call as text. Templates have no place to say that a call failed.
+/// The result of a call as text. Templates have no field for a failed call.
 fn result(param: &str, block: &Json) -> Result<String> {
     let content = match &block["content"] {
         Json::Null => String::new(),
@@ -70,7 +70,7 @@ fn result(param: &str, block: &Json) -> Result<String> {
     Ok(if block["is_error"] == true { format!("Error: {content}") } else { content })
 }
 
-/// A text, or the text of a list of blocks.
+/// Text of a string or of a list of blocks.
 fn texts(param: &str, content: &Json) -> Result<String> {
     match content {
         Json::String(text) => Ok(text.clone()),
@@ -79,7 +79,7 @@ fn texts(param: &str, content: &Json) -> Result<String> {
     }
 }
 
-/// The text of a block. Documents and search results stand between tags.
+/// Text of a block. Documents and search results are wrapped in tags.
 fn text(param: &str, block: &Json) -> Result<String> {
     match block["type"].as_str() {
         Some("text") => Ok(block["text"].as_str().ok_or_else(|| wrong(param, "a block with its `text`", block))?.to_owned()),

@@ -1,4 +1,4 @@
-//! Anthropic's requests in OpenAI's form.
+//! Converts Anthropic's requests to OpenAI's format.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -9,10 +9,10 @@ use crate::{
     json::{Fields, wrong},
 };
 
-/// Fields of both protocols, or without effect.
+/// Fields that both protocols share or that have no effect.
 const SAME: [&str; 6] = ["temperature", "top_p", "top_k", "stream", "cache_prompt", "seed"];
 
-/// Fields that change no result: prices, places and what the provider keeps.
+/// Ignored fields: pricing, region and data retention.
 const HARMLESS: [&str; 14] = [
     "anthropic_version",
     "betas",
@@ -30,20 +30,20 @@ const HARMLESS: [&str; 14] = [
     "anthropic_beta",
 ];
 
-/// Edits of earlier turns. Each waits for a prompt of a certain length, and may be left out.
+/// Edits of earlier turns. Each applies only above a prompt length, and is optional.
 const EDITS: [&str; 3] = ["clear_tool_uses_20250919", "clear_thinking_20251015", "compact_20260112"];
 
-/// Facts of a request that shape its answer.
+/// Properties of a request that shape its response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wishes {
-    /// Whether thoughts are left out of the answer.
+    /// Whether the response omits thoughts.
     pub(super) omits_thoughts: bool,
-    /// Whether the answer lists the edits of earlier turns.
+    /// Whether the response lists the edits of earlier turns.
     pub(super) lists_edits: bool,
 }
 
 impl Wishes {
-    /// The answer to a request to count tokens.
+    /// Response to a token count request.
     pub(crate) fn count(self, tokens: usize) -> Json {
         let mut count = json!({ "input_tokens": tokens });
         if self.lists_edits {
@@ -53,7 +53,7 @@ impl Wishes {
     }
 }
 
-/// The request in OpenAI's form, and the facts that shape its answer.
+/// Converts a request to OpenAI's format and returns the properties that shape its response.
 ///
 /// # Errors
 /// A field is wrong or has no counterpart; the error names it.
@@ -69,7 +69,7 @@ pub(crate) fn to_openai(mut fields: Fields, hosted: &mut HostedTools) -> Result<
     Ok((Fields::of(map), wishes))
 }
 
-/// A request to count tokens in OpenAI's form, which has the fields of the conversation alone.
+/// Converts a token count request, which has only the fields of a conversation, to OpenAI's format.
 ///
 /// # Errors
 /// As [`to_openai`].
@@ -79,7 +79,7 @@ pub(crate) fn to_count(fields: Fields, hosted: &mut HostedTools) -> Result<(Fiel
     Ok((Fields::of(map), wishes))
 }
 
-/// Takes the fields of the conversation and of the form of its answer; no others may be left.
+/// Takes the fields of the conversation and of the response format; rejects all others.
 fn conversation(mut fields: Fields, hosted: &mut HostedTools, map: &mut Map<String, Json>) -> Result<Wishes> {
     map.insert("messages".into(), messages(&mut fields, hosted)?.into());
     if is_unfinished(&map["messages"]) {
@@ -116,7 +116,7 @@ fn messages(fields: &mut Fields, hosted: &mut HostedTools) -> Result<Vec<Json>> 
     Ok(messages)
 }
 
-/// Whether the last message is the beginning of the answer.
+/// Whether the last message is the start of the answer.
 fn is_unfinished(messages: &Json) -> bool {
     let last = messages.as_array().and_then(|messages| messages.last());
     last.is_some_and(|last| last["role"] == "assistant" && last["tool_calls"].is_null())
@@ -137,7 +137,7 @@ fn choice(choice: Option<Map<String, Json>>, has_tools: bool, map: &mut Map<Stri
     Ok(())
 }
 
-/// Takes the choice of thoughts; whether the answer leaves them out.
+/// Reads the thinking mode; returns whether the response omits thoughts.
 fn thinking(thinking: Option<Map<String, Json>>, variables: &mut Map<String, Json>) -> Result<bool> {
     let Some(thinking) = thinking.map(Json::Object) else { return Ok(false) };
     let thinks = match thinking["type"].as_str() {
@@ -149,7 +149,7 @@ fn thinking(thinking: Option<Map<String, Json>>, variables: &mut Map<String, Jso
     Ok(thinking["display"] == "omitted")
 }
 
-/// Takes the form of the answer, and the effort, which templates without a choice of it ignore.
+/// Reads the response format and the effort. Templates without an effort setting ignore it.
 fn output(fields: &mut Fields, variables: &mut Map<String, Json>, map: &mut Map<String, Json>) -> Result<()> {
     let mut config = Fields::of(fields.object("output_config")?.unwrap_or_default());
     if let Some(effort) = config.text("effort")? {
@@ -168,8 +168,8 @@ fn output(fields: &mut Fields, variables: &mut Map<String, Json>, map: &mut Map<
     config.finish(&["task_budget"]).map_err(|error| error.inside("output_config"))
 }
 
-/// Checks the requested edits of earlier turns, and returns whether there are any. The server
-/// applies none.
+/// Checks the requested edits of earlier turns; returns whether there are any. The server applies
+/// none.
 fn edits(management: Option<Map<String, Json>>) -> Result<bool> {
     let Some(management) = management.map(Json::Object) else { return Ok(false) };
     for (i, edit) in management["edits"].as_array().into_iter().flatten().enumerate() {

@@ -1,13 +1,13 @@
-//! Tools of a request in OpenAI's form.
+//! Converts a request's tools to OpenAI's format.
 
 use serde_json::{Value as Json, json};
 
 use crate::{error::Result, hosted::HostedTools};
 
-/// The tools in OpenAI's form. The client runs them all: hosted ones go to `hosted`.
+/// Tools in OpenAI's format. Clients run them; hosted tools go to `hosted`.
 ///
 /// # Errors
-/// There is a hosted tool, and the server refuses them.
+/// Fails on a hosted tool if the server rejects hosted tools.
 pub(super) fn to_openai(tools: &[Json], hosted: &mut HostedTools) -> Result<Vec<Json>> {
     let mut list = Vec::with_capacity(tools.len());
     for (i, tool) in tools.iter().enumerate() {
@@ -30,7 +30,7 @@ fn custom(tool: &Json) -> Json {
     function
 }
 
-/// The function of a tool whose arguments the protocol defines; clients send no schema of it.
+/// Function definition of a tool with protocol-defined arguments. Clients send no schema for it.
 fn client_tool(kind: &str, tool: &Json) -> Option<Json> {
     let (description, parameters) = match kind.rsplit_once('_')?.0 {
         "bash" => ("Runs a command in a shell that stays open, and returns its output.", bash()),

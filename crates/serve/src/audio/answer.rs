@@ -1,4 +1,4 @@
-//! Transcripts as OpenAI's clients read them.
+//! Transcripts in OpenAI's response formats.
 
 use axum::response::Response;
 use flambeau::runners::speech::{Segment, Task, Transcript};
@@ -10,7 +10,7 @@ use crate::{
     reply::{self, Events, Frames, Whole},
 };
 
-/// `response_format`.
+/// Value of `response_format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Json,
@@ -20,7 +20,7 @@ pub(crate) enum Form {
     Verbose,
 }
 
-/// A transcript as it comes.
+/// A transcript in progress.
 #[derive(Debug)]
 pub(crate) struct TranscriptAnswer {
     form: Form,
@@ -30,7 +30,7 @@ pub(crate) struct TranscriptAnswer {
 }
 
 impl TranscriptAnswer {
-    /// An empty transcript. Its verbose form lists words or segments on request.
+    /// Creates an empty transcript. The verbose format lists words or segments on request.
     pub(crate) fn new(form: Form, task: Task, words: bool, segments: bool) -> TranscriptAnswer {
         let transcript = Transcript { language: None, task, seconds: 0.0, segments: Vec::new() };
         TranscriptAnswer { form, transcript, words, segments }
@@ -60,7 +60,7 @@ impl TranscriptAnswer {
         all
     }
 
-    /// Adds a result of the transcriber and returns the new segments.
+    /// Appends a transcriber result and returns the new segments.
     fn hear(&mut self, heard: Heard) -> Result<(bool, &[Segment])> {
         let before = self.transcript.segments.len();
         let mut is_over = false;

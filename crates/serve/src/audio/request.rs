@@ -9,7 +9,7 @@ use crate::{
     json::{Fields, wrong},
 };
 
-/// Fields that change no result.
+/// Ignored fields.
 const HARMLESS: &[&str] = &["chunking_strategy", "user"];
 
 /// A request for a transcript.
@@ -21,11 +21,10 @@ pub(crate) struct TranscriptionRequest {
 }
 
 impl TranscriptionRequest {
-    /// Reads the fields of a form, whose `model` was taken already. All values are texts, or lists
-    /// of texts.
+    /// Parses a form after `model` was taken. All values are strings or lists of strings.
     ///
     /// # Errors
-    /// Names the field that is wrong or not supported.
+    /// The error names the invalid or unsupported field.
     pub(crate) fn read(mut fields: Fields, task: Task) -> Result<TranscriptionRequest> {
         let form = form(&mut fields)?;
         let (words, segments) = granularities(&mut fields)?;
@@ -62,7 +61,7 @@ fn form(fields: &mut Fields) -> Result<Form> {
     }
 }
 
-/// Whether words are asked for, and whether segments are.
+/// Whether word times and segment times are requested.
 fn granularities(fields: &mut Fields) -> Result<(bool, bool)> {
     const NAME: &str = "timestamp_granularities";
     let asked = match fields.take(NAME) {
@@ -90,8 +89,7 @@ fn flag(fields: &mut Fields, name: &str) -> Result<bool> {
     }
 }
 
-/// The ladder from the temperature that is asked for: the model's own text at 0 is the first one to
-/// be tried unless it is higher.
+/// Fallback temperatures from the requested one upward. Greedy decoding (0) comes first by default.
 fn temperatures(fields: &mut Fields) -> Result<Vec<f32>> {
     const NAME: &str = "temperature";
     let Some(text) = fields.text(NAME)? else { return Ok(Settings::default().temperatures) };

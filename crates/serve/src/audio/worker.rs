@@ -1,4 +1,4 @@
-//! Threads that transcribe, one recording each at a time.
+//! Worker threads; each transcribes one recording at a time.
 
 use std::{
     any::Any,
@@ -28,17 +28,17 @@ use crate::{
     metrics::{Metrics, add, subtract},
 };
 
-/// Maximum number of unread results of a slow client: half a day of speech. A client further behind
-/// is dropped.
+/// Maximum number of unread results of a slow client: half a day of speech. Slower clients are
+/// dropped.
 const MAX_UNREAD: usize = 2048;
 
-/// Updates that a request receives.
+/// Updates sent to a request.
 #[derive(Debug)]
 pub(crate) enum Heard {
-    /// The recording can be read and the settings can be met; the first segments follow.
+    /// The recording is readable and the settings are supported. Carries the first segments.
     Begun,
     Segments(Vec<Segment>),
-    /// Further final words of live sound.
+    /// More final words of live audio.
     Words(String),
     Finished {
         language: Option<String>,
@@ -47,15 +47,15 @@ pub(crate) enum Heard {
     Failed(ApiError),
 }
 
-/// Sound to transcribe.
+/// Audio to transcribe.
 pub(crate) enum Source {
     /// A recording.
     File(File),
-    /// Sound that still comes: the words of its transcript follow as they become final.
+    /// Live audio. Words are sent as they become final.
     Live(LiveSound),
 }
 
-/// Sound without a container, to be read as it comes.
+/// Raw samples, read as they arrive.
 pub(crate) struct LiveSound {
     pub(crate) bytes: Box<dyn Read + Send + Sync>,
     pub(crate) pcm: Pcm,
@@ -74,11 +74,11 @@ struct Submission {
     source: Source,
     settings: Settings,
     heard: mpsc::Sender<Heard>,
-    /// Dropped when the recording is.
+    /// Permit, released with the recording.
     _place: Box<dyn Any + Send>,
 }
 
-/// A handle of the threads, which end when all handles are gone.
+/// Handle of the threads. They end when all handles are dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct SpeechWorker {
     submissions: Sender<Submission>,
@@ -86,10 +86,10 @@ pub(crate) struct SpeechWorker {
 }
 
 impl SpeechWorker {
-    /// Loads the model for each thread, and starts them; they count on `metrics`.
+    /// Loads the model for each thread and starts the threads, which update `metrics`.
     ///
     /// # Errors
-    /// The program is no model of speech, or the system has no thread left.
+    /// Fails if the program is not a speech model or a thread cannot start.
     pub(crate) fn start(new: NewSpeechModel, metrics: Arc<Metrics>) -> std::io::Result<SpeechWorker> {
         let NewSpeechModel { name, program, engine, tokenizer, running, .. } = new;
         let (submissions, taken) = channel();
@@ -104,10 +104,10 @@ impl SpeechWorker {
         Ok(SpeechWorker { submissions, metrics })
     }
 
-    /// Submits sound, which keeps its place until it is done.
+    /// Submits audio. The permit is held until transcription ends.
     ///
     /// # Errors
-    /// The worker has stopped.
+    /// Fails if the worker has stopped.
     pub(crate) fn submit(&self, source: Source, settings: Settings, place: impl Any + Send) -> Result<mpsc::Receiver<Heard>> {
         let (heard, received) = mpsc::channel(MAX_UNREAD);
         add(&self.metrics.requests, 1);
@@ -118,17 +118,17 @@ impl SpeechWorker {
     }
 }
 
-/// Starts a transcription. A model that hears whole windows alone does so with live sound too.
+/// Starts a transcription. Models that need whole windows also process live audio window by window.
 fn begin<'a>(model: &'a mut SpeechModel, tokenizer: &'a Tokenizer, settings: Settings) -> Result<Transcriber<'a>> {
     let live = settings.live.is_some() && model.hears_live();
     let settings = Settings { live: settings.live.filter(|_| live), ..settings };
     Ok(Transcriber::new(model, tokenizer, settings)?)
 }
 
-/// Finds the new final words of live sound.
+/// Finds new final words of live audio.
 #[derive(Debug, Default)]
 struct Words {
-    /// Final words that are known and belong to no segment yet.
+    /// Final words that no segment has yet.
     known: usize,
 }
 
@@ -156,7 +156,7 @@ struct Desk {
 }
 
 impl Desk {
-    /// Works until all senders are dropped.
+    /// Runs until all senders are dropped.
     fn work(&self, mut model: SpeechModel, submissions: &Mutex<Receiver<Submission>>) {
         let next = || submissions.lock().unwrap_or_else(PoisonError::into_inner).recv();
         while let Ok(submission) = next() {

@@ -1,4 +1,4 @@
-//! A request of a batch to this server's own routes.
+//! Sends a batch request to this server's own routes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,13 +15,13 @@ use tower::ServiceExt;
 use super::line::{Line, Outcome};
 use crate::{answer::id, app::App, keys::Caller, traces};
 
-/// The first and the longest wait before a request is sent again.
+/// First and longest delay before a retry.
 const WAITS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(10)];
 
-/// How often a request is sent that the server cannot take for another reason than its load.
+/// Maximum number of attempts if a request fails for another reason than load.
 const MAX_TRIES: usize = 3;
 
-/// The answer to a request.
+/// Response to a request.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -29,7 +29,7 @@ pub(crate) struct Answer {
     pub(crate) body: Json,
 }
 
-/// Who asks, and where.
+/// Caller and path.
 #[derive(Clone)]
 pub(crate) struct Desk {
     pub(crate) app: Arc<App>,
@@ -38,7 +38,7 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// Asks until the server has time for the request; `None` if it stops.
+    /// Retries until the server has capacity; `None` if the server stops.
     pub(crate) async fn ask(&self, line: &Line) -> Option<Outcome> {
         let body = Bytes::from(Json::Object(line.body.clone()).to_string());
         let [mut wait, longest] = WAITS;

@@ -27,13 +27,13 @@ use crate::{
     storage::{Store, record::FileRecord, unwritten},
 };
 
-/// Longest name of a file that is kept, in characters.
+/// Maximum length of a file name, in characters.
 const MAX_NAME: usize = 255;
 
-/// Times after which a file may expire, in seconds: an hour to 30 days.
+/// Allowed expiry times of a file in seconds: one hour to 30 days.
 pub(super) const LIFETIMES: std::ops::RangeInclusive<u64> = 3600..=2_592_000;
 
-/// Bytes of a file that are read at a time.
+/// Read buffer size in bytes.
 const BLOCK: usize = 64 << 10;
 
 pub(super) type Id = Result<Path<String>, PathRejection>;
@@ -43,17 +43,17 @@ pub(super) fn read_id(id: Id) -> Result<String> {
 }
 
 impl App {
-    /// Files and batches.
+    /// The store of files and batches.
     ///
     /// # Errors
-    /// The server keeps none.
+    /// Fails if the server has no store.
     pub(super) fn batches(&self) -> Result<&Arc<Store>> {
         let none = || ApiError::unavailable("no_files", "this server keeps no files and batches; its log says why");
         self.batches.as_ref().ok_or_else(none)
     }
 }
 
-/// Adds the paths of files.
+/// Adds the file routes.
 pub(crate) fn add(routes: Routes) -> Routes {
     routes
         .post("/v1/files", "Keeps a file of requests", Contents::Form, upload)
@@ -63,7 +63,7 @@ pub(crate) fn add(routes: Routes) -> Routes {
         .get("/v1/files/{id}/content", "The contents of a file", content)
 }
 
-/// Which part of a list is asked for.
+/// Requested page of a list.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Page {
     after: Option<String>,
@@ -73,10 +73,10 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// The part of a list that begins with the latest entry unless the page says otherwise.
+    /// Selects a page of a list, newest first by default.
     ///
     /// # Errors
-    /// The page is wrong.
+    /// Fails if the page parameters are invalid.
     pub(super) fn cut(&self, mut oldest_first: Vec<Json>, most: usize) -> Result<Response> {
         match self.order.as_deref() {
             None | Some("desc") => oldest_first.reverse(),
@@ -100,7 +100,7 @@ impl Page {
     }
 }
 
-/// `POST /v1/files`: keeps a file.
+/// `POST /v1/files`: uploads a file.
 async fn upload(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, request: Request<Body>) -> Result<Response> {
     let store = app.batches()?;
     let Upload { mut file, name, mut fields } = upload::read(request, &app.config, "file", store.config.file_bytes).await?;
@@ -125,7 +125,7 @@ async fn upload(State(app): State<Arc<App>>, Extension(caller): Extension<Caller
     Ok(reply::json(&kept.to_json()))
 }
 
-/// The seconds of `expires_after`, whose parts are fields of their own in a form.
+/// Seconds of `expires_after`. In a form, its parts are separate fields.
 fn lifetime(fields: &mut Fields) -> Result<Option<u64>> {
     const SECONDS: &str = "expires_after[seconds]";
     const ANCHOR: &str = "expires_after[anchor]";
@@ -139,26 +139,26 @@ fn lifetime(fields: &mut Fields) -> Result<Option<u64>> {
     seconds.map(Some).ok_or_else(|| wrong(SECONDS, &expected, &text.into()))
 }
 
-/// `GET /v1/files`: the caller's files.
+/// `GET /v1/files`: lists the caller's files.
 async fn list(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, Query(page): Query<Page>) -> Result<Response> {
     let files = app.batches()?.files(caller);
     let wanted = files.iter().filter(|file| page.purpose.as_ref().is_none_or(|purpose| *purpose == file.purpose));
     page.cut(wanted.map(FileRecord::to_json).collect(), 10_000)
 }
 
-/// `GET /v1/files/ID`: a file, without its contents.
+/// `GET /v1/files/ID`: returns a file's metadata.
 async fn get(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, id: Id) -> Result<Response> {
     Ok(reply::json(&app.batches()?.file(caller, &read_id(id)?)?.to_json()))
 }
 
-/// `DELETE /v1/files/ID`: forgets a file.
+/// `DELETE /v1/files/ID`: deletes a file.
 async fn delete(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, id: Id) -> Result<Response> {
     let id = read_id(id)?;
     block_in_place(|| app.batches()?.delete_file(caller, &id))?;
     Ok(reply::json(&json!({ "id": id, "object": "file", "deleted": true })))
 }
 
-/// `GET /v1/files/ID/content`: the contents of a file.
+/// `GET /v1/files/ID/content`: returns a file's contents.
 async fn content(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, id: Id) -> Result<Response> {
     let id = read_id(id)?;
     let store = app.batches()?;

@@ -1,4 +1,4 @@
-//! A line of a batch's input, and the line of its output.
+//! Input and output lines of batches.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -9,7 +9,7 @@ use crate::{
     json::{Fields, wrong},
 };
 
-/// Most bytes of a request's own name.
+/// Maximum length of `custom_id` in bytes.
 const MAX_ID: usize = 512;
 
 /// A request of a batch.
@@ -21,10 +21,10 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Reads a line. Fields that are unknown change nothing.
+    /// Parses a line. Unknown fields are ignored.
     ///
     /// # Errors
-    /// Names the field that is wrong.
+    /// The error names the invalid field.
     pub(crate) fn parse(text: &[u8]) -> Result<Line> {
         let mut fields = Fields::parse(text).map_err(|error| ApiError::invalid(error.message.replace("request body", "line")))?;
         let custom_id = fields.text("custom_id")?.filter(|name| !name.is_empty() && name.len() <= MAX_ID);
@@ -45,11 +45,11 @@ impl Line {
     }
 }
 
-/// End of a request.
+/// Result of a request.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Answered(Answer),
-    /// It did not run.
+    /// The request did not run.
     Dropped {
         code: &'static str,
         message: &'static str,
@@ -62,7 +62,7 @@ impl Outcome {
         matches!(self, Outcome::Answered(answer) if (200..300).contains(&answer.status))
     }
 
-    /// The line of the output.
+    /// The output line.
     pub(crate) fn to_json(&self, custom_id: &str) -> Json {
         let (response, error) = match self {
             Outcome::Answered(Answer { status, request_id, body }) => {
@@ -74,26 +74,26 @@ impl Outcome {
     }
 }
 
-/// A line of an output that was written before.
+/// A line of an existing output.
 #[derive(Debug)]
 pub(crate) struct Written {
     pub(crate) custom_id: String,
     pub(crate) is_success: bool,
-    /// The answer's body.
+    /// Response body.
     pub(crate) body: Json,
 }
 
-/// The beginning of each line of an output.
+/// Prefix of each output line.
 const BEGINNING: &[u8] = b"{\"id\":\"batch_req_";
 
 impl Written {
-    /// Whether a line may be an output's last one that is not whole.
+    /// Whether a line may be a truncated last line of an output.
     pub(crate) fn could_begin(text: &[u8]) -> bool {
         let common = text.len().min(BEGINNING.len());
         !text.ends_with(b"\n") && text[..common] == BEGINNING[..common]
     }
 
-    /// Reads a line; `None` if it is not whole.
+    /// Parses a line; `None` if it is truncated.
     pub(crate) fn parse(text: &[u8]) -> Option<Written> {
         let mut line: Json = serde_json::from_slice(text.strip_suffix(b"\n")?).ok()?;
         let custom_id = line["custom_id"].as_str()?.to_owned();

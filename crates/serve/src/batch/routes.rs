@@ -29,13 +29,13 @@ use crate::{
     storage::record::{BatchRecord, Status, Sums, Times},
 };
 
-/// The one window that OpenAI has, and its seconds.
+/// The only completion window, and its length in seconds.
 const WINDOW: (&str, u64) = ("24h", 24 * 60 * 60);
 
-/// Most pairs of metadata, and most characters of a key and a value.
+/// Maximum number of metadata pairs, and maximum lengths of keys and values in characters.
 const MAX_METADATA: (usize, usize, usize) = (16, 64, 512);
 
-/// Adds the paths of batches.
+/// Adds the batch routes.
 pub(crate) fn add(routes: Routes) -> Routes {
     let fields = Contents::Object(&["input_file_id", "endpoint", "completion_window"]);
     routes
@@ -45,7 +45,7 @@ pub(crate) fn add(routes: Routes) -> Routes {
         .post("/v1/batches/{id}/cancel", "Ends a batch early", Contents::None, cancel)
 }
 
-/// `POST /v1/batches`: begins a batch.
+/// `POST /v1/batches`: starts a batch.
 async fn create(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, request: Request<Body>) -> Result<Response> {
     let store = app.batches()?;
     let mut fields = Fields::parse(&body::read(request, &app.config).await?)?;
@@ -104,7 +104,7 @@ fn metadata(fields: &mut Fields) -> Result<Map<String, Json>> {
     Ok(metadata)
 }
 
-/// After how long output files expire: 30 days unless the request says otherwise.
+/// Expiry time of output files: 30 days by default.
 fn output_seconds(fields: &mut Fields) -> Result<u64> {
     const NAME: &str = "output_expires_after";
     let Some(given) = fields.object(NAME)? else { return Ok(*LIFETIMES.end()) };
@@ -119,17 +119,17 @@ fn output_seconds(fields: &mut Fields) -> Result<u64> {
     Ok(seconds.map_or(*LIFETIMES.end(), |seconds| seconds as u64))
 }
 
-/// `GET /v1/batches`: the caller's batches.
+/// `GET /v1/batches`: lists the caller's batches.
 async fn list(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, Query(page): Query<Page>) -> Result<Response> {
     page.cut(app.batches()?.batches(caller).iter().map(BatchRecord::to_json).collect(), 100)
 }
 
-/// `GET /v1/batches/ID`: a batch.
+/// `GET /v1/batches/ID`: returns a batch.
 async fn get(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, id: Id) -> Result<Response> {
     Ok(reply::json(&app.batches()?.batch(caller, &read_id(id)?)?.to_json()))
 }
 
-/// `POST /v1/batches/ID/cancel`: ends a batch early. Its answers so far stay.
+/// `POST /v1/batches/ID/cancel`: cancels a batch. Existing results are kept.
 async fn cancel(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, id: Id) -> Result<Response> {
     let id = read_id(id)?;
     let batch = block_in_place(|| app.batches()?.cancel(caller, &id))?;

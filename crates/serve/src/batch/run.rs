@@ -1,4 +1,4 @@
-//! The batches of a server, from their inputs to their outputs.
+//! Runs batches from input to output files.
 
 use std::{
     collections::BTreeSet,
@@ -30,12 +30,12 @@ use crate::{
     },
 };
 
-/// Why a batch goes no further.
+/// Reason why a batch stops.
 enum End {
     Completed,
     Cancelled,
     Expired,
-    /// The server stops. The next one continues the batch.
+    /// The server stops. The batch resumes at the next start.
     Stopped,
     Failed(Vec<BatchError>),
 }
@@ -53,7 +53,7 @@ impl End {
     }
 }
 
-/// Runs batches as they come, side by side: each takes turns with its requests.
+/// Runs batches as they arrive. Concurrent batches take turns by request.
 pub(crate) async fn run(app: Arc<App>, routes: Router, store: Arc<Store>) {
     let places = Arc::new(Semaphore::new(store.config.at_once.clamp(1, Semaphore::MAX_PERMITS)));
     let mut changes = store.changes();
@@ -80,7 +80,7 @@ pub(crate) async fn run(app: Arc<App>, routes: Router, store: Arc<Store>) {
     }
 }
 
-/// A batch that runs.
+/// A running batch.
 struct Run {
     app: Arc<App>,
     routes: Router,
@@ -89,11 +89,11 @@ struct Run {
     caller: Caller,
 }
 
-/// Answers and failures so far.
+/// Counts of successes and failures so far.
 struct Outputs {
     answers: File,
     failures: File,
-    /// Names of the requests that are done.
+    /// IDs of finished requests.
     done: BTreeSet<String>,
 }
 
@@ -111,7 +111,7 @@ impl Run {
         }
     }
 
-    /// Runs all requests that are not done.
+    /// Runs all unfinished requests.
     async fn lines(&self, batch: BatchRecord) -> Result<(), End> {
         let owner = Caller::of(batch.owner);
         let missing = || End::failed("file_not_found", "the input file is gone");
@@ -195,7 +195,7 @@ impl Run {
         Ok(())
     }
 
-    /// Writes that each request without an answer is too late, also those that run.
+    /// Records every unanswered request as expired, including running ones.
     fn expire(&self, batch: &BatchRecord, outputs: &mut Outputs) -> End {
         let outcome = Outcome::Dropped { code: "batch_expired", message: "the batch's time was over before the request's end" };
         let mut write_all = || {
@@ -212,7 +212,7 @@ impl Run {
     }
 }
 
-/// Opens the outputs of a batch, and counts what an earlier run of the server has done.
+/// Opens a batch's output files and counts the results of earlier server runs.
 fn reopen(store: &Store, batch: &BatchRecord) -> io::Result<(Outputs, Sums)> {
     let mut outputs = Outputs {
         answers: store.open_output(&batch.output_id)?,
@@ -229,10 +229,10 @@ fn reopen(store: &Store, batch: &BatchRecord) -> io::Result<(Outputs, Sums)> {
     Ok((outputs, sums))
 }
 
-/// Reads the lines of an output, and cuts off a last one that is not whole.
+/// Reads the lines of an output file and truncates an incomplete last line.
 ///
 /// # Errors
-/// The file cannot be read, or holds something else.
+/// Fails if the file is unreadable or invalid.
 pub(crate) fn read_written(file: &mut File, mut take: impl FnMut(Written, &[u8])) -> io::Result<()> {
     file.rewind()?;
     let mut reader = BufReader::new(&*file);
@@ -249,7 +249,7 @@ pub(crate) fn read_written(file: &mut File, mut take: impl FnMut(Written, &[u8])
     file.set_len(whole)
 }
 
-/// Makes files of a batch's outputs, and ends it.
+/// Publishes the output files and ends the batch.
 fn finish(store: &Store, id: &str, end: End) -> io::Result<()> {
     let (status, errors) = match end {
         End::Stopped => return Ok(()),

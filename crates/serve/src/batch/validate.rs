@@ -1,4 +1,4 @@
-//! Checks of a batch's input before anything runs.
+//! Validates a batch's input before it runs.
 
 use std::{
     collections::BTreeSet,
@@ -8,11 +8,11 @@ use std::{
 use super::{MAX_LINES, line::Line};
 use crate::storage::record::BatchError;
 
-/// Most errors that are listed.
+/// Maximum number of listed errors.
 const MAX_ERRORS: usize = 100;
 
-/// The lines of a file, without their ends. Empty ones are left out. A line that is longer than
-/// `most` bytes is cut off after one more.
+/// Non-empty lines of a file, without line breaks. A line longer than `most` bytes is truncated to
+/// `most` + 1.
 pub(crate) struct Lines<R> {
     reader: BufReader<R>,
     most: usize,
@@ -24,10 +24,10 @@ impl<R: Read> Lines<R> {
         Lines { reader: BufReader::new(file), most, number: 0 }
     }
 
-    /// The next line and its number, from 1.
+    /// The next line and its number, counted from 1.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// Fails if the file is unreadable.
     pub(crate) fn next(&mut self) -> io::Result<Option<(usize, Vec<u8>)>> {
         loop {
             let mut line = Vec::new();
@@ -50,11 +50,11 @@ impl<R: Read> Lines<R> {
     }
 }
 
-/// The names of all requests of an input, or what is wrong with it. `endpoint` is the only path
-/// that it may ask, if there is one. `most` is the longest line in bytes.
+/// Returns the IDs of all requests in an input, or its errors. `endpoint` is the only allowed path,
+/// if set. `most` is the maximum line length in bytes.
 ///
 /// # Errors
-/// The file cannot be read.
+/// Fails if the file is unreadable.
 pub(crate) fn validate(
     file: impl Read,
     endpoint: Option<&str>,

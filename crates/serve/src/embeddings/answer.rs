@@ -1,19 +1,19 @@
-//! Vectors as OpenAI writes them.
+//! Vectors in OpenAI's format.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde::{Serialize, Serializer};
 
-/// How a vector is written.
+/// Encoding of a vector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// A list of numbers, each with as many digits as tell it from its neighbours in f32.
+    /// A list of numbers with the fewest digits that identify each f32.
     #[default]
     Float,
-    /// The bytes of little-endian f32 in base64.
+    /// Little-endian f32 bytes in base64.
     Base64,
 }
 
-/// The vectors of texts in the form of OpenAI's embeddings, to be written as JSON.
+/// OpenAI's list of embeddings, serialized as JSON.
 #[derive(Debug, Serialize)]
 pub struct EmbeddingList<'a> {
     object: &'static str,
@@ -39,7 +39,7 @@ struct Usage {
 }
 
 impl<'a> EmbeddingList<'a> {
-    /// Vectors as lists of numbers, with the model's name and the total number of tokens.
+    /// Creates a list of float vectors with the model's name and the total number of tokens.
     pub fn of_floats(model: &'a str, vectors: &'a [Vec<f32>], tokens: usize) -> EmbeddingList<'a> {
         EmbeddingList::new(model, vectors, Form::Float, tokens)
     }

@@ -10,33 +10,33 @@ use crate::{
     json::{Fields, wrong},
 };
 
-/// Most texts of a request, as OpenAI has it.
+/// Maximum number of texts per request: OpenAI's limit.
 pub(crate) const MAX_TEXTS: usize = 2048;
 
-/// Most bytes of a text for each token that the model takes: more than any word of a language has,
-/// and less than takes long to cut.
+/// Maximum number of text bytes per token of the model's limit: longer than any word, short enough
+/// to cut quickly.
 pub(crate) const MAX_BYTES_A_TOKEN: usize = 64;
 
-/// Fields that change no result.
+/// Ignored fields.
 const HARMLESS: &[&str] = &["user"];
 
 const INPUT: &str = "input";
 
-/// A request for vectors.
+/// An embedding request.
 #[derive(Debug)]
 pub(crate) struct EmbeddingRequest {
     /// The tokens of each text.
     pub(crate) texts: Vec<Vec<u32>>,
     pub(crate) form: Form,
-    /// Elements of a vector to return, if not all.
+    /// Number of elements to return, if reduced.
     pub(crate) dimensions: Option<usize>,
 }
 
 impl EmbeddingRequest {
-    /// Reads the fields of a request, whose `model` was taken already.
+    /// Parses a request after `model` was taken.
     ///
     /// # Errors
-    /// Names the field that is wrong or not supported.
+    /// The error names the invalid or unsupported field.
     pub(crate) fn read(mut fields: Fields, tokenizer: &Tokenizer, facts: &Facts) -> Result<EmbeddingRequest> {
         let input = fields.take(INPUT).ok_or_else(|| ApiError::value(INPUT, "`input` is missing"))?;
         let form = match fields.text("encoding_format")?.as_deref() {
@@ -64,7 +64,7 @@ impl EmbeddingRequest {
     }
 }
 
-/// The text before every text: a prompt of the model by name, or the client's own.
+/// Prefix of every text: one of the model's prompts by name, or the client's own.
 fn prompt(fields: &mut Fields, facts: &Facts) -> Result<String> {
     let (own, name) = (fields.text("prompt")?, fields.text("prompt_name")?);
     if own.is_some() && name.is_some() {
@@ -86,7 +86,7 @@ struct Reader<'a> {
     tokenizer: &'a Tokenizer,
     facts: &'a Facts,
     truncates: bool,
-    /// Text before every text.
+    /// Prefix of every text.
     prompt: &'a str,
 }
 
@@ -115,7 +115,7 @@ impl Reader<'_> {
         self.fitting(ids)
     }
 
-    /// Tokens as they are: special ones are the client's to add.
+    /// Checks token ids and keeps them unchanged. Clients add special tokens themselves.
     fn tokens(&self, list: &[Json]) -> Result<Vec<u32>> {
         let vocabulary = self.facts.vocabulary;
         let id = |value: &Json| {

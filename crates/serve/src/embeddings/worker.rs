@@ -1,4 +1,4 @@
-//! The thread that computes vectors, for all waiting requests in one batch.
+//! The thread that computes vectors, batching all waiting requests.
 
 use std::{
     any::Any,
@@ -26,11 +26,10 @@ use crate::{
     metrics::{Metrics, add, subtract},
 };
 
-/// Tokens of one batch, some tens of milliseconds of a small model. New requests join between
-/// batches.
+/// Tokens per batch: some tens of milliseconds on a small model. New requests join between batches.
 const TURN: usize = 4096;
 
-/// A loaded program, which makes a row of numbers of each text.
+/// A loaded program that computes one row of numbers per text.
 enum Loaded {
     Encoder(Embedder),
     Classifier(Classifier),
@@ -70,14 +69,14 @@ impl Loaded {
     }
 }
 
-/// Result of a request: a vector, or scores, of each text.
+/// Result of a request: one vector or list of scores per text.
 pub(crate) type Vectors = Result<Vec<Vec<f32>>>;
 
 struct Submission {
     texts: VecDeque<Tokens>,
     vectors: Vec<Vec<f32>>,
     done: mpsc::Sender<Vectors>,
-    /// Dropped when the request is answered.
+    /// Permit, released with the response.
     _place: Box<dyn Any + Send>,
 }
 
@@ -87,15 +86,15 @@ pub(crate) struct Facts {
     pub(crate) max_tokens: usize,
     pub(crate) dimension: usize,
     pub(crate) vocabulary: usize,
-    /// Texts that may stand before a text, by name.
+    /// Named prompts, used as prefixes of texts.
     pub(crate) prompts: BTreeMap<String, String>,
-    /// The default text before every text.
+    /// Default prefix of every text.
     pub(crate) default_prompt: String,
     /// Input and output of a classifier.
     pub(crate) scoring: Option<Scoring>,
 }
 
-/// A handle of the thread, which ends when all handles are gone.
+/// Handle of the thread. The thread ends when all handles are dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct EncoderWorker {
     submissions: Sender<Submission>,
@@ -104,10 +103,11 @@ pub(crate) struct EncoderWorker {
 }
 
 impl EncoderWorker {
-    /// Loads the model and starts the thread, which counts on `metrics`.
+    /// Loads the model and starts the thread, which updates `metrics`.
     ///
     /// # Errors
-    /// The program is no text encoder and no classifier, or the system has no thread left.
+    /// Fails if the program is neither a text encoder nor a classifier, or if a thread cannot
+    /// start.
     pub(crate) fn start(
         name: &str,
         program: Program,
@@ -122,10 +122,10 @@ impl EncoderWorker {
         Ok(EncoderWorker { submissions, metrics, facts: Arc::new(facts) })
     }
 
-    /// Submits texts that the model takes; they keep their place until they are done.
+    /// Submits texts within the model's limit. The permit is held until the response.
     ///
     /// # Errors
-    /// The worker has stopped.
+    /// Fails if the worker has stopped.
     pub(crate) fn submit(&self, texts: Vec<Tokens>, place: impl Any + Send) -> Result<mpsc::Receiver<Vectors>> {
         let (done, received) = mpsc::channel(1);
         add(&self.metrics.requests, 1);
@@ -145,7 +145,7 @@ struct Desk {
 }
 
 impl Desk {
-    /// Works until all senders are dropped.
+    /// Runs until all senders are dropped.
     fn work(mut self, mut loaded: Loaded, submissions: &Receiver<Submission>) {
         loop {
             if self.waiting.is_empty() {
@@ -182,8 +182,8 @@ impl Desk {
         }
     }
 
-    /// Texts to compute next, each with the place of its request: requests that wait take turns
-    /// until there are enough tokens.
+    /// Selects the next batch: texts with the index of their request. Waiting requests take turns
+    /// until the batch has enough tokens.
     fn turn(&mut self) -> Vec<(usize, Tokens)> {
         let (mut turn, mut tokens) = (Vec::new(), 0);
         loop {
@@ -200,7 +200,7 @@ impl Desk {
         }
     }
 
-    /// Answers the requests whose texts are all done.
+    /// Responds to requests whose texts are all computed.
     fn settle(&mut self) {
         let metrics = &self.metrics;
         self.waiting.retain_mut(|submission| {
@@ -213,7 +213,7 @@ impl Desk {
         });
     }
 
-    /// Ends the requests that took part in a turn.
+    /// Fails the requests of a batch.
     fn fail(&mut self, turn: &[(usize, Tokens)], error: &ApiError) {
         let mut at = 0;
         let metrics = &self.metrics;

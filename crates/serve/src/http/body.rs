@@ -1,4 +1,4 @@
-//! Request bodies, bounded in bytes and time.
+//! Request bodies, limited in size and time.
 
 use axum::{
     body::Body,
@@ -13,20 +13,20 @@ use crate::{
     error::{ApiError, Result},
 };
 
-/// The whole body.
+/// Reads a JSON body.
 ///
 /// # Errors
-/// It is no JSON by its type, too large, too slow, or breaks off.
+/// Fails if the body is not declared as JSON, is too large or too slow, or breaks off.
 pub(crate) async fn read(request: Request<Body>, config: &Config) -> Result<Bytes> {
     check_type(request.headers())?;
     read_any(request, config).await
 }
 
-/// The whole body of a client that may not state its type. Pages in browsers must: they state their
-/// origin too.
+/// Reads a body without a check of its content type. Requests from browser pages are still checked:
+/// they carry an origin.
 ///
 /// # Errors
-/// As [`read`].
+/// Fails as [`read`] does.
 pub(crate) async fn read_untyped(request: Request<Body>, config: &Config) -> Result<Bytes> {
     if request.headers().contains_key(header::ORIGIN) {
         check_type(request.headers())?;
@@ -49,7 +49,7 @@ async fn read_any(request: Request<Body>, config: &Config) -> Result<Bytes> {
     }
 }
 
-/// Web pages may send other types to any server without asking.
+/// Content types that browser pages may send to any server without a preflight request.
 fn check_type(headers: &HeaderMap) -> Result<()> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();

@@ -1,4 +1,4 @@
-//! Who may ask: names of the server, origins of web pages, and keys.
+//! Access checks: host name, origin of the web page, and API key.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,28 +13,28 @@ use axum::{
     http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Version, header},
 };
 
-/// Paths of probes, which need no key.
+/// Paths of health checks, which need no key.
 const OPEN: [&str; 4] = ["/health", "/livez", "/ready", "/readyz"];
 
-/// The path of metrics, which may need no key.
+/// Path of the metrics, which may need no key.
 pub(crate) const METRICS: &str = "/metrics";
 
-/// Checks on a request: key, host name and origin.
+/// Result of the access checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     Granted(Caller),
-    /// Be told which headers it may bring.
+    /// Respond to a CORS preflight.
     Preflight,
 }
 
-/// The rules for an address that the server listens on.
+/// Access rules of a listening address.
 #[derive(Debug)]
 pub(crate) struct Guard {
     keys: Keys,
     hosts: Vec<String>,
     origins: Vec<String>,
     public_metrics: bool,
-    /// The address, if only this machine reaches it.
+    /// The address, if it is a loopback address.
     local: Option<IpAddr>,
 }
 
@@ -49,10 +49,10 @@ impl Guard {
         }
     }
 
-    /// Lets a request in, unless it is only a browser's question.
+    /// Checks a request, or recognizes a CORS preflight.
     ///
     /// # Errors
-    /// It may not come in.
+    /// Fails if access is denied.
     pub(crate) fn check(&self, request: &Request<Body>) -> Result<Entry> {
         let headers = request.headers();
         check_target(request)?;
@@ -73,8 +73,8 @@ impl Guard {
         }
     }
 
-    /// Allows a page of another origin, with all headers that it asks for: clients of this protocol
-    /// send many of their own.
+    /// Adds CORS headers for another origin. All requested headers are allowed, since clients of
+    /// this protocol send many of their own.
     pub(crate) fn allow_origin(&self, origin: Option<HeaderValue>, wanted: Option<HeaderValue>, headers: &mut HeaderMap) {
         if let Some(origin) = origin {
             headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
@@ -85,8 +85,8 @@ impl Guard {
         }
     }
 
-    /// A page elsewhere can make its own name mean this machine; the request then still names the
-    /// page's host.
+    /// Rejects DNS rebinding: a web page can point its own host name at this machine, but the
+    /// request still carries that name.
     fn check_host(&self, headers: &HeaderMap) -> Result<()> {
         if self.local.is_none() && self.hosts.is_empty() {
             return Ok(());
@@ -102,10 +102,10 @@ impl Guard {
         Err(ApiError::new(StatusCode::FORBIDDEN, "invalid_request_error", Some("host_not_allowed"), message))
     }
 
-    /// The origin of a page that is not the server's own, if a page asks.
+    /// The origin of the web page behind a request, if it is not the server's own.
     ///
     /// # Errors
-    /// Pages of that origin may not.
+    /// Fails if that origin is not allowed.
     pub(crate) fn origin(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>> {
         let Some(value) = headers.get(header::ORIGIN) else { return Ok(None) };
         let origin = value.to_str().unwrap_or("null");
@@ -121,7 +121,7 @@ impl Guard {
         Err(ApiError::new(StatusCode::FORBIDDEN, "invalid_request_error", Some("origin_not_allowed"), message))
     }
 
-    /// Who brings one of the keys.
+    /// Identifies the caller by its key.
     fn caller(&self, headers: &HeaderMap) -> Option<Caller> {
         let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| {
             let (scheme, key) = value.split_once(' ')?;
@@ -133,14 +133,14 @@ impl Guard {
     }
 }
 
-/// The key that browsers send among the sub-protocols of a WebSocket.
+/// The key that browsers send as a WebSocket sub-protocol.
 fn browser_key(headers: &HeaderMap) -> Option<&str> {
     let listed = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
     listed.flat_map(|list| list.split(',')).find_map(|name| name.trim().strip_prefix("openai-insecure-api-key."))
 }
 
-/// Checks that a request names one host, as RFC 9112 §3.2 asks. Proxies and caches may choose
-/// another one of several.
+/// Checks that a request names exactly one host (RFC 9112 §3.2). Proxies and caches disagree on
+/// which of several counts.
 ///
 /// # Errors
 /// Status 400: no `Host`, several, or one that differs from the host in the request line.
@@ -157,7 +157,7 @@ fn check_target(request: &Request<Body>) -> Result<()> {
     }
 }
 
-/// A host without its port.
+/// Removes the port from a host.
 fn host_name(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|c| c.is_ascii_digit()) && !port.is_empty() => name,

@@ -1,4 +1,4 @@
-//! Connections: how many, how slow, and how they end.
+//! Connections: number, timeouts and shutdown.
 
 use std::{convert::Infallible, future::Future, io, sync::Arc, time::Duration};
 
@@ -15,17 +15,17 @@ use tower::ServiceExt;
 use super::timed::Timed;
 use crate::config::Config;
 
-/// Room for a request's head, and for what waits to be written.
+/// Buffer size for a request's head and for unsent output.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Most headers of a request.
+/// Maximum number of request headers.
 const MAX_HEADERS: usize = 100;
-/// How long to wait before the next connection is taken when there is no file for it.
+/// Delay before the next accept when file descriptors run out.
 const BREATH: Duration = Duration::from_millis(100);
-/// How long streams have to tell their clients that the server stops.
+/// Time for streams to send their final event at shutdown.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Serves connections until `shutdown`; then waits for those that are open, for as long as they may
-/// go on, and sets `stop` to end the rest.
+/// Serves connections until `shutdown`, then waits out the grace period and sets `stop` to end the
+/// remaining requests.
 pub(crate) async fn serve(
     listener: TcpListener,
     routes: Router,
@@ -61,13 +61,13 @@ pub(crate) async fn serve(
     }
 }
 
-/// Asks connections to end after their request, and waits for that.
+/// Asks connections to close after their current request, and waits for them.
 struct Door {
     is_closing: watch::Sender<bool>,
     left: mpsc::Receiver<Infallible>,
 }
 
-/// A connection's part of the door, which it drops at its end.
+/// A connection's shutdown handle, dropped when the connection ends.
 #[derive(Clone)]
 struct Open {
     is_closing: watch::Receiver<bool>,
@@ -81,7 +81,7 @@ impl Door {
         (Door { is_closing, left }, Open { is_closing: closing, _left: sender })
     }
 
-    /// Returns when all connections have ended.
+    /// Completes when all connections have ended.
     async fn close(mut self) {
         self.is_closing.send_replace(true);
         self.left.recv().await;
@@ -89,15 +89,15 @@ impl Door {
 }
 
 impl Open {
-    /// Returns when the connection should end.
+    /// Completes when the connection should end.
     async fn is_over(&mut self) {
         // A door that is gone is closed.
         let _ = self.is_closing.wait_for(|is_closing| *is_closing).await;
     }
 }
 
-/// A connection aborted by its client is ignored. Without free file descriptors, the next try
-/// waits.
+/// Accepts a connection. Aborted connections are skipped. If file descriptors run out, it retries
+/// after a delay.
 async fn pause(error: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     if ![ConnectionAborted, ConnectionRefused, ConnectionReset].contains(&error.kind()) {

@@ -1,4 +1,4 @@
-//! A connection that ends if its peer stops reading.
+//! A connection that fails if its peer stops reading.
 
 use std::{
     future::Future,
@@ -14,11 +14,11 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// A connection that fails when a write makes no progress for a while.
+/// A connection whose writes time out.
 pub(super) struct Timed {
     stream: TcpStream,
     limit: Duration,
-    /// Runs while a write waits.
+    /// Timer of the pending write.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
@@ -27,7 +27,7 @@ impl Timed {
         Timed { stream, limit, waiting: None }
     }
 
-    /// Passes a write's result on, unless it has waited for too long.
+    /// Returns a write's result, or a timeout error.
     fn watch<T>(&mut self, cx: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if done.is_ready() {
             self.waiting = None;

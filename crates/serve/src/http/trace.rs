@@ -1,9 +1,9 @@
-//! The trace that a request belongs to, by W3C's Trace Context.
+//! The trace of a request, by W3C Trace Context.
 
 use axum::http::HeaderMap;
 
-/// The trace's identifier in the header `traceparent`: `VERSION-TRACE-PARENT-FLAGS`, in small
-/// hexadecimal digits. A malformed header has none.
+/// Trace ID of the header `traceparent`: `VERSION-TRACE-PARENT-FLAGS` in lower-case hexadecimal.
+/// `None` if it is malformed.
 pub(crate) fn trace_id(headers: &HeaderMap) -> Option<String> {
     let mut parts = headers.get("traceparent")?.to_str().ok()?.split('-');
     let (version, trace, parent, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -17,7 +17,7 @@ fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Identifiers of zeros alone are invalid.
+/// Identifiers with only zeros are invalid.
 fn is_identifier(text: &str, digits: usize) -> bool {
     is_hex(text, digits) && text.bytes().any(|byte| byte != b'0')
 }

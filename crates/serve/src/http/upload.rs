@@ -1,4 +1,4 @@
-//! Multipart forms with a file, which is spooled to a temporary one.
+//! Multipart forms with a file, which is spooled to a temporary file.
 
 use std::{
     fs::File,
@@ -22,26 +22,26 @@ use crate::{
     json::Fields,
 };
 
-/// Most fields of a form, and most bytes of one that is no file.
+/// Maximum number of fields, and maximum size in bytes of a field without a file.
 const MAX_FIELDS: usize = 64;
 const MAX_TEXT: u64 = 64 << 10;
 
-/// The field that holds the file.
+/// Name of the field with the file.
 pub(crate) const FILE: &str = "file";
 
-/// A file, without a name on this machine, and what was said of it.
+/// An uploaded file, spooled to an anonymous temporary file, with the form's other fields.
 #[derive(Debug)]
 pub(crate) struct Upload {
     pub(crate) file: File,
-    /// The client's name of it.
+    /// The client's file name.
     pub(crate) name: Option<String>,
     pub(crate) fields: Fields,
 }
 
-/// Reads a form (RFC 7578), whose file of at most `bytes` bytes is a `what`.
+/// Reads a form (RFC 7578) with a file of at most `bytes` bytes. `what` names the file in errors.
 ///
 /// # Errors
-/// It is no form, too large, too slow, breaks off, or has no file.
+/// Fails if the form is malformed, too large, too slow, incomplete or without a file.
 pub(crate) async fn read(request: Request<Body>, config: &Config, what: &'static str, bytes: usize) -> Result<Upload> {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let boundary = parse_boundary(kind).map_err(|_| ApiError::body_type("multipart/form-data"))?;

@@ -1,4 +1,4 @@
-//! Middles in the form of llama.cpp's server.
+//! Infill responses in llama.cpp's format.
 
 use axum::response::Response;
 use serde_json::{Value as Json, json};
@@ -12,14 +12,14 @@ use crate::{
     worker::JobUpdate,
 };
 
-/// The answer to a request, as it comes.
+/// Builds the response to a request from its updates.
 #[derive(Debug)]
 pub(super) struct InfillAnswer {
     model: Handle,
     choice: Choice,
     prompt_tokens: usize,
     stops: Vec<String>,
-    /// The text, if it is not streamed.
+    /// The text so far, unless it is streamed.
     text: String,
 }
 
@@ -28,7 +28,7 @@ impl InfillAnswer {
         InfillAnswer { model, choice: Choice::new(Reader::plain()), prompt_tokens, stops, text: String::new() }
     }
 
-    /// The text that an update adds.
+    /// Applies an update and returns its new text.
     fn piece(&mut self, (_, update): JobUpdate) -> Result<String> {
         let mut deltas = Vec::new();
         self.choice.take(update, &mut deltas)?;

@@ -1,4 +1,4 @@
-//! Times and sizes of requests, as histograms of Prometheus.
+//! Histograms of request times and sizes.
 
 use std::{
     fmt::Write,
@@ -8,19 +8,19 @@ use std::{
 
 use flambeau::runners::llm::Stats;
 
-/// Bounds in seconds of the time to a first token, as vLLM has them.
+/// vLLM's buckets for the time to the first token, in seconds.
 const FIRST: &[f64] = &[
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0,
     2560.0,
 ];
-/// Bounds in seconds of the time between tokens, as vLLM has them.
+/// vLLM's buckets for the time between tokens, in seconds.
 const BETWEEN: &[f64] =
     &[0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0];
-/// Bounds in seconds of longer times, as vLLM has them.
+/// vLLM's buckets for longer times, in seconds.
 const LATENCY: &[f64] =
     &[0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0];
 
-/// Bounds in tokens of prompts and answers, as vLLM has them.
+/// vLLM's buckets for prompts and answers, in tokens.
 const TOKENS: &[f64] = &[
     1.0,
     2.0,
@@ -42,22 +42,21 @@ const TOKENS: &[f64] = &[
     500_000.0,
     1_000_000.0,
 ];
-/// Bounds of the number of answers to a request, as vLLM has them.
+/// vLLM's buckets for the number of answers per request.
 const CHOICES: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0];
 
-/// Parts of a second in which a histogram adds up times.
+/// Resolution of summed times: parts of a second.
 const NANOSECONDS: f64 = 1e9;
 
 /// A cumulative histogram.
 #[derive(Debug)]
 pub(crate) struct Histogram {
     bounds: &'static [f64],
-    /// Number of values up to each bound and above the one before it; the last count is of larger
-    /// values.
+    /// Counts per bucket, not cumulative; the last one counts values above all bounds.
     counts: Vec<AtomicU64>,
-    /// Sum of the values, in parts of their unit.
+    /// Sum of the values, in fractions of the unit.
     sum: AtomicU64,
-    /// Parts of a unit: nanoseconds of a second, or 1 for sizes.
+    /// Fractions per unit: nanoseconds for seconds, 1 for sizes.
     parts: f64,
 }
 
@@ -75,12 +74,12 @@ impl Histogram {
         Histogram::new(bounds, 1.0)
     }
 
-    /// Counts a time.
+    /// Records a duration.
     pub(crate) fn observe(&self, time: Duration) {
         self.add(time.as_secs_f64(), u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Counts a number of tokens or answers.
+    /// Records a number of tokens or answers.
     pub(crate) fn observe_size(&self, size: usize) {
         self.add(size as f64, size as u64);
     }
@@ -107,16 +106,16 @@ impl Histogram {
     }
 }
 
-/// Times and sizes of the generations of a model.
+/// Times and sizes of a model's generations.
 #[derive(Debug)]
 pub(crate) struct Times {
-    /// From the submission to the first token.
+    /// Time to the first token.
     pub(crate) first_token: Histogram,
-    /// From one token to the next.
+    /// Time between tokens.
     pub(crate) between_tokens: Histogram,
-    /// From the submission to the end.
+    /// End-to-end time.
     pub(crate) whole: Histogram,
-    /// From the submission to the first step.
+    /// Time in the queue.
     pub(crate) queue: Histogram,
     prefill: Histogram,
     decode: Histogram,
@@ -124,9 +123,9 @@ pub(crate) struct Times {
     per_token: Histogram,
     prompt_tokens: Histogram,
     generated_tokens: Histogram,
-    /// Longest answer of a request, in tokens.
+    /// Length of a request's longest answer, in tokens.
     pub(crate) longest_answer: Histogram,
-    /// Answers that a request asks for.
+    /// Number of answers per request.
     pub(crate) choices: Histogram,
 }
 
@@ -150,8 +149,7 @@ impl Default for Times {
 }
 
 impl Times {
-    /// Counts the times and tokens of a finished generation. `cached` tokens of its prompt came
-    /// from a cache.
+    /// Records a finished generation. `cached` prompt tokens came from a cache.
     pub(crate) fn observe_end(&self, stats: &Stats, cached: usize) {
         let prefill = stats.first_token.unwrap_or(stats.prefill);
         self.prefill.observe(prefill);
@@ -165,7 +163,7 @@ impl Times {
         self.generated_tokens.observe_size(stats.generated_tokens);
     }
 
-    /// Name as vLLM has it, description and histogram of each time and size.
+    /// vLLM's name, description and histogram of each time and size.
     pub(super) fn rows(&self) -> [(&'static str, &'static str, &Histogram); 12] {
         [
             ("vllm:time_to_first_token_seconds", "Seconds from a request's arrival to its first token.", &self.first_token),

@@ -1,4 +1,4 @@
-//! Models to serve: loaded ones, and those that are loaded on demand.
+//! Model sources: preloaded models and on-demand models.
 
 use std::fmt;
 
@@ -10,11 +10,11 @@ use crate::{audio::NewSpeechModel, embeddings::NewEncoder, model::NewModel};
 /// A model of any kind to serve.
 #[derive(Debug)]
 pub enum AnyModel {
-    /// It continues texts and answers in conversations.
+    /// A language model.
     Language(Box<NewModel>),
-    /// It makes vectors of texts, or gives scores of texts and pairs of texts.
+    /// A text encoder or classifier.
     Encoder(NewEncoder),
-    /// It transcribes recordings.
+    /// A speech model.
     Speech(NewSpeechModel),
 }
 
@@ -62,18 +62,18 @@ impl From<NewSpeechModel> for AnyModel {
     }
 }
 
-/// Kind of a model, known before it is loaded.
+/// Kind of a model, known without loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelKind {
-    /// It continues texts and answers in conversations.
+    /// A language model.
     Language,
-    /// It makes vectors of texts.
+    /// A text encoder.
     Encoder,
-    /// It gives scores of texts, or of pairs of texts.
+    /// A classifier of texts or of pairs of texts.
     Classifier,
-    /// It transcribes recordings, with these numbers running and waiting.
+    /// A speech model, with its limits of running and waiting recordings.
     Speech {
-        /// Recordings that are transcribed or wait.
+        /// Maximum number of running and waiting recordings.
         recordings: usize,
     },
 }
@@ -100,17 +100,17 @@ impl ModelKind {
     }
 }
 
-/// Loads a model, again and again, and says why it cannot.
+/// Loader of a model, called at each load. The error tells why loading failed.
 pub type Loader = Box<dyn Fn() -> Result<AnyModel, String> + Send + Sync>;
 
-/// An on-demand model: loaded at its first request, unloaded while idle.
+/// An on-demand model: loaded at its first request, unloaded when idle.
 pub struct ModelOnDemand {
     /// The model's public name.
     pub name: String,
-    /// Other names for it.
+    /// Aliases.
     pub aliases: Vec<String>,
     pub kind: ModelKind,
-    /// Adapters of a language model, which are models by their names too.
+    /// Adapters of a language model; their names also select the model.
     pub adapters: Vec<AdapterFacts>,
     pub load: Loader,
 }

@@ -1,4 +1,4 @@
-//! Answers in Ollama's form: lines of JSON, or one object.
+//! Responses in Ollama's format: lines of JSON, or one object.
 
 use std::time::{Duration, Instant};
 
@@ -16,14 +16,14 @@ use crate::{
     worker::JobUpdate,
 };
 
-/// Whether answers are messages or texts.
+/// Whether responses are chat messages or texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     Chat,
     Text,
 }
 
-/// A piece of an answer. Calls come whole.
+/// A piece of an answer. Calls are not split.
 #[derive(Clone, Debug, PartialEq)]
 enum Piece {
     Thinking(String),
@@ -31,11 +31,11 @@ enum Piece {
     Call(Json),
 }
 
-/// The answer to a request, as it comes.
+/// Builds the response to a request from its updates.
 #[derive(Debug)]
 pub(super) struct OllamaAnswer {
     form: Form,
-    /// The model as the client calls it.
+    /// The model name in the request.
     name: String,
     model: Handle,
     choice: Choice,
@@ -43,7 +43,7 @@ pub(super) struct OllamaAnswer {
     began: Instant,
     loading: Duration,
     has_logprobs: bool,
-    /// The call that is coming, and its arguments so far.
+    /// The open call with its arguments so far.
     call: Option<(String, String, String)>,
 }
 
@@ -59,12 +59,12 @@ impl OllamaAnswer {
         OllamaAnswer { form, name, model, choice, prompt_tokens, began, loading, has_logprobs: false, call: None }
     }
 
-    /// The same answer, whose text is read in this way.
+    /// Sets the reader of the answer's text.
     pub(super) fn reading(self, reader: Reader, has_logprobs: bool) -> OllamaAnswer {
         OllamaAnswer { choice: Choice::new(reader), has_logprobs, ..self }
     }
 
-    /// The answer to a request that loads the model.
+    /// Response to a request that loads the model.
     pub(super) fn loaded(&self) -> Json {
         ended(object(self.form, &self.name, &[]), "load")
     }
@@ -89,7 +89,7 @@ impl OllamaAnswer {
         object
     }
 
-    /// Takes the likelihoods of tokens that are not told yet.
+    /// Takes the unsent log probabilities.
     fn add_logprobs(&mut self, object: &mut Json) {
         if self.has_logprobs && !self.choice.logprobs.is_empty() {
             object["logprobs"] = logprobs::chat(&self.model.tokenizer, &self.choice.logprobs)["content"].take();
@@ -97,7 +97,7 @@ impl OllamaAnswer {
         }
     }
 
-    /// Takes an update; the pieces that it completes.
+    /// Applies an update and returns the pieces that it completes.
     fn pieces(&mut self, (_, update): JobUpdate) -> Result<Vec<Piece>> {
         let (mut deltas, mut pieces) = (Vec::new(), Vec::new());
         self.choice.take(update, &mut deltas)?;
@@ -123,7 +123,7 @@ impl OllamaAnswer {
         Ok(pieces)
     }
 
-    /// The call so far. One that stops early has no arguments that could be told.
+    /// The open call. A call cut off early has no valid arguments and is dropped.
     fn finish_call(&mut self) -> Option<Piece> {
         let (id, name, arguments) = self.call.take()?;
         let arguments: Json = serde_json::from_str(&arguments).ok().filter(Json::is_object)?;
@@ -169,12 +169,12 @@ fn ended(mut object: Json, reason: &str) -> Json {
     object
 }
 
-/// The answer to a request that unloaded its model.
+/// Response to a request that unloads the model.
 pub(super) fn unloaded(form: Form, name: &str) -> Json {
     ended(object(form, name, &[]), "unload")
 }
 
-/// The answer put together from all updates.
+/// Collects the whole response.
 #[derive(Debug)]
 pub(super) struct WholeAnswer {
     answer: OllamaAnswer,

@@ -1,4 +1,4 @@
-//! Vectors in Ollama's form.
+//! Embeddings in Ollama's format.
 
 use std::{sync::Arc, time::Instant};
 
@@ -15,12 +15,12 @@ use crate::{
     reply,
 };
 
-/// `POST /api/embed`: a vector for each text.
+/// `POST /api/embed`: returns a vector for each text.
 pub(super) async fn embed(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, request: Request<Body>) -> Response {
     many(&app, caller, request).await.unwrap_or_else(refuse)
 }
 
-/// `POST /api/embeddings`: the older form, for one text.
+/// `POST /api/embeddings`: the older endpoint for one text.
 pub(super) async fn embed_one(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -56,7 +56,7 @@ async fn one(app: &App, caller: Caller, request: Request<Body>) -> Result<Respon
     Ok(reply::json(&json!({ "embedding": vectors.list.first() })))
 }
 
-/// The request in OpenAI's form. Long texts are cut unless the client says otherwise.
+/// Converts the request to OpenAI's format. Long texts are truncated by default.
 fn to_openai(mut fields: Fields, input: Json) -> Result<Fields> {
     let mut map = Map::new();
     map.insert("input".into(), input);

@@ -1,4 +1,4 @@
-//! The models in Ollama's form.
+//! Models in Ollama's format.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,15 +10,15 @@ use sha2::{Digest, Sha256};
 use super::{named, read, refuse, untagged};
 use crate::{app::App, error::Result, reply, time::rfc3339};
 
-/// `GET /api/tags`: all models.
+/// `GET /api/tags`: lists all models.
 pub(super) async fn tags(State(app): State<Arc<App>>) -> Response {
     let list = app.models.describe();
     reply::json(&json!({ "models": list.as_array().into_iter().flatten().map(tag).collect::<Vec<_>>() }))
 }
 
-/// `GET /api/ps`: the models that are loaded.
+/// `GET /api/ps`: lists the loaded models.
 pub(super) async fn ps(State(app): State<Arc<App>>) -> Response {
-    /// Seconds from 1970 to a day that clients show as "forever".
+    /// Unix time in seconds that clients display as "forever".
     const FOREVER: Duration = Duration::from_secs(11_000_000_000);
     let list = app.models.describe();
     let loaded = list.as_array().into_iter().flatten().filter(|entry| entry["status"]["value"] == "loaded");
@@ -32,12 +32,12 @@ pub(super) async fn ps(State(app): State<Arc<App>>) -> Response {
     reply::json(&json!({ "models": loaded.map(describe).collect::<Vec<_>>() }))
 }
 
-/// The name with a tag, which Ollama's models have.
+/// The name with a tag, as Ollama's names have.
 fn tagged(name: &str) -> String {
     if name.contains(':') { name.to_owned() } else { format!("{name}:latest") }
 }
 
-/// An entry of the list, from one of `/v1/models`.
+/// Converts an entry of `/v1/models` to a list entry.
 fn tag(entry: &Json) -> Json {
     let name = tagged(entry["id"].as_str().unwrap_or_default());
     let size = entry["size"].as_u64().unwrap_or_default();
@@ -69,7 +69,7 @@ fn details(entry: &Json) -> Json {
     })
 }
 
-/// Programs do not tell the family of their model.
+/// Placeholder: programs do not state the model's family.
 const FAMILY: &str = "flambeau";
 
 fn capabilities(entry: &Json) -> Vec<&'static str> {
@@ -84,7 +84,7 @@ fn capabilities(entry: &Json) -> Vec<&'static str> {
     known.into_iter().filter(|(own, _)| has(own)).map(|(_, name)| name).collect()
 }
 
-/// `POST /api/show`: what a model is. The model is not loaded for it.
+/// `POST /api/show`: returns a model's properties without loading it.
 pub(super) async fn show(State(app): State<Arc<App>>, request: Request<Body>) -> Response {
     describe(&app, request).await.unwrap_or_else(refuse)
 }
@@ -113,13 +113,13 @@ async fn describe(app: &App, request: Request<Body>) -> Result<Response> {
     })))
 }
 
-/// How tokens are drawn unless a request says otherwise, a line each.
+/// Default sampling settings, one per line.
 fn parameters(sampling: &SamplingParams) -> String {
     let SamplingParams { temperature, top_k, top_p, min_p, repetition_penalty, .. } = sampling;
     format!("temperature {temperature}\ntop_k {top_k}\ntop_p {top_p}\nmin_p {min_p}\nrepeat_penalty {repetition_penalty}")
 }
 
-/// `POST /api/pull`: succeeds for models that are here; there is no place to get others from.
+/// `POST /api/pull`: succeeds if the model is present. The server downloads nothing.
 pub(super) async fn pull(State(app): State<Arc<App>>, request: Request<Body>) -> Response {
     match find(&app, request).await {
         Ok(true) => reply::lines(&[json!({ "status": "pulling manifest" }), json!({ "status": "success" })]),
@@ -128,7 +128,7 @@ pub(super) async fn pull(State(app): State<Arc<App>>, request: Request<Body>) ->
     }
 }
 
-/// Looks for the model of a request; whether the answer is a stream.
+/// Checks that the requested model exists; returns whether to stream.
 async fn find(app: &App, request: Request<Body>) -> Result<bool> {
     let (mut fields, name) = read(app, request).await?;
     app.models.describe_one(untagged(app, &name)).map_err(|mut error| {

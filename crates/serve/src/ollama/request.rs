@@ -1,4 +1,4 @@
-//! Ollama's requests in the form of chat completions.
+//! Converts Ollama's requests to chat completions.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -10,15 +10,15 @@ use crate::{
 /// Purpose of a request.
 #[derive(Debug)]
 pub(super) enum Asked {
-    /// That the model be loaded.
+    /// Loads the model.
     Nothing,
-    /// An answer to a conversation.
+    /// Answers a conversation.
     Conversation(Fields),
-    /// The continuation of a text, or the text before `suffix`.
+    /// Completes a text, up to `suffix` if given.
     Text { prompt: String, suffix: Option<String>, rest: Fields },
 }
 
-/// Options of the machine, which change no result.
+/// Ignored machine options.
 const MACHINE: [&str; 14] = [
     "f16_kv",
     "low_vram",
@@ -36,16 +36,16 @@ const MACHINE: [&str; 14] = [
     "embedding_only",
 ];
 
-/// Options with these values change nothing.
+/// Ignored options, if they have these values.
 const NEUTRAL: [(&str, f64); 3] = [("mirostat", 0.0), ("tfs_z", 1.0), ("typical_p", 1.0)];
 
-/// Options with the same name in both forms.
+/// Options with the same name in both protocols.
 const SAME: [&str; 7] = ["temperature", "top_k", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty"];
 
-/// A request for an answer to a conversation.
+/// Parses a chat request.
 ///
 /// # Errors
-/// Names the field that is wrong or not supported.
+/// The error names the invalid or unsupported field.
 pub(super) fn chat(mut fields: Fields) -> Result<Asked> {
     let messages = fields.list("messages")?.unwrap_or_default();
     if messages.is_empty() {
@@ -58,11 +58,11 @@ pub(super) fn chat(mut fields: Fields) -> Result<Asked> {
     Ok(Asked::Conversation(Fields::of(map)))
 }
 
-/// A request to answer or continue a text. It is a conversation if the model has a template for
-/// one.
+/// Parses a request to answer or complete a text. It becomes a conversation if the model has a
+/// template.
 ///
 /// # Errors
-/// Names the field that is wrong or not supported.
+/// The error names the invalid or unsupported field.
 pub(super) fn generate(mut fields: Fields, has_template: bool) -> Result<Asked> {
     let prompt = fields.text("prompt")?.unwrap_or_default();
     if prompt.is_empty() {
@@ -112,7 +112,7 @@ pub(super) fn unloads(fields: &Fields) -> bool {
     is_over && is_empty("prompt") && is_empty("messages")
 }
 
-/// Takes the fields of both endpoints; no others may be left.
+/// Takes the fields shared by both endpoints; rejects all others.
 fn common(mut fields: Fields, map: &mut Map<String, Json>) -> Result<()> {
     map.insert("stream".into(), fields.flag("stream")?.unwrap_or(true).into());
     for name in ["logprobs", "top_logprobs"] {
@@ -173,7 +173,7 @@ fn no_images(images: &Json) -> Result<()> {
     }
 }
 
-/// The messages in OpenAI's form. Calls get ids, and results get the ids of their calls.
+/// Converts messages to OpenAI's format. Calls get IDs, and results get the IDs of their calls.
 fn history(messages: Vec<Json>) -> Result<Vec<Json>> {
     let mut list = Vec::with_capacity(messages.len());
     // Ids and names of calls without a result so far.

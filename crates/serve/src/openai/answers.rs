@@ -12,23 +12,23 @@ use crate::{
     reply::Frames,
 };
 
-/// The answers to a request, as they come.
+/// All answers to a request, built from updates.
 #[derive(Debug)]
 pub(crate) struct Answers {
     id: String,
     created: u64,
     pub(crate) model: Handle,
     pub(crate) choices: Vec<Choice>,
-    /// Tokens of all prompts.
+    /// Number of tokens of all prompts.
     pub(crate) prompt_tokens: usize,
-    /// Whether a stream ends with what it took.
+    /// Whether a stream ends with the usage.
     pub(crate) include_usage: bool,
     pub(crate) has_logprobs: bool,
 }
 
 impl Answers {
-    /// Answers that have not begun; `prefix` is how their name begins. Their stream says nothing of
-    /// usage, and none of logprobs, unless told to.
+    /// Creates empty answers; their ID starts with `prefix`. Streams omit usage and log
+    /// probabilities by default.
     pub(crate) fn new(prefix: &str, model: Handle, choices: Vec<Choice>, prompt_tokens: usize) -> Answers {
         Answers { id: id(prefix), created: now(), model, choices, prompt_tokens, include_usage: false, has_logprobs: false }
     }
@@ -37,7 +37,7 @@ impl Answers {
         self.choices.iter().all(|choice| choice.finish.is_some())
     }
 
-    /// An object of the response, or of its stream, with these choices.
+    /// A response or stream object with these choices.
     pub(crate) fn object(&self, kind: &str, choices: Json) -> Json {
         json!({
             "id": self.id,
@@ -57,7 +57,7 @@ impl Answers {
         response
     }
 
-    /// A chunk of the stream with this choice.
+    /// A stream chunk with this choice.
     pub(crate) fn chunk(&self, kind: &str, choice: Json) -> Json {
         let mut chunk = self.object(kind, json!([choice]));
         if self.include_usage {

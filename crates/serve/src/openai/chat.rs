@@ -18,7 +18,7 @@ use crate::{
     worker::JobUpdate,
 };
 
-/// A conversation that awaits an answer.
+/// A chat request before its answer.
 #[derive(Debug)]
 pub(crate) struct Conversation {
     input: ChatInput,
@@ -32,10 +32,10 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    /// Takes the fields that make the prompt.
+    /// Takes the fields that determine the prompt.
     ///
     /// # Errors
-    /// A field is wrong, or the model's template does not support it; the error names it.
+    /// The error names a field that is invalid or not supported by the model's template.
     pub(crate) fn read(fields: &mut Fields, model: &Served) -> Result<Conversation> {
         let list = fields.list("messages")?.ok_or_else(|| ApiError::value("messages", "`messages` is missing"))?;
         let list = messages::read(list)?;
@@ -72,10 +72,10 @@ impl Conversation {
         Ok(Conversation { input, tools: known.zip(format), choice, single_call, calls, continues })
     }
 
-    /// The prompt as the model's template writes it.
+    /// Renders the prompt with the model's template.
     ///
     /// # Errors
-    /// The model has no template, or it refuses the messages.
+    /// Fails if the model has no template or the template rejects the messages.
     pub(crate) fn prompt(&self, model: &Served) -> Result<String> {
         let template = model.template()?;
         let written = if self.continues {
@@ -86,12 +86,12 @@ impl Conversation {
         written.map_err(|error| ApiError::value("messages", error))
     }
 
-    /// Constraint on an answer, from `schema` and from tools that the request allows or requires.
+    /// Constraint on an answer by `schema` and by the allowed or required tools.
     ///
-    /// Thoughts that the prompt has begun come first, without a constraint.
+    /// Thoughts already open in the prompt come first and are unconstrained.
     ///
     /// # Errors
-    /// The schema is invalid, or the model's tokens cannot be constrained.
+    /// Fails if the schema is invalid or the model's vocabulary does not support constraints.
     fn constraint(&self, model: &Served, schema: Option<&Json>, prompt: &str) -> Result<Option<Constraint>> {
         let only = if let ToolChoice::Named(name) = &self.choice { Some(name.as_str()) } else { None };
         let calls = self.tools.as_ref().map(|(tools, format)| {
@@ -115,7 +115,8 @@ impl Conversation {
         model.grammars(param)?.lark(grammar).map(Some).map_err(|error| ApiError::value(param, error.to_string()))
     }
 
-    /// Control tokens that mark thoughts and calls. Tokens that end the answer stay out of it.
+    /// Control tokens of thoughts and calls that stay in the text. Tokens that end the answer are
+    /// excluded.
     fn kept_ids(&self, model: &Served) -> Vec<u32> {
         let mut texts: Vec<&str> = ThinkingSplitter::marker_texts().collect();
         texts.extend(self.tools.iter().flat_map(|(_, format)| format.format.texts()));
@@ -161,7 +162,7 @@ fn tool_choice(fields: &mut Fields, has_tools: bool) -> Result<ToolChoice> {
     Ok(choice)
 }
 
-/// Further variables for the template.
+/// Additional template variables.
 fn variables(fields: &mut Fields, model: &Served) -> Result<Map<String, Json>> {
     let mut variables = Map::new();
     variables.insert("enable_thinking".into(), model.thinks.into());
@@ -178,22 +179,22 @@ fn variables(fields: &mut Fields, model: &Served) -> Result<Map<String, Json>> {
     Ok(variables)
 }
 
-/// A request for an answer.
+/// A parsed request.
 #[derive(Debug)]
 pub(crate) struct ChatRequest {
     pub(crate) conversation: Conversation,
     pub(crate) params: Params,
-    /// The schema of JSON that is asked for.
+    /// Requested JSON schema.
     schema: Option<Json>,
     pub(crate) stream: bool,
     include_usage: bool,
 }
 
 impl ChatRequest {
-    /// Reads a request, whose `model` was taken already.
+    /// Parses a request after `model` was taken.
     ///
     /// # Errors
-    /// Names the field that is wrong or not supported.
+    /// The error names the invalid or unsupported field.
     pub(crate) fn read(mut fields: Fields, model: &Handle, most_choices: usize) -> Result<ChatRequest> {
         let conversation = Conversation::read(&mut fields, model)?;
         let mut params = Params::read(&mut fields, model, most_choices)?;
@@ -214,20 +215,20 @@ impl ChatRequest {
     /// Constrains answers to this prompt as requested.
     ///
     /// # Errors
-    /// The schema is invalid, or the model's tokens cannot be constrained.
+    /// Fails if the schema is invalid or the model's vocabulary does not support constraints.
     pub(crate) fn constrain(&mut self, model: &Served, prompt: &str) -> Result<()> {
         self.params.constraint = self.conversation.constraint(model, self.schema.as_ref(), prompt)?;
         Ok(())
     }
 
-    /// How the text of an answer is read.
+    /// The reader of the answer's text.
     pub(crate) fn reader(&self, prompt: &str) -> Reader {
         let parser = self.conversation.parser();
         let thinks = ThinkingSplitter::new(prompt).part() == Part::Thinking;
         if self.params.constraint.is_some() && !thinks { Reader::of_form(parser) } else { Reader::of_chat(prompt, parser) }
     }
 
-    /// How its answer is written.
+    /// The writer of the response.
     pub(crate) fn answer(&self, model: Handle, prompt: &str, prompt_tokens: usize) -> ChatAnswer {
         let choices = (0..self.params.choices).map(|_| Choice::new(self.reader(prompt))).collect();
         let mut answers = Answers::new("chatcmpl-", model, choices, prompt_tokens);
@@ -237,7 +238,7 @@ impl ChatRequest {
     }
 }
 
-/// The schema of JSON that is asked for.
+/// Requested JSON schema.
 fn response_schema(fields: &mut Fields) -> Result<Option<Json>> {
     const NAME: &str = "response_format";
     let schema = match fields.object(NAME)?.map(Json::Object) {
@@ -263,7 +264,7 @@ fn response_schema(fields: &mut Fields) -> Result<Option<Json>> {
     }
 }
 
-/// Whether a stream ends with what it took.
+/// Whether a stream ends with the usage.
 pub(crate) fn stream_usage(fields: &mut Fields) -> Result<bool> {
     let mut options = fields.object("stream_options")?.unwrap_or_default();
     match options.remove("include_usage") {
@@ -273,14 +274,14 @@ pub(crate) fn stream_usage(fields: &mut Fields) -> Result<bool> {
     }
 }
 
-/// The answer to a request, as it comes.
+/// Builds the response to a request from its updates.
 #[derive(Debug)]
 pub(crate) struct ChatAnswer(Answers);
 
-/// Object name in a stream.
+/// Object type in a stream.
 const CHUNK: &str = "chat.completion.chunk";
 
-/// The parts of a message that is put together.
+/// A message under construction.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Message {
     content: String,
@@ -316,7 +317,7 @@ impl Message {
     }
 }
 
-/// The answer put together from all updates.
+/// Collects the whole response.
 #[derive(Debug)]
 pub(crate) struct WholeChat {
     answer: ChatAnswer,

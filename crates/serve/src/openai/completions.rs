@@ -15,9 +15,9 @@ use crate::{
     worker::{JobUpdate, Update},
 };
 
-/// Most prompts of a request.
+/// Maximum number of prompts per request.
 const MAX_PROMPTS: usize = 64;
-/// Tokens of an answer unless the request says otherwise, as OpenAI has it.
+/// Default maximum number of tokens: OpenAI's default.
 const DEFAULT_TOKENS: usize = 16;
 
 /// A prompt as text or as tokens.
@@ -27,7 +27,7 @@ enum Prompt {
     Ids(Vec<u32>),
 }
 
-/// A request to continue texts.
+/// A completion request.
 #[derive(Debug)]
 pub(crate) struct CompletionRequest {
     prompts: Vec<Prompt>,
@@ -40,10 +40,10 @@ pub(crate) struct CompletionRequest {
 }
 
 impl CompletionRequest {
-    /// Reads a request, whose `model` was taken already.
+    /// Parses a request after `model` was taken.
     ///
     /// # Errors
-    /// Names the field that is wrong or not supported.
+    /// The error names the invalid or unsupported field.
     pub(crate) fn read(mut fields: Fields, model: &Handle, most_choices: usize) -> Result<CompletionRequest> {
         let prompts = prompts(fields.take("prompt"), model.tokenizer.vocab_size())?;
         let mut params = Params::read(&mut fields, model, most_choices)?;
@@ -63,10 +63,10 @@ impl CompletionRequest {
         Ok(CompletionRequest { prompts, params, stream, include_usage, echo, suffix })
     }
 
-    /// The jobs of all prompts, and how their answer is written.
+    /// Jobs for all prompts, and the writer of the response.
     ///
     /// # Errors
-    /// A prompt cannot be written as tokens.
+    /// Fails if a prompt cannot be encoded.
     pub(crate) fn prepare(&self, model: Handle) -> Result<(Vec<Job>, CompletionAnswer)> {
         let (mut jobs, mut prompt_tokens, mut begun) = (Vec::new(), 0, Vec::new());
         for prompt in &self.prompts {
@@ -98,7 +98,7 @@ fn text(prompt: &Prompt, tokenizer: &Tokenizer) -> Result<String> {
     }
 }
 
-/// A text, a list of texts, a list of tokens or a list of such lists.
+/// A string, a list of strings, a list of tokens or a list of such lists.
 fn prompts(value: Option<Json>, vocabulary: usize) -> Result<Vec<Prompt>> {
     const NAME: &str = "prompt";
     let missing = || ApiError::value(NAME, "`prompt` is missing");
@@ -117,28 +117,28 @@ fn prompts(value: Option<Json>, vocabulary: usize) -> Result<Vec<Prompt>> {
     prompts.ok_or_else(|| wrong(NAME, &expected, &value))
 }
 
-/// The answer to a request, as it comes.
+/// Builds the response to a request from its updates.
 #[derive(Debug)]
 pub(crate) struct CompletionAnswer {
     answers: Answers,
-    /// Text at the start of each answer.
+    /// Text prepended to each answer.
     begun: Vec<String>,
-    /// Where in each answer the next token begins, in characters.
+    /// Offset of the next token in each answer, in characters.
     offsets: Vec<usize>,
 }
 
-/// Object name of the response and of stream events.
+/// Object type of the response and of stream events.
 const KIND: &str = "text_completion";
 
 impl CompletionAnswer {
-    /// Takes an update; the text that it adds.
+    /// Applies an update and returns its new text.
     fn take(&mut self, number: usize, update: Update) -> Result<String> {
         let mut deltas = Vec::new();
         self.answers.choices[number].take(update, &mut deltas)?;
         Ok(deltas.into_iter().filter_map(|delta| if let Delta::Content(text) = delta { Some(text) } else { None }).collect())
     }
 
-    /// An answer, or a piece of it; tokens that were told of are forgotten.
+    /// An answer or a piece of it. Clears the pending log probabilities.
     fn choice(&mut self, index: usize, text: &str) -> Json {
         let Answers { choices, model, has_logprobs, .. } = &mut self.answers;
         let choice = &mut choices[index];
@@ -152,7 +152,7 @@ impl CompletionAnswer {
     }
 }
 
-/// The answer put together from all updates.
+/// Collects the whole response.
 #[derive(Debug)]
 pub(crate) struct WholeCompletion {
     answer: CompletionAnswer,

@@ -1,11 +1,11 @@
-//! How likely tokens were, in the forms of both endpoints.
+//! Log probabilities in the formats of both endpoints.
 
 use flambeau::text::Tokenizer;
 use serde_json::{Map, Value as Json, json};
 
 use crate::answer::TokenLogprobs;
 
-/// Text of a token inside a longer text. A token that is a part of a character becomes U+FFFD.
+/// Text of a token inside a longer text. A partial character becomes U+FFFD.
 fn text(tokenizer: &Tokenizer, token: u32) -> String {
     match tokenizer.token_bytes(token) {
         Some(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -13,12 +13,12 @@ fn text(tokenizer: &Tokenizer, token: u32) -> String {
     }
 }
 
-/// JSON has no infinity; OpenAI writes this number instead.
+/// OpenAI's substitute for negative infinity, which JSON lacks.
 fn finite(logprob: f32) -> f32 {
     logprob.max(-9999.0)
 }
 
-/// The list `content` of chat completions.
+/// The list `content` of a chat completion's log probabilities.
 pub(crate) fn chat(tokenizer: &Tokenizer, tokens: &[TokenLogprobs]) -> Json {
     let entry = |token: u32, logprob: f32| {
         let text = text(tokenizer, token);
@@ -34,8 +34,8 @@ pub(crate) fn chat(tokenizer: &Tokenizer, tokens: &[TokenLogprobs]) -> Json {
     json!({ "content": content.collect::<Vec<_>>(), "refusal": null })
 }
 
-/// The lists of completions; `offset` is where in the text the first token begins, and is moved
-/// behind the last one.
+/// The lists of a completion's log probabilities. `offset` is the text offset of the first token;
+/// it is advanced past the last one.
 pub(crate) fn completion(tokenizer: &Tokenizer, tokens: &[TokenLogprobs], offset: &mut usize) -> Json {
     let mut lists: [Vec<Json>; 4] = Default::default();
     for TokenLogprobs { token, logprobs } in tokens {

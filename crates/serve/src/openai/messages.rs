@@ -1,4 +1,4 @@
-//! The messages of a conversation, as templates want them.
+//! Converts messages of a conversation for templates.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -7,11 +7,11 @@ use crate::{
     json::wrong,
 };
 
-/// Checks messages in OpenAI's form and converts them for templates: contents become texts,
-/// `developer` becomes `system`, and arguments of calls become objects.
+/// Validates messages in OpenAI's format and converts them for templates: content becomes text,
+/// `developer` becomes `system`, and call arguments become objects.
 ///
 /// # Errors
-/// Names the message and what is wrong.
+/// The error names the message and the problem.
 pub(crate) fn read(list: Vec<Json>) -> Result<Vec<Json>> {
     if list.is_empty() {
         return Err(ApiError::value("messages", "`messages` must not be empty"));
@@ -46,16 +46,16 @@ fn one(param: &str, message: Json) -> Result<Json> {
     Ok(Json::Object(message))
 }
 
-/// The fields that clients and templates have for thoughts.
+/// Field names for thoughts, in clients and templates.
 const THOUGHTS: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
 
-/// Takes the thoughts of an answer from the first field that has some.
+/// Takes an answer's thoughts from the first non-empty field.
 fn thoughts(message: &mut Map<String, Json>) -> Option<Json> {
     let found = THOUGHTS.map(|name| message.shift_remove(name));
     found.into_iter().flatten().find(|thoughts| thoughts.is_string())
 }
 
-/// Contents as one text.
+/// Content as one text.
 fn text(param: &str, content: Json) -> Result<String> {
     let parts = match content {
         Json::String(text) => return Ok(text),
@@ -76,7 +76,7 @@ fn text(param: &str, content: Json) -> Result<String> {
     Ok(text)
 }
 
-/// Makes the arguments of calls objects; whether there are calls.
+/// Parses call arguments into objects; returns whether there are calls.
 fn calls(param: &str, message: &mut Map<String, Json>) -> Result<bool> {
     let Some(calls) = message.get_mut("tool_calls").filter(|calls| !calls.is_null()) else { return Ok(false) };
     let param = format!("{param}.tool_calls");

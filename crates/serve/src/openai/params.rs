@@ -1,4 +1,4 @@
-//! Shared parameters of text requests: sampling, and the end of the text.
+//! Shared request parameters: sampling and stop conditions.
 
 use flambeau::{
     runners::llm::{Adapters, Job, Request},
@@ -12,14 +12,14 @@ use crate::{
     model::{Handle, Served},
 };
 
-/// Most tokens with a bias.
+/// Maximum number of biased tokens.
 const MAX_BIASES: usize = 4096;
-/// Most tokens of an answer that a request may ask for.
+/// Maximum number of tokens per answer.
 const MAX_TOKENS: u64 = i32::MAX as u64;
-/// Most of the likeliest tokens that are listed.
+/// Maximum number of listed alternatives per token.
 pub(crate) const MAX_TOP: u64 = 20;
 
-/// A request's parameters.
+/// Parameters of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Params {
     sampling: SamplingParams,
@@ -29,21 +29,21 @@ pub(crate) struct Params {
     reuses: bool,
     adapters: Adapters,
     pub(crate) choices: usize,
-    /// How many of the likeliest tokens are listed, if the likelihood of tokens is asked for.
+    /// Number of listed alternatives per token, if log probabilities are requested.
     pub(crate) logprobs: Option<usize>,
-    /// Control tokens that are part of the text.
+    /// Control tokens that stay in the text.
     pub(crate) kept_ids: Vec<u32>,
-    /// Tokens that end the answer, besides the model's own.
+    /// Additional end tokens.
     pub(crate) end_ids: Vec<u32>,
-    /// The form that answers have.
+    /// Constraint on the answers.
     pub(crate) constraint: Option<Constraint>,
 }
 
 impl Params {
-    /// Takes the fields that all endpoints understand.
+    /// Takes the fields shared by all endpoints.
     ///
     /// # Errors
-    /// Names the field that has a value it cannot have.
+    /// The error names the field with an invalid value.
     pub(crate) fn read(fields: &mut Fields, model: &Handle, most_choices: usize) -> Result<Params> {
         let max_tokens = fields.count("max_completion_tokens", 1..=MAX_TOKENS)?;
         let legacy = fields.count("max_tokens", 0..=MAX_TOKENS)?;
@@ -71,12 +71,12 @@ impl Params {
         })
     }
 
-    /// Bounds answers that the request does not bound.
+    /// Sets a default length limit.
     pub(crate) fn limit_tokens(&mut self, most: usize) {
         self.max_tokens.get_or_insert(most);
     }
 
-    /// A job for each choice. Each draws by a seed of its own.
+    /// One job per choice, each with its own seed.
     pub(crate) fn jobs(&self, prompt: &[u32], model: &Served) -> Vec<Job> {
         // An answer without a limit may fill the context, so the context's length cannot refuse it.
         let most = model.limits.tokens.saturating_sub(prompt.len()).max(1);
@@ -134,7 +134,7 @@ fn seed(fields: &mut Fields) -> Result<u64> {
     }
 }
 
-/// OpenAI's object from token ids, which are written as texts, to numbers from −100 to 100.
+/// Parses OpenAI's bias object: token IDs as strings, mapped to numbers from −100 to 100.
 fn biases(fields: &mut Fields, model: &Served) -> Result<Vec<(u32, f32)>> {
     const NAME: &str = "logit_bias";
     let Some(map) = fields.object(NAME)? else { return Ok(Vec::new()) };
@@ -152,7 +152,7 @@ fn biases(fields: &mut Fields, model: &Served) -> Result<Vec<(u32, f32)>> {
     map.iter().map(bias).collect()
 }
 
-/// A text or a list of texts.
+/// A string or a list of strings.
 fn stop(fields: &mut Fields) -> Result<Vec<String>> {
     const NAME: &str = "stop";
     let list = match fields.take(NAME) {

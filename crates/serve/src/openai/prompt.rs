@@ -1,18 +1,18 @@
-//! Prompts of conversations, also of those that a template does not take as they are.
+//! Renders prompts of conversations, with a fallback for rejected system messages.
 
 use flambeau::text::{ChatInput, ChatTemplate, Error};
 use serde_json::{Value as Json, json};
 
-/// Marks the end of a message; no template writes it.
+/// Sentinel at the end of a message; no template writes it.
 const END: &str = "\u{e000}end\u{e001}";
 
-/// The prompt of a conversation as the template writes it.
+/// Renders the prompt of a conversation.
 ///
-/// System messages that the template refuses or leaves out go into turns of the user: those after
-/// the first message, or else all.
+/// System messages that the template rejects or omits move into user messages: the later ones
+/// first, else all.
 ///
 /// # Errors
-/// The template refuses the conversation.
+/// Fails if the template rejects the conversation.
 pub(super) fn render(template: &ChatTemplate, input: &ChatInput) -> Result<String, Error> {
     let rendered = template.render(input);
     if has_system_texts(&rendered, &input.messages) {
@@ -23,10 +23,10 @@ pub(super) fn render(template: &ChatTemplate, input: &ChatInput) -> Result<Strin
     others.find(|other| has_system_texts(other, &input.messages)).unwrap_or(rendered)
 }
 
-/// The prompt that ends in the middle of the last message.
+/// The prompt that ends inside the last message.
 ///
 /// # Errors
-/// The template refuses the conversation, or does not write the message as it is.
+/// Fails if the template rejects the conversation or alters the message.
 pub(super) fn render_unfinished(template: &ChatTemplate, input: &ChatInput) -> Result<String, String> {
     let mut input = ChatInput { add_generation_prompt: false, ..input.clone() };
     if let Some(last) = input.messages.last_mut() {
@@ -38,7 +38,7 @@ pub(super) fn render_unfinished(template: &ChatTemplate, input: &ChatInput) -> R
     Ok(prompt)
 }
 
-/// Whether a prompt holds the texts of all system messages.
+/// Whether a prompt contains all system messages.
 fn has_system_texts(prompt: &Result<String, Error>, messages: &[Json]) -> bool {
     let system = messages.iter().filter(|message| message["role"] == "system");
     let mut texts = system.filter_map(|message| message["content"].as_str()).peekable();
@@ -49,7 +49,7 @@ fn has_system_texts(prompt: &Result<String, Error>, messages: &[Json]) -> bool {
     }
 }
 
-/// The messages, with system messages from index `first` on as text of the user's turns.
+/// Moves system messages from index `first` on into user messages.
 fn without_system(messages: &[Json], first: usize) -> Vec<Json> {
     let mut out: Vec<Json> = Vec::with_capacity(messages.len());
     let mut carried: Vec<&str> = Vec::new();
@@ -73,7 +73,7 @@ fn without_system(messages: &[Json], first: usize) -> Vec<Json> {
     out
 }
 
-/// Adds texts to the user's last turn, or as a turn.
+/// Appends texts to the last user message, or adds one.
 fn add_text(messages: &mut Vec<Json>, texts: &[&str]) {
     if texts.is_empty() {
         return;

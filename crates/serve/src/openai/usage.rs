@@ -1,10 +1,10 @@
-//! How many tokens a request took.
+//! Token usage of requests.
 
 use serde_json::{Value as Json, json};
 
 use crate::answer::Choice;
 
-/// The tokens of a prompt and of its answers.
+/// Token counts of a prompt and its answers.
 pub(crate) fn usage<'a>(prompt: usize, choices: impl IntoIterator<Item = &'a Choice>) -> Json {
     let (mut cached, mut completion, mut thinking) = (0, 0, 0);
     for choice in choices {
@@ -22,7 +22,7 @@ pub(crate) fn usage<'a>(prompt: usize, choices: impl IntoIterator<Item = &'a Cho
     })
 }
 
-/// How fast an answer came, in the names of llama.cpp's server; `null` before its end.
+/// Generation speed under llama.cpp's names; `null` before the end.
 pub(crate) fn timings(choice: &Choice) -> Json {
     let Some(stats) = &choice.stats else { return Json::Null };
     let milliseconds = |time: std::time::Duration| time.as_secs_f64() * 1000.0;

@@ -1,4 +1,4 @@
-//! Settings of a session.
+//! Session settings.
 
 use flambeau::runners::speech::Settings;
 use serde_json::{Map, Value as Json, json};
@@ -10,10 +10,10 @@ use crate::{
     json::{Fields, wrong},
 };
 
-/// Samples a second that 16-bit sound may have.
+/// Supported sample rates of 16-bit audio, in Hz.
 const RATES: std::ops::RangeInclusive<u64> = 8000..=48_000;
 
-/// Seconds of sound between two hypotheses.
+/// Seconds of audio between two hypotheses.
 const HYPOTHESES: f64 = 1.0;
 
 #[derive(Clone, Debug)]
@@ -23,27 +23,27 @@ pub(super) struct Session {
     pub(super) model: Option<String>,
     language: Option<String>,
     prompt: String,
-    /// How turns are found; `None` where the client commits them.
+    /// Turn detection; `None` if the client commits turns.
     pub(super) detection: Option<Detection>,
 }
 
 impl Session {
-    /// OpenAI's defaults.
+    /// OpenAI's default settings.
     pub(super) fn new(model: Option<String>) -> Session {
         let (language, prompt) = (None, String::new());
         Session { id: id("sess_"), format: Format::Pcm(24_000), model, language, prompt, detection: Some(Detection::default()) }
     }
 
-    /// Settings of the transcriber.
+    /// Settings for the transcriber.
     pub(super) fn settings(&self) -> Settings {
         let (language, prompt) = (self.language.clone(), self.prompt.clone());
         Settings { language, prompt, live: Some(HYPOTHESES), ..Settings::default() }
     }
 
-    /// The session with the settings that an update names.
+    /// Applies an update to the session.
     ///
     /// # Errors
-    /// Names the setting that is wrong or not supported.
+    /// The error names the invalid or unsupported setting.
     pub(super) fn updated(mut self, update: Map<String, Json>) -> Result<Session> {
         let mut fields = Fields::of(update);
         match fields.text("type")?.as_deref() {
@@ -84,7 +84,7 @@ impl Session {
         fields.finish(&["delay"])
     }
 
-    /// OpenAI's form.
+    /// The session in OpenAI's format.
     pub(super) fn to_json(&self) -> Json {
         let format = match self.format {
             Format::Pcm(rate) => json!({ "type": "audio/pcm", "rate": rate }),

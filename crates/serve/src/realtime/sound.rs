@@ -1,4 +1,4 @@
-//! Sound of a session: its formats, and its way to the model.
+//! Audio of a session: formats, and the channel to the model.
 
 use std::{
     io::{self, Cursor, Read},
@@ -13,19 +13,19 @@ use flambeau::audio::{Pcm, Sample};
 
 use crate::audio::LiveSound;
 
-/// How a session's sound is written.
+/// Audio format of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
-    /// 16-bit samples at that rate, little-endian, of one channel.
+    /// 16-bit little-endian mono samples at this rate, in Hz.
     Pcm(u32),
-    /// G.711's µ-law, at 8 kHz.
+    /// G.711 µ-law at 8 kHz.
     Mulaw,
-    /// G.711's A-law, at 8 kHz.
+    /// G.711 A-law at 8 kHz.
     Alaw,
 }
 
 impl Format {
-    /// Samples a second.
+    /// Sample rate in Hz.
     pub(super) fn rate(self) -> u32 {
         match self {
             Format::Pcm(rate) => rate,
@@ -33,7 +33,7 @@ impl Format {
         }
     }
 
-    /// The sound as 16-bit samples; `None` if it ends within one.
+    /// Decodes audio to 16-bit samples; `None` if it ends inside a sample.
     pub(super) fn decode(self, bytes: Vec<u8>) -> Option<Vec<u8>> {
         let expand = |one: fn(u8) -> i16| Some(bytes.iter().flat_map(|&byte| one(byte).to_le_bytes()).collect());
         match self {
@@ -44,7 +44,7 @@ impl Format {
     }
 }
 
-/// A sample of G.711's µ-law.
+/// Decodes a G.711 µ-law sample.
 fn mulaw(byte: u8) -> i16 {
     const BIAS: i16 = 0x84;
     let bits = !byte;
@@ -52,7 +52,7 @@ fn mulaw(byte: u8) -> i16 {
     if bits & 0x80 == 0 { size - BIAS } else { BIAS - size }
 }
 
-/// A sample of G.711's A-law.
+/// Decodes a G.711 A-law sample.
 fn alaw(byte: u8) -> i16 {
     let bits = byte ^ 0x55;
     let step = i16::from(bits & 0x0f) << 4;
@@ -63,7 +63,7 @@ fn alaw(byte: u8) -> i16 {
     if bits & 0x80 == 0 { -size } else { size }
 }
 
-/// The writing end of a turn's sound.
+/// Sender of a turn's audio.
 #[derive(Debug)]
 pub(super) struct Sound {
     blocks: Sender<Vec<u8>>,
@@ -71,7 +71,7 @@ pub(super) struct Sound {
 }
 
 impl Sound {
-    /// Sends sound; false if that would be more than `most` bytes that the model has not heard.
+    /// Sends audio; false if more than `most` bytes would be unprocessed.
     pub(super) fn send(&self, bytes: Vec<u8>, most: usize) -> bool {
         let waiting = self.unheard.fetch_add(bytes.len(), Ordering::Relaxed);
         let fits = waiting.saturating_add(bytes.len()) <= most;
@@ -85,7 +85,7 @@ impl Sound {
     }
 }
 
-/// The reading end.
+/// Receiver of a turn's audio.
 struct Blocks {
     // An uncontended lock: decoders need a reader that threads could share.
     blocks: Mutex<Receiver<Vec<u8>>>,
@@ -109,7 +109,7 @@ impl Read for Blocks {
     }
 }
 
-/// Both ends of a turn's sound of 16-bit samples. It is over when the writing end is dropped.
+/// Creates a channel for a turn's 16-bit samples. The audio ends when the sender is dropped.
 pub(super) fn pipe(rate: u32) -> (Sound, LiveSound) {
     let (sender, blocks) = channel();
     let unheard = Arc::new(AtomicUsize::new(0));

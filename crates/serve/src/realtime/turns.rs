@@ -1,19 +1,20 @@
-//! Turns in a session's sound: found by the detector of speech, or made by the client.
+//! Turn detection: by voice activity, or by the client's commits.
 
 use std::{collections::VecDeque, ops::Range};
 
 use flambeau::audio::VoiceActivity;
 
-/// Samples a second of the detector.
+/// Sample rate of the detector in Hz.
 const RATE: u64 = 16_000;
 
-/// Sound that is kept before a turn beside the wanted one: the detector decides a second later.
+/// Audio kept before a turn in addition to the requested padding: the detector decides up to a
+/// second late.
 const KEPT_MS: u64 = 1500;
 
-/// How turns are found.
+/// Settings of the turn detection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Detection {
-    /// Sound before the speech that belongs to a turn.
+    /// Padding: audio kept before the speech.
     pub(super) prefix_ms: u64,
     /// Silence that ends a turn.
     pub(super) silence_ms: u64,
@@ -25,42 +26,42 @@ impl Default for Detection {
     }
 }
 
-/// A change that sound brings. `T` is a turn that takes sound.
+/// An event of the turn detection. `T` receives a turn's audio.
 #[derive(Debug, PartialEq)]
 pub(super) enum Change<'a, T> {
-    /// A turn begins, with the time of the first speech if that was found.
+    /// A turn begins. The time is that of the first speech, if detected.
     Begins { at_ms: Option<u64> },
-    /// The next sound of the turn.
+    /// More audio of the turn.
     Sound { open: &'a mut T, bytes: Vec<u8> },
-    /// The turn is over.
+    /// The turn ends.
     Ends { open: T, at_ms: u64 },
 }
 
-/// Sound and its turns. Times are counted in bytes of 16-bit samples since the beginning.
+/// Splits audio into turns. Times are counted in bytes of 16-bit samples since the start.
 #[derive(Debug)]
 pub(super) struct Turns<T> {
     rate: u64,
     detector: Option<Detector>,
-    /// Sound that no turn has taken, and the time of its first byte.
+    /// Audio outside of turns, and the time of its first byte.
     sound: VecDeque<u8>,
     begin: u64,
     open: Option<T>,
 }
 
 impl<T> Turns<T> {
-    /// Turns in sound of that many samples a second.
+    /// Creates a splitter for this sample rate in Hz.
     pub(super) fn new(rate: u32, detection: Option<Detection>) -> Turns<T> {
         let rate = u64::from(rate);
         let detector = detection.map(|detection| Detector::new(rate, detection));
         Turns { rate, detector, sound: VecDeque::new(), begin: 0, open: None }
     }
 
-    /// Whether a turn has begun.
+    /// Whether a turn is open.
     pub(super) fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// Takes sound. Its changes are [next](Self::next).
+    /// Appends audio. [`next`](Self::next) returns the events.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         if let Some(detector) = &mut self.detector {
             detector.push(bytes);
@@ -68,7 +69,7 @@ impl<T> Turns<T> {
         self.sound.extend(bytes);
     }
 
-    /// The next change. After [`Change::Begins`], the turn must [begin](Self::begin).
+    /// The next event. After [`Change::Begins`], call [`begin`](Self::begin).
     pub(super) fn next(&mut self) -> Option<Change<'_, T>> {
         let end = self.begin + self.sound.len() as u64;
         let Some(detector) = &mut self.detector else {
@@ -108,12 +109,12 @@ impl<T> Turns<T> {
         self.open.take().map(|open| Change::Ends { open, at_ms: ms_of(until) })
     }
 
-    /// Begins a turn.
+    /// Opens a turn.
     pub(super) fn begin(&mut self, open: T) {
         self.open = Some(open);
     }
 
-    /// Ends the turn early, and returns its last sound too; `None` if no turn has begun.
+    /// Ends the turn early and returns its remaining audio; `None` if no turn is open.
     pub(super) fn end(&mut self) -> Option<(T, Vec<u8>)> {
         let open = self.open.take()?;
         let rest: Vec<u8> = self.sound.drain(..).collect();
@@ -126,18 +127,17 @@ impl<T> Turns<T> {
     }
 }
 
-/// The detector of speech, at its own rate.
+/// The voice activity detector with its resampler.
 #[derive(Debug)]
 struct Detector {
     detection: Detection,
     activity: VoiceActivity,
-    /// Found speech that no turn has taken, in samples of the detector.
+    /// Detected speech outside of turns, in detector samples.
     found: Vec<Range<u64>>,
-    /// Samples that the detector took, and those that it has judged.
+    /// Numbers of detector samples received and judged.
     samples: u64,
     judged: u64,
-    /// Samples of the input a second, the last of them, and the time of the next sample of the
-    /// detector after it, in samples of the input.
+    /// Resampler state: input rate, last input sample, and input time of the next detector sample.
     rate: f64,
     last: f32,
     next: f64,
@@ -149,7 +149,7 @@ impl Detector {
         Detector { detection, activity, found: Vec::new(), samples: 0, judged: 0, rate: rate as f64, last: 0.0, next: 0.0 }
     }
 
-    /// Takes sound. Lines between its samples suffice to tell speech from noise.
+    /// Appends audio, resampled by linear interpolation, which is enough to detect speech.
     fn push(&mut self, bytes: &[u8]) {
         let mut samples = Vec::with_capacity(bytes.len());
         for pair in bytes.chunks_exact(2) {
@@ -165,13 +165,12 @@ impl Detector {
         self.judged = self.activity.push(&samples, &mut self.found);
     }
 
-    /// The first speech that was found.
+    /// The first detected speech.
     fn speech(&self) -> Option<Range<u64>> {
         self.found.first().cloned()
     }
 
-    /// The end of the turn that begins with the first speech, as far as it is known, and whether it
-    /// is over.
+    /// End of the turn that starts with the first speech, as known so far, and whether it is final.
     fn turn(&self) -> (u64, bool) {
         let silence = self.detection.silence_ms * RATE / 1000;
         let mut end = self.found.first().map_or(0, |speech| speech.end);
@@ -185,7 +184,7 @@ impl Detector {
         (over.min(self.judged), over <= self.judged)
     }
 
-    /// Forgets speech before that sample.
+    /// Drops speech before this sample.
     fn forget(&mut self, until: u64) {
         self.found.retain(|speech| speech.end > until);
         self.found.iter_mut().for_each(|speech| speech.start = speech.start.max(until));
@@ -196,7 +195,7 @@ impl Detector {
 mod tests {
     use super::*;
 
-    /// Sound at 24 kHz: stretches of faint noise and of a loud, changing tone, in milliseconds.
+    /// Test audio at 24 kHz: segments of faint noise and of a loud, changing tone, in milliseconds.
     fn sound(stretches: &[(u64, bool)]) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut noise = fastrand::Rng::with_seed(1);
@@ -211,7 +210,7 @@ mod tests {
         bytes
     }
 
-    /// The turns of some sound: the milliseconds of beginning and end, and of the turn's sound.
+    /// Turns of test audio: start, end and audio length in milliseconds.
     fn turns(sound: &[u8], block: usize, detection: Option<Detection>) -> Vec<(Option<u64>, Option<u64>, u64)> {
         let (mut turns, mut found) = (Turns::new(24_000, detection), Vec::new());
         let mut take = |turns: &mut Turns<usize>| {

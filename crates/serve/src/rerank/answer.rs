@@ -1,8 +1,8 @@
-//! Documents by their relevance, as Jina and others write them.
+//! Ranked documents in the format of Jina and others.
 
 use serde::Serialize;
 
-/// Documents by their relevance in the form of `/v1/rerank`, to be written as JSON.
+/// Ranked documents in the format of `/v1/rerank`, serialized as JSON.
 #[derive(Debug, Serialize)]
 pub struct RerankList<'a> {
     object: &'static str,
@@ -31,8 +31,8 @@ struct Document<'a> {
 }
 
 impl<'a> RerankList<'a> {
-    /// The `most` documents of the highest `relevance`, with their `texts` if given, the model's
-    /// name and the total number of tokens. Documents of equal relevance keep their order.
+    /// The `most` documents with the highest `relevance`, with their `texts` if given, the model's
+    /// name and the total number of tokens. Ties keep the order of the request.
     pub fn new(model: &'a str, relevance: &[f32], texts: Option<&[&'a str]>, most: Option<usize>, tokens: usize) -> RerankList<'a> {
         let mut order: Vec<usize> = (0..relevance.len()).collect();
         order.sort_by(|&a, &b| relevance[b].total_cmp(&relevance[a]));
@@ -46,7 +46,7 @@ impl<'a> RerankList<'a> {
         RerankList { object: "list", model, usage, results: order.into_iter().map(entry).collect() }
     }
 
-    /// Places of the documents in the request, and their relevance, in falling order.
+    /// Indices and relevance of the documents, most relevant first.
     pub fn order(&self) -> impl Iterator<Item = (usize, f32)> {
         self.results.iter().map(|entry| (entry.index, entry.relevance_score))
     }

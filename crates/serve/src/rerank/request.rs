@@ -12,26 +12,26 @@ use crate::{
     json::{Fields, wrong},
 };
 
-/// Fields that change no result. Documents that are too long are always cut.
+/// Ignored fields. Long documents are always truncated.
 const HARMLESS: &[&str] = &["priority", "truncate", "truncation", "user"];
 
 const QUERY: &str = "query";
 const DOCUMENTS: &str = "documents";
 const TEXTS: &str = "texts";
 
-/// A request to rank documents.
+/// A ranking request.
 #[derive(Debug)]
 pub(crate) struct RerankRequest {
     query: String,
     pub(crate) documents: Documents,
     instruction: Option<String>,
-    /// Most tokens of a document.
+    /// Maximum number of tokens per document.
     document_tokens: Option<usize>,
-    /// Number of documents to return, if not all.
+    /// Number of documents to return, if limited.
     pub(crate) most: Option<usize>,
-    /// Whether documents are returned.
+    /// Whether the response includes the documents.
     pub(crate) returns: bool,
-    /// Whether scores are returned as they are, before the sigmoid.
+    /// Whether scores are returned raw, without the sigmoid.
     pub(crate) is_raw: bool,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct RerankRequest {
 #[derive(Debug)]
 pub(crate) struct Documents {
     list: Vec<String>,
-    /// Whether they are called `texts`, and the answer is a bare list.
+    /// Whether the field is called `texts` and the response is a bare list.
     pub(crate) is_bare: bool,
 }
 
@@ -50,11 +50,10 @@ impl Documents {
 }
 
 impl RerankRequest {
-    /// Reads the fields of a request, whose `model` was taken already. Documents are returned by
-    /// default if `returns` is true.
+    /// Parses a request after `model` was taken. `returns` is the default for including documents.
     ///
     /// # Errors
-    /// Names the field that is wrong or not supported.
+    /// The error names the invalid or unsupported field.
     pub(crate) fn read(mut fields: Fields, returns: bool) -> Result<RerankRequest> {
         let query = fields.text(QUERY)?.ok_or_else(|| ApiError::value(QUERY, "`query` is missing"))?;
         let (texts, documents) = (fields.take(TEXTS), fields.take(DOCUMENTS));
@@ -80,7 +79,7 @@ impl RerankRequest {
     }
 }
 
-/// Texts, each as itself or in an object under `text`.
+/// Parses texts: strings, or objects with a field `text`.
 fn list(given: &Json, param: &str) -> Result<Vec<String>> {
     let text = |item: &Json| item.as_str().or_else(|| item["text"].as_str()).map(str::to_owned);
     let texts: Option<Vec<String>> = given.as_array().and_then(|list| list.iter().map(text).collect());
@@ -88,7 +87,7 @@ fn list(given: &Json, param: &str) -> Result<Vec<String>> {
     texts.ok_or_else(|| wrong(param, &format!("a list of 1 to {MAX_TEXTS} texts"), given))
 }
 
-/// The tokens of the query with each document.
+/// Tokens of the query paired with each document.
 pub(crate) fn pairs(request: &RerankRequest, model: &ServedEncoder) -> Result<Vec<Tokens>> {
     let scoring = super::scoring(model)?;
     if request.instruction.is_some() && !scoring.takes_instruction() {
@@ -105,7 +104,7 @@ pub(crate) fn pairs(request: &RerankRequest, model: &ServedEncoder) -> Result<Ve
     request.documents.list.iter().map(pair).collect()
 }
 
-/// The beginning of a document with at most this many tokens.
+/// The first tokens of a document, at most this many.
 fn cut<'a>(model: &ServedEncoder, document: &'a str, most: usize) -> Result<std::borrow::Cow<'a, str>> {
     let bounded = bounded(document, most);
     let bad = |error: flambeau::text::Error| ApiError::value(DOCUMENTS, error.to_string());
@@ -117,7 +116,7 @@ fn cut<'a>(model: &ServedEncoder, document: &'a str, most: usize) -> Result<std:
     Ok(model.tokenizer.decode(&ids, false).map_err(bad)?.into())
 }
 
-/// The beginning of a text that is as long as `tokens` tokens may be.
+/// A prefix of a text that covers at least `tokens` tokens.
 fn bounded(text: &str, tokens: usize) -> &str {
     &text[..text.floor_char_boundary(tokens.saturating_mul(MAX_BYTES_A_TOKEN).min(text.len()))]
 }
@@ -132,8 +131,8 @@ fn tokens_of_pair(model: &ServedEncoder, [query, document]: [&str; 2], instructi
     scoring.pair(&model.tokenizer, texts, instruction, most).map_err(|error| ApiError::value(params[1], error.to_string()))
 }
 
-/// The tokens of pairs to score: `queries` with `documents`, or `text_1` with `text_2`. A
-/// single text is paired with each text of the other list.
+/// Tokens of the pairs to score: `queries` with `documents`, or `text_1` with `text_2`. A single
+/// text is paired with each text of the other list.
 pub(crate) fn scored_pairs(fields: &mut Fields, model: &ServedEncoder) -> Result<Vec<Tokens>> {
     let mut one_of = |names: [&'static str; 2]| {
         let given = names.map(|name| (name, fields.take(name)));
@@ -158,7 +157,7 @@ pub(crate) fn scored_pairs(fields: &mut Fields, model: &ServedEncoder) -> Result
     queries.iter().zip(&documents).map(pair).collect()
 }
 
-/// The tokens of the texts under `input`.
+/// Tokens of the texts in `input`.
 pub(crate) fn input_texts(fields: &mut Fields, model: &ServedEncoder) -> Result<Vec<Tokens>> {
     const INPUT: &str = "input";
     let value = fields.take(INPUT).ok_or_else(|| ApiError::value(INPUT, "`input` is missing"))?;

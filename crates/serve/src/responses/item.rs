@@ -1,11 +1,11 @@
-//! Items of the output.
+//! Output items.
 
 use serde_json::{Value as Json, json};
 
 use super::tools::{CallForm, call_item};
 use crate::answer::id;
 
-/// An item of the output.
+/// An output item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Item {
     pub(super) id: String,
@@ -16,8 +16,8 @@ pub(super) struct Item {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Thoughts. Requests that ask for a summary get the thoughts themselves in its place, as some
-    /// clients show nothing else.
+    /// Thoughts. If a summary is requested, the thoughts take its place, because some clients
+    /// display only the summary.
     Reasoning {
         summarizes: bool,
     },
@@ -30,7 +30,7 @@ pub(super) enum Kind {
 }
 
 impl Item {
-    /// The only part of a message or of a summary.
+    /// The only part of a message or summary.
     pub(super) fn part(&self) -> Json {
         if matches!(self.kind, Kind::Reasoning { .. }) {
             return json!({ "type": "summary_text", "text": self.text });
@@ -57,7 +57,7 @@ impl Item {
         }
     }
 
-    /// How its id begins.
+    /// Prefix of the item's ID.
     pub(super) fn prefix(kind: &Kind) -> &'static str {
         match kind {
             Kind::Reasoning { .. } => "rs_",
@@ -70,7 +70,7 @@ impl Item {
         }
     }
 
-    /// An item without text yet.
+    /// Creates an item without text.
     pub(super) fn new(kind: Kind) -> Item {
         Item { id: id(Item::prefix(&kind)), text: String::new(), kind }
     }

@@ -1,4 +1,4 @@
-//! Items of the input as messages of chat completions.
+//! Converts input items to chat messages.
 
 use serde_json::{Value as Json, json};
 
@@ -9,10 +9,10 @@ use crate::{
     json::wrong,
 };
 
-/// The items of a request: a text is a message of the user.
+/// Parses the items of a request. A string is a user message.
 ///
 /// # Errors
-/// There is no input, or it is neither a text nor a list.
+/// Fails if the input is missing or neither a string nor a list.
 pub(super) fn list(input: Option<Json>) -> Result<Vec<Json>> {
     match input {
         None => Err(ApiError::value("input", "`input` is missing")),
@@ -26,12 +26,12 @@ pub(super) fn list(input: Option<Json>) -> Result<Vec<Json>> {
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     list: Vec<Json>,
-    /// Thoughts before the next message of the assistant.
+    /// Thoughts that precede the next assistant message.
     thoughts: String,
 }
 
 impl Messages {
-    /// The conversation, which begins with instructions if there are some.
+    /// Starts a conversation, with instructions if given.
     pub(super) fn new(instructions: Option<&str>) -> Messages {
         let list = instructions.iter().map(|text| json!({ "role": "system", "content": text })).collect();
         Messages { list, thoughts: String::new() }
@@ -41,10 +41,10 @@ impl Messages {
         self.list
     }
 
-    /// Adds an item. Items of hosted tools go to `hosted`.
+    /// Appends an item. Items of hosted tools go to `hosted`.
     ///
     /// # Errors
-    /// The item is of a kind that is not known, or of a hosted tool, and the server refuses those.
+    /// Fails on an unknown kind of item, or on a hosted tool if the server rejects them.
     pub(super) fn add(&mut self, param: &str, item: &Json, hosted: &mut HostedTools) -> Result<()> {
         match item["type"].as_str().unwrap_or("message") {
             "message" => self.message(item),
@@ -87,7 +87,7 @@ impl Messages {
         self.list.push(message);
     }
 
-    /// Gives the assistant's message the thoughts before it.
+    /// Attaches pending thoughts to the assistant's message.
     fn think(&mut self, message: &mut Json) {
         let thoughts = std::mem::take(&mut self.thoughts);
         if message["role"] == "assistant" && !thoughts.is_empty() {
@@ -95,7 +95,7 @@ impl Messages {
         }
     }
 
-    /// Adds a call to the assistant's message.
+    /// Appends a call to the assistant's message.
     fn call(&mut self, item: &Json, name: &Json, arguments: Json) {
         let function = json!({ "name": name, "arguments": arguments });
         let call = json!({ "id": call_id(item), "type": "function", "function": function });
@@ -117,7 +117,7 @@ impl Messages {
     }
 }
 
-/// Items of tools that run elsewhere. They have no text for the model.
+/// Items of hosted tools, which have no text for the model.
 const HOSTED: [&str; 12] = [
     "code_interpreter_call",
     "computer_call",
@@ -133,12 +133,12 @@ const HOSTED: [&str; 12] = [
     "web_search_call",
 ];
 
-/// The id of a call. Outputs of the local shell have it as their own.
+/// ID of a call. Outputs of the local shell use it as their own ID.
 fn call_id(item: &Json) -> &Json {
     if item["call_id"].is_null() { &item["id"] } else { &item["call_id"] }
 }
 
-/// The output of a shell's commands, with their exit codes.
+/// Output of shell commands with their exit codes.
 fn shell_output(output: &Json) -> String {
     let one = |result: &Json| {
         let [out, error] = ["stdout", "stderr"].map(|name| result[name].as_str().unwrap_or_default());

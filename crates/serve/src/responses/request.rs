@@ -1,4 +1,4 @@
-//! Requests for responses in the form of chat completions.
+//! Converts response requests to chat completions.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -14,10 +14,10 @@ use crate::{
     json::{Fields, wrong},
 };
 
-/// Fields that both forms have.
+/// Fields shared by both protocols.
 const SAME: [&str; 7] = ["temperature", "top_p", "stream", "parallel_tool_calls", "cache_prompt", "seed", "top_logprobs"];
 
-/// Fields that change no result.
+/// Ignored fields.
 const HARMLESS: [&str; 10] = [
     "context_management",
     "max_tool_calls",
@@ -31,7 +31,7 @@ const HARMLESS: [&str; 10] = [
     "user",
 ];
 
-/// The fields that the response repeats as they are, or else their defaults.
+/// Fields that the response echoes, with their defaults.
 fn repeated(fields: &Fields) -> Map<String, Json> {
     let defaults = [
         ("instructions", Json::Null),
@@ -53,22 +53,22 @@ fn repeated(fields: &Fields) -> Map<String, Json> {
     defaults.into_iter().map(|(name, default)| (name.to_owned(), fields.get(name).cloned().unwrap_or(default))).collect()
 }
 
-/// Facts of a request that shape its response.
+/// Properties of a request that shape its response.
 #[derive(Clone, Debug)]
 pub(crate) struct Echo {
-    /// Fields that the response repeats.
+    /// Echoed fields.
     pub(super) fields: Map<String, Json>,
     pub(super) forms: CallForms,
-    /// The response that this one continues.
+    /// ID of the continued response.
     pub(super) previous: Option<String>,
-    /// The request's own items, if the response is to be kept.
+    /// The request's own items, if the response is stored.
     pub(super) input: Option<Vec<Json>>,
 }
 
-/// The request in the form of chat completions, and the facts that shape its response.
+/// Converts the request and returns the properties that shape its response.
 ///
 /// # Errors
-/// A field is wrong, or refers to a response that the server does not keep; the error names it.
+/// The error names a field that is invalid or refers to an unknown response.
 pub(crate) fn to_chat(mut fields: Fields, past: Past<'_>, hosted: &mut HostedTools) -> Result<(Fields, Echo)> {
     let repeated = repeated(&fields);
     let mut map = Map::new();
@@ -124,7 +124,7 @@ fn check_rest(fields: &mut Fields) -> Result<()> {
     }
 }
 
-/// Takes the form of the text, and how wordy it is, which templates without that choice ignore.
+/// Reads the text format and the verbosity. Templates without a verbosity setting ignore it.
 fn text(fields: &mut Fields, variables: &mut Map<String, Json>, map: &mut Map<String, Json>) -> Result<()> {
     let mut text = fields.object("text")?.unwrap_or_default();
     if let Some(format) = text.remove("format").filter(|format| !format.is_null()) {
@@ -146,7 +146,7 @@ fn text(fields: &mut Fields, variables: &mut Map<String, Json>, map: &mut Map<St
     }
 }
 
-/// Takes the effort, which templates without a choice of it ignore.
+/// Reads the effort. Templates without an effort setting ignore it.
 fn reasoning(fields: &mut Fields, variables: &mut Map<String, Json>) -> Result<()> {
     match fields.object("reasoning")?.and_then(|mut reasoning| reasoning.remove("effort")) {
         None | Some(Json::Null) => {}
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(param(json!({ "include": ["message.output_text.logprobs"] })), "include");
     }
 
-    /// The tools of a coding agent, with the calls of an earlier turn.
+    /// Test data: a coding agent's tools and the calls of an earlier turn.
     #[test]
     fn tools_of_every_kind_are_functions() {
         let body = json!({

@@ -1,4 +1,4 @@
-//! Responses that are kept.
+//! Routes of stored responses.
 
 use std::sync::Arc;
 
@@ -27,14 +27,14 @@ fn read(id: Id) -> Result<String> {
     id.map(|Path(id)| id).map_err(|error| ApiError::value("response_id", error.body_text()))
 }
 
-/// `GET /v1/responses/ID`: a response that is kept.
+/// `GET /v1/responses/ID`: returns a stored response.
 pub(crate) async fn get(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, id: Id) -> Result<Response> {
     let id = read(id)?;
     let response = app.responses.get(caller, &id).ok_or_else(|| missing(&id))?;
     Ok(reply::json(&response))
 }
 
-/// `DELETE /v1/responses/ID`: forgets a response.
+/// `DELETE /v1/responses/ID`: deletes a response.
 pub(crate) async fn delete(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, id: Id) -> Result<Response> {
     let id = read(id)?;
     if !app.responses.delete(caller, &id) {
@@ -43,7 +43,7 @@ pub(crate) async fn delete(State(app): State<Arc<App>>, Extension(caller): Exten
     Ok(reply::json(&json!({ "id": id, "object": "response", "deleted": true })))
 }
 
-/// `GET /v1/responses/ID/input_items`: the conversation that the response answers.
+/// `GET /v1/responses/ID/input_items`: returns the conversation before the response.
 pub(crate) async fn input_items(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, id: Id) -> Result<Response> {
     let id = read(id)?;
     let mut items = app.responses.input(caller, &id).ok_or_else(|| missing(&id))?;
@@ -53,7 +53,7 @@ pub(crate) async fn input_items(State(app): State<Arc<App>>, Extension(caller): 
     Ok(reply::json(&json!({ "object": "list", "data": items, "first_id": first, "last_id": last, "has_more": false })))
 }
 
-/// `POST /v1/responses/ID/cancel`: no response runs in the background.
+/// `POST /v1/responses/ID/cancel`: always fails, since no response runs in the background.
 pub(crate) async fn cancel(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, id: Id) -> Result<Response> {
     let id = read(id)?;
     app.responses.get(caller, &id).ok_or_else(|| missing(&id))?;

@@ -1,4 +1,4 @@
-//! Responses that later requests continue, kept in memory up to a number of bytes.
+//! Stored responses that later requests continue, kept in memory up to a size limit.
 
 use std::{
     collections::BTreeMap,
@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 
 use crate::{answer::id, keys::Caller};
 
-/// Responses of all callers. Each finds its own alone.
+/// Responses of all callers. Callers see only their own.
 #[derive(Debug)]
 pub(crate) struct ResponseStore {
     most_bytes: usize,
@@ -19,15 +19,15 @@ pub(crate) struct ResponseStore {
 #[derive(Debug, Default)]
 struct State {
     entries: BTreeMap<String, Entry>,
-    /// Ids of items, with the latest response that has each.
+    /// Item IDs with the latest response that contains each.
     items: BTreeMap<String, String>,
-    /// Ids in the order of their last use.
+    /// IDs, least recently used first.
     used: BTreeMap<u64, String>,
     clock: u64,
     bytes: usize,
 }
 
-/// A response and the items of its request.
+/// A response with its request's items.
 #[derive(Debug)]
 struct Entry {
     owner: Caller,
@@ -74,7 +74,7 @@ impl State {
         }
     }
 
-    /// The ids of a response and of those before it, the latest first; `None` if one is gone.
+    /// IDs of a response and its predecessors, latest first; `None` if one was dropped.
     fn chain(&self, owner: Caller, id: &str) -> Option<Vec<String>> {
         let mut ids = vec![id.to_owned()];
         let mut entry = self.entry(owner, id)?;
@@ -87,7 +87,7 @@ impl State {
 }
 
 impl ResponseStore {
-    /// A store of at most `most_bytes` bytes of JSON; 0 keeps nothing.
+    /// Creates a store of at most `most_bytes` bytes of JSON; 0 stores nothing.
     pub(crate) fn new(most_bytes: usize) -> ResponseStore {
         ResponseStore { most_bytes, state: Mutex::default() }
     }
@@ -100,7 +100,7 @@ impl ResponseStore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a response that continues `previous`, and drops those that were not used for longest.
+    /// Stores a response that continues `previous`, and drops the least recently used ones.
     pub(crate) fn put(&self, owner: Caller, previous: Option<String>, input: Vec<Json>, response: Json) {
         let Some(id) = response["id"].as_str().map(str::to_owned) else { return };
         let bytes = response.to_string().len() + input.iter().map(|item| item.to_string().len()).sum::<usize>();
@@ -130,7 +130,7 @@ impl ResponseStore {
         Some(response)
     }
 
-    /// Forgets a response; false if there is none.
+    /// Deletes a response; false if it does not exist.
     pub(crate) fn delete(&self, owner: Caller, id: &str) -> bool {
         let mut state = self.state();
         let is_there = state.entry(owner, id).is_some();
@@ -140,7 +140,7 @@ impl ResponseStore {
         is_there
     }
 
-    /// All items of the conversation up to the response; `None` if one of its responses is gone.
+    /// Items of the conversation up to and including the response; `None` if a part was dropped.
     pub(crate) fn conversation(&self, owner: Caller, id: &str) -> Option<Vec<Json>> {
         let mut state = self.state();
         let chain = state.chain(owner, id)?;
@@ -150,7 +150,7 @@ impl ResponseStore {
         Some(entries.flat_map(Entry::items).cloned().collect())
     }
 
-    /// The items of the conversation that the response answers.
+    /// Items of the conversation before the response.
     pub(crate) fn input(&self, owner: Caller, id: &str) -> Option<Vec<Json>> {
         let (previous, own) = {
             let state = self.state();
@@ -162,7 +162,7 @@ impl ResponseStore {
         Some(items)
     }
 
-    /// The item of that id, from the latest response that has it.
+    /// The item with this ID, from the latest response that contains it.
     pub(super) fn item(&self, owner: Caller, id: &str) -> Option<Json> {
         let state = self.state();
         let entry = state.entry(owner, state.items.get(id)?)?;
@@ -170,7 +170,7 @@ impl ResponseStore {
     }
 }
 
-/// An item of a request as it is kept: with an id, and with content as a list.
+/// The stored form of a request item: with an ID and with content as a list.
 pub(super) fn kept(mut item: Json) -> Json {
     if let Json::Object(item) = &mut item {
         item.entry("type").or_insert_with(|| "message".into());

@@ -1,4 +1,4 @@
-//! Tools of requests, and calls of them as items of the output.
+//! Request tools, and their calls as output items.
 
 use std::collections::BTreeMap;
 
@@ -9,24 +9,24 @@ use crate::{
     hosted::HostedTools,
 };
 
-/// How calls of a tool are written. The model calls all tools as functions.
+/// Kind of output item for a tool's calls. The model sees all tools as functions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum CallForm {
     #[default]
     Function,
-    /// A function of this group.
+    /// A function in this namespace.
     Grouped(String),
-    /// Free text.
+    /// A custom tool with free text.
     Custom,
-    /// One command of this machine, as a list of words.
+    /// A local shell command as a list of words.
     LocalShell,
-    /// Commands of a shell.
+    /// Shell commands.
     Shell,
-    /// A change of a file.
+    /// A file edit.
     Patch,
 }
 
-/// The forms of calls by the names of tools; others are functions.
+/// Kinds of calls by tool name; absent names are functions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CallForms(BTreeMap<String, CallForm>);
 
@@ -36,10 +36,10 @@ impl CallForms {
     }
 }
 
-/// The tools as functions of chat completions, and the forms of their calls.
+/// Converts tools to functions of chat completions, with the kinds of their calls.
 ///
 /// # Errors
-/// A tool is hosted, and the server refuses those.
+/// Fails on a hosted tool if the server rejects them.
 pub(super) fn to_functions(tools: &[Json], hosted: &mut HostedTools) -> Result<(Vec<Json>, CallForms)> {
     let (mut functions, mut forms) = (Vec::new(), CallForms::default());
     for (i, tool) in tools.iter().enumerate() {
@@ -64,7 +64,7 @@ fn name_of(function: &Json) -> String {
     function["name"].as_str().unwrap_or_default().to_owned()
 }
 
-/// A tool as a function; `None` if it was dropped.
+/// Converts a tool to a function; `None` if it was dropped.
 fn function(param: &str, tool: &Json, hosted: &mut HostedTools) -> Result<Option<(Json, CallForm)>> {
     let words = || json!({ "type": "array", "items": { "type": "string" } });
     let made = |name: &str, description: &str, properties: Json, required: &[&str]| {
@@ -113,7 +113,7 @@ fn function(param: &str, tool: &Json, hosted: &mut HostedTools) -> Result<Option
     }))
 }
 
-/// The description of a tool that takes free text, with the grammar of the text.
+/// Description of a free-text tool, including its grammar.
 fn custom_description(tool: &Json) -> String {
     let description = tool["description"].as_str().unwrap_or_default();
     let format = &tool["format"];
@@ -126,7 +126,7 @@ fn custom_description(tool: &Json) -> String {
     }
 }
 
-/// Applies a choice of tools: the choice of chat completions, which may leave out functions.
+/// Converts the tool choice, which may remove functions.
 pub(super) fn choose(choice: &Json, functions: &mut Vec<Json>) -> Json {
     let named = |name: &Json| json!({ "type": "function", "function": { "name": name } });
     match choice["type"].as_str() {
@@ -142,7 +142,7 @@ pub(super) fn choose(choice: &Json, functions: &mut Vec<Json>) -> Json {
     }
 }
 
-/// A call as an item of the output; `arguments` are JSON, unless they stop early or have not come.
+/// A call as an output item. `arguments` are JSON, unless the call was cut off or is still open.
 pub(super) fn call_item(form: &CallForm, id: &str, call_id: &str, name: &str, arguments: &str, status: &str) -> Json {
     let parsed: Map<String, Json> = serde_json::from_str(arguments).unwrap_or_default();
     let rest = match form {
@@ -164,7 +164,7 @@ pub(super) fn call_item(form: &CallForm, id: &str, call_id: &str, name: &str, ar
     with(rest, [("id", id), ("call_id", call_id), ("status", status)].map(|(name, value)| (name.to_owned(), value.into())))
 }
 
-/// An object with further entries.
+/// Adds entries to an object.
 fn with(mut object: Json, entries: impl IntoIterator<Item = (String, Json)>) -> Json {
     if let Json::Object(map) = &mut object {
         map.extend(entries);
@@ -172,7 +172,7 @@ fn with(mut object: Json, entries: impl IntoIterator<Item = (String, Json)>) -> 
     object
 }
 
-/// An object less its entries that are `null`.
+/// Removes `null` entries from an object.
 pub(super) fn without_nulls(mut object: Json) -> Json {
     if let Json::Object(map) = &mut object {
         map.retain(|_, value| !value.is_null());
@@ -180,7 +180,7 @@ pub(super) fn without_nulls(mut object: Json) -> Json {
     object
 }
 
-/// The free text in the arguments of a call.
+/// Free text in a call's arguments.
 pub(super) fn custom_input(arguments: &str) -> String {
     let parsed: Json = serde_json::from_str(arguments).unwrap_or_default();
     parsed["input"].as_str().unwrap_or_default().to_owned()

@@ -1,4 +1,4 @@
-//! A file and a batch as they are kept and as clients see them.
+//! Records of files and batches, as stored and as sent to clients.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json, json};
@@ -9,10 +9,10 @@ pub(crate) use super::sums::Sums;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct FileRecord {
     pub(crate) id: String,
-    /// Number of the caller to whom it belongs.
+    /// Number of the owner.
     pub(crate) owner: u64,
     pub(crate) bytes: u64,
-    /// Seconds since 1970, like all times here.
+    /// Unix time in seconds, like all times in this module.
     pub(crate) created_at: u64,
     pub(crate) filename: String,
     pub(crate) purpose: String,
@@ -20,7 +20,7 @@ pub(crate) struct FileRecord {
 }
 
 impl FileRecord {
-    /// OpenAI's form.
+    /// The file in OpenAI's format.
     pub(crate) fn to_json(&self) -> Json {
         json!({
             "id": self.id,
@@ -51,23 +51,23 @@ pub(crate) enum Status {
 }
 
 impl Status {
-    /// Whether nothing more happens to the batch.
+    /// Whether the batch is finished.
     pub(crate) fn is_final(self) -> bool {
         matches!(self, Status::Failed | Status::Completed | Status::Expired | Status::Cancelled)
     }
 }
 
-/// Why a batch cannot run.
+/// Reason why a batch cannot run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BatchError {
     pub(crate) code: String,
     pub(crate) message: String,
     pub(crate) param: Option<String>,
-    /// Line of the input, from 1.
+    /// Line of the input, counted from 1.
     pub(crate) line: Option<usize>,
 }
 
-/// When a batch came to its states.
+/// Times of a batch's state changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Times {
     pub(crate) in_progress_at: Option<u64>,
@@ -93,10 +93,9 @@ pub(crate) struct BatchRecord {
     pub(crate) times: Times,
     pub(crate) errors: Vec<BatchError>,
     pub(crate) metadata: Map<String, Json>,
-    /// Seconds after which its output files expire.
+    /// Lifetime of output files in seconds.
     pub(crate) output_seconds: u64,
-    /// Ids of the files of answers and of failures. They become files at the end, unless they are
-    /// empty.
+    /// IDs of the output and error files. Files are created at the end, unless empty.
     pub(crate) output_id: String,
     pub(crate) error_id: String,
     pub(crate) has_output: bool,
@@ -105,7 +104,7 @@ pub(crate) struct BatchRecord {
 }
 
 impl BatchRecord {
-    /// Comes to a state.
+    /// Changes the state.
     pub(crate) fn enter(&mut self, status: Status, now: u64) {
         self.status = status;
         let times = &mut self.times;
@@ -123,7 +122,7 @@ impl BatchRecord {
         time.get_or_insert(now);
     }
 
-    /// OpenAI's form.
+    /// The batch in OpenAI's format.
     pub(crate) fn to_json(&self) -> Json {
         let errors = (!self.errors.is_empty()).then(|| json!({ "object": "list", "data": self.errors }));
         let mut batch = json!({

@@ -1,9 +1,9 @@
-//! Counts of a batch's requests and tokens.
+//! Counters of a batch's requests and tokens.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
-/// Numbers of requests, and the tokens of their answers.
+/// Numbers of requests and of generated tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sums {
     pub(crate) total: usize,
@@ -15,7 +15,7 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// Counts a request and the usage that its answer states.
+    /// Counts a request with its reported usage.
     pub(crate) fn add(&mut self, is_success: bool, body: &Json) {
         if is_success {
             self.completed += 1;

@@ -1,4 +1,4 @@
-//! Finds the format that a chat template teaches, by rendering calls and reading them back.
+//! Detects a chat template's call format by rendering calls and parsing them back.
 
 use flambeau::text::{ChatInput, ChatTemplate, Clock, message};
 use serde_json::{Value as Json, json};
@@ -11,33 +11,32 @@ use super::{
 };
 use crate::answer::{Delta, Reader};
 
-/// How a template takes calls, and how its model writes them.
+/// How a template takes calls, and the format of its model's calls.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ToolFormat {
     pub(crate) format: &'static Format,
-    /// Whether the template wants arguments as JSON text.
+    /// Whether the template expects arguments as JSON text.
     pub(super) text_arguments: bool,
-    /// Whether a message may hold several calls.
+    /// Whether a message may contain several calls.
     pub(crate) several: bool,
-    /// Whether a message of calls has no text.
+    /// Whether a message with calls has no text.
     pub(super) no_text: bool,
-    /// Whether calls of earlier answers are written into their texts, because the template leaves
-    /// them out.
+    /// Whether earlier calls are written into message texts, because the template omits calls.
     pub(super) is_written: bool,
-    /// Where messages describe tools to a model whose template knows none.
+    /// Place of the tool description, if the template has no support for tools.
     pub(super) told: Option<Told>,
 }
 
-/// A question of the probe.
+/// Question of the probe conversation.
 const QUESTION: &str = "A question";
-/// An answer in the place of calls.
+/// Answer of the probe that replaces the calls.
 const ANSWER: &str = "ZZ-an-answer";
 const EPOCH: Clock = Clock { unix_seconds: 0, utc_offset: 0 };
 const NAMES: [&str; 2] = ["probe_first_tool", "probe_second_tool"];
-/// Texts of the probe's arguments; plain ones are for templates that write no escapes.
+/// Argument strings of the probe; the plain ones are for templates that do not escape.
 const TEXTS: [&str; 2] = ["with \"quotes\"\nand {breaks} é", "plain words"];
 
-/// A rendering of the probe.
+/// A rendered probe.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     text: &'static str,
@@ -80,7 +79,7 @@ fn tools() -> Vec<Json> {
     NAMES.iter().map(tool).collect()
 }
 
-/// The row of a template that takes tools from the system message.
+/// The format of a template that takes tools from the system message.
 fn read_from_field(template: &ChatTemplate) -> Option<&'static Format> {
     let messages = ToolFormat::tell(Told::Field, vec![message("user", QUESTION)], Some(&tools()));
     let input = ChatInput { messages, add_generation_prompt: true, now: Some(EPOCH), ..ChatInput::default() };
@@ -88,10 +87,10 @@ fn read_from_field(template: &ChatTemplate) -> Option<&'static Format> {
     FORMATS.iter().find(|row| row.taught_by.iter().any(|text| prompt.contains(text)))
 }
 
-/// Where a template that knows no tools takes their description.
+/// Place of the tool description in a template without support for tools.
 ///
 /// # Errors
-/// It shows no messages.
+/// Fails if the template renders no messages.
 fn told(template: &ChatTemplate) -> Result<Told, &'static str> {
     let shows = |messages: Vec<Json>, wanted: &[&str]| {
         let input = ChatInput { messages, add_generation_prompt: true, now: Some(EPOCH), ..ChatInput::default() };
@@ -105,7 +104,7 @@ fn told(template: &ChatTemplate) -> Result<Told, &'static str> {
     }
 }
 
-/// Whether a template that shows no calls describes tools as a row's family does.
+/// Whether a template that omits calls describes tools in a format's words.
 fn is_taught(row: &Format, template: &ChatTemplate) -> bool {
     let [with, without] = [Some(tools()), None].map(|tools| render_with(template, None, tools).unwrap_or_default());
     row.taught_by.iter().any(|text| with.contains(text) && !without.contains(text))
@@ -129,7 +128,7 @@ impl ToolFormat {
         self.text_arguments
     }
 
-    /// The part of a conversation that shows tools and earlier calls.
+    /// The part of a conversation that carries tools and earlier calls.
     pub(crate) fn shown_by(&self) -> &'static str {
         match (self.told, self.is_written) {
             (Some(_), _) => "messages",
@@ -138,10 +137,10 @@ impl ToolFormat {
         }
     }
 
-    /// The format of a template's model.
+    /// Detects the call format of a template.
     ///
     /// # Errors
-    /// The template shows calls in no known format, or no messages at all.
+    /// Fails if the template renders calls in an unknown format, or no messages at all.
     pub(crate) fn of(template: &ChatTemplate) -> Result<ToolFormat, &'static str> {
         let begun: Vec<String> =
             [None, Some(message("assistant", ANSWER))].into_iter().filter_map(|answer| render(template, answer)).collect();
@@ -173,17 +172,17 @@ impl ToolFormat {
     }
 }
 
-/// The ways to hand calls to a template, the usual ones first.
+/// Ways to pass calls to a template, most common first.
 ///
-/// Each is the probe's text, whether messages of calls have no text, and whether arguments are
-/// text.
+/// Each is the probe's text, whether messages with calls have no text, and whether arguments are
+/// JSON text.
 fn ways() -> impl Iterator<Item = (&'static str, bool, bool)> {
     let each = |text| [(text, false, false), (text, false, true), (text, true, false), (text, true, true)];
     TEXTS.into_iter().flat_map(each)
 }
 
-/// The row that reads a rendered probe with the least text left over; sets `shows` if the template
-/// shows the call.
+/// The format that parses a rendered probe with the least text left over. Sets `shows` if the
+/// template renders the call.
 fn best(template: &ChatTemplate, probe: Probe, begun: &[String], shows: &mut bool) -> Option<&'static Format> {
     let mut best: Option<(usize, &'static Format)> = None;
     for ids in [Ids::Nine, Ids::Counted] {
@@ -200,7 +199,7 @@ fn best(template: &ChatTemplate, probe: Probe, begun: &[String], shows: &mut boo
     best.map(|(_, row)| row)
 }
 
-/// Bytes of text that are left of a rendering when a row reads it; `None` if it reads other calls.
+/// Number of bytes left over when a format parses a rendering; `None` if the calls differ.
 fn left_over(row: &'static Format, probe: Probe, rendered: &str, begun: &[String]) -> Option<usize> {
     let ways = begun.iter().filter_map(|begun| {
         let at = shared(begun, rendered);
@@ -213,7 +212,7 @@ fn left_over(row: &'static Format, probe: Probe, rendered: &str, begun: &[String
     ways.min()
 }
 
-/// Where the answer begins: bytes that two renderings share, without the beginning of a marker.
+/// Start of the answer: length of the common prefix of two renderings, without a partial marker.
 fn shared(begun: &str, rendered: &str) -> usize {
     if rendered.starts_with(begun) {
         return begun.len();
@@ -227,7 +226,7 @@ fn shared(begun: &str, rendered: &str) -> usize {
     cuts.into_iter().flatten().min().unwrap_or(at)
 }
 
-/// The calls of an answer, and the bytes of its text.
+/// The calls of an answer, and the length of its text in bytes.
 fn read(row: &'static Format, prompt: &str, answer: &str) -> (Vec<(String, String)>, usize) {
     let known = Tools::read(&tools()).unwrap_or_default();
     let mut reader = Reader::of_chat(prompt, Some(Parser::new(row, known, 0, false)));

@@ -1,35 +1,34 @@
-//! Formats of calls, as data.
+//! Call formats as data.
 
-/// How a family of models writes calls. A run of blanks in a marker matches any run of blanks, also
-/// none.
+/// Call format of a model family. A run of whitespace in a marker matches any run of whitespace,
+/// including none.
 #[derive(Debug)]
 pub(crate) struct Format {
-    /// Public name, and name of the models that write it.
+    /// Public name of the format, and the models that use it.
     pub(crate) name: &'static str,
-    /// Markers before the first call and after the last.
+    /// Markers before the first call and after the last one.
     pub(super) section: (&'static str, &'static str),
-    /// Whether models leave out the section's markers.
+    /// Whether models omit the section's markers.
     pub(super) omits_section: bool,
-    /// Markers before a call's name or object; the first is the usual one.
+    /// Markers before a call's name or object; the first one is canonical.
     pub(super) open: &'static [&'static str],
     pub(super) head: Head,
     /// Marker after a call's arguments.
     pub(super) close: &'static str,
     /// Text between two calls.
     pub(super) between: &'static str,
-    /// Whether calls are the whole answer, from its first character on.
+    /// Whether an answer with calls contains nothing else, from its first character on.
     pub(super) is_whole: bool,
     pub(super) ids: Ids,
-    /// Texts that end thoughts: models call without closing them.
+    /// Markers that end thoughts, because models call tools without closing their thoughts.
     pub(crate) ends_thoughts: &'static [&'static str],
-    /// Texts in prompts that describe tools, if templates of the family leave calls out of the
-    /// history.
+    /// Texts of prompts that describe tools, for templates that omit calls from the history.
     pub(super) taught_by: &'static [&'static str],
-    /// Other ways in which the same models write calls. They are read, and never asked for.
+    /// Alternative formats of the same models. They are parsed but never requested.
     pub(super) also: &'static [Format],
 }
 
-/// A row without markers, which other rows are written by.
+/// Defaults for the other rows.
 pub(super) const BASE: Format = Format {
     name: "",
     section: ("", ""),
@@ -46,7 +45,7 @@ pub(super) const BASE: Format = Format {
 };
 
 impl Format {
-    /// All texts in which a control token may stand.
+    /// All texts that may contain a control token.
     pub(crate) fn texts(&self) -> Vec<&'static str> {
         let mut texts = vec![self.section.0, self.section.1, self.close, self.between];
         texts.extend(self.open);
@@ -69,12 +68,12 @@ impl Format {
 /// The object of most formats.
 pub(super) const OBJECT: Head = Head::Object(&[Field::Name("name"), Field::Arguments("arguments")]);
 
-/// How a call says which function it is for.
+/// Position of the function's name in a call.
 #[derive(Debug)]
 pub(super) enum Head {
     /// A JSON object with these fields, in this order.
     Object(&'static [Field]),
-    /// The bare name, the first of these markers that follows it, and the arguments.
+    /// The bare name, then the first matching marker, then the arguments.
     Name(&'static [&'static str], Arguments),
 }
 
@@ -83,19 +82,19 @@ pub(super) enum Head {
 pub(super) enum Field {
     Name(&'static str),
     Arguments(&'static str),
-    /// The call's id.
+    /// The call's ID.
     Id(&'static str),
 }
 
-/// How arguments are written behind a bare name.
+/// Format of the arguments after a bare name.
 #[derive(Debug)]
 pub(super) enum Arguments {
     /// A JSON object.
     Json,
     Pairs(Pairs),
-    /// `key=value` with literals of Python or JSON, separated by commas.
+    /// `key=value` with Python or JSON literals, separated by commas.
     Python,
-    /// `key:value` with texts between two of these quotes, separated by commas.
+    /// `key:value` with strings between two of these quotes, separated by commas.
     Quoted(&'static str),
 }
 
@@ -104,15 +103,15 @@ pub(super) enum Arguments {
 pub(super) struct Pairs {
     /// Marker before the key.
     pub(super) open: &'static str,
-    /// How values follow their keys; the first way is the usual one.
+    /// Formats of values after their keys; the first one is canonical.
     pub(super) middles: &'static [Middle],
-    /// Whether a value has lines of its own.
+    /// Whether a value is on its own lines.
     pub(super) on_lines: bool,
-    /// The prefix of the tags inside a value, where objects and lists are written as tags.
+    /// Prefix of the tags inside a value, if objects and lists are written as tags.
     pub(super) inner: Option<&'static str>,
 }
 
-/// One way to write a value.
+/// Format of a value.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Middle {
     /// Marker between key and value.
@@ -131,15 +130,15 @@ pub(super) enum Value {
     Json,
 }
 
-/// Ids of calls.
+/// Call IDs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ids {
-    /// Any text, which the server makes.
+    /// Any text; the server generates it.
     Free,
-    /// The text that the model writes.
+    /// The model writes it.
     Written,
     /// Nine letters or digits.
     Nine,
-    /// `functions.NAME:N`, where N counts all calls of the conversation from 0.
+    /// `functions.NAME:N`; N counts all calls of the conversation from 0.
     Counted,
 }

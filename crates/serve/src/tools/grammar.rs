@@ -1,4 +1,4 @@
-//! Grammars of calls, in llguidance's Lark notation.
+//! Call grammars in llguidance's Lark notation.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use super::{
     types,
 };
 
-/// The control tokens of a model, which grammars name by their ids.
+/// Control tokens of a model. Grammars refer to them by ID.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ControlTokens(Vec<(String, u32)>);
 
@@ -22,20 +22,19 @@ impl ControlTokens {
         ControlTokens(tokenizer.control_tokens().map(|(id, text)| (text, id)).collect())
     }
 
-    /// Ids of the tokens in any of some texts.
+    /// IDs of the tokens that occur in the texts.
     pub(crate) fn within(&self, texts: &[&str]) -> Vec<u32> {
         let used = self.0.iter().filter(|(token, _)| texts.iter().any(|text| text.contains(token.as_str())));
         used.map(|(_, id)| *id).collect()
     }
 
-    /// The first token in a text: its index, length and id. At the same index, the longer token
-    /// counts.
+    /// The first token in a text: index, length and ID. At the same index, the longer token wins.
     fn first(&self, text: &str) -> Option<(usize, usize, u32)> {
         let found = self.0.iter().filter_map(|(token, id)| Some((text.find(token.as_str())?, token.len(), *id)));
         found.min_by_key(|(at, length, _)| (*at, std::cmp::Reverse(*length)))
     }
 
-    /// A grammar of thoughts up to and with the marker that ends them, as rules under the name
+    /// Grammar of thoughts up to and including their end marker, as rules under the name
     /// `thoughts`.
     pub(crate) fn thoughts(&self, close: &str) -> String {
         let end = match self.first(close) {
@@ -47,7 +46,7 @@ impl ControlTokens {
     }
 }
 
-/// Writes the rules of one grammar.
+/// Writer of one grammar's rules.
 struct Writer<'a> {
     format: &'static Format,
     tokens: &'a ControlTokens,
@@ -56,8 +55,8 @@ struct Writer<'a> {
 }
 
 impl Tools {
-    /// A grammar of calls, as rules under the name `calls`: of the tool `only` alone, or of any;
-    /// one call or several.
+    /// Grammar of calls, as rules under the name `calls`: of the tool `only`, or of any tool; one
+    /// call or several.
     pub(crate) fn grammar(&self, format: &'static Format, tokens: &ControlTokens, only: Option<&str>, single: bool) -> String {
         let mut writer = Writer { format, tokens, rules: String::new(), count: 0 };
         let named: Vec<(&String, &Json)> = self.schemas.iter().filter(|(name, _)| only.is_none_or(|only| only == *name)).collect();
@@ -86,7 +85,7 @@ fn literal(text: &str) -> String {
 }
 
 impl Writer<'_> {
-    /// Adds a rule; its name.
+    /// Adds a rule and returns its name.
     fn rule(&mut self, body: &str) -> String {
         let name = format!("tool{}", self.count);
         self.count += 1;
@@ -95,7 +94,7 @@ impl Writer<'_> {
         name
     }
 
-    /// A text, in which control tokens are tokens.
+    /// A literal text in which control tokens are tokens.
     fn word(&self, text: &str) -> String {
         let (mut out, mut rest) = (Vec::new(), text);
         while let Some((at, length, id)) = self.tokens.first(rest) {
@@ -122,8 +121,7 @@ impl Writer<'_> {
         elements(marker).map(element).collect::<Vec<_>>().join(" ")
     }
 
-    /// A call's object. Its arguments are a schema of their own, so that references in it keep
-    /// their meaning.
+    /// A call's object. Its arguments are a separate schema, so that their references stay valid.
     fn object(&mut self, fields: &[Field], name: &str, schema: &Json) -> String {
         let key = |key: &str| literal(&format!("{}: ", literal(key)));
         let mut parts = Vec::new();
@@ -189,7 +187,7 @@ impl Writer<'_> {
         self.rule(&format!("{open} {key} {middle} {line} {value}"))
     }
 
-    /// Any text up to and with an end.
+    /// Any text up to and including an end marker.
     fn text_until(&mut self, end: &str) -> String {
         let name = format!("text{}", self.count);
         self.count += 1;
@@ -227,7 +225,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A value whose texts stand between two quotes.
+    /// A value whose strings are between two quotes.
     fn quoted(&mut self, quote: &str, schema: &Json) -> String {
         let open = self.word(quote);
         if schema["type"] == "string" {
@@ -246,7 +244,7 @@ impl Writer<'_> {
     }
 }
 
-/// The properties of a schema: key, whether it must be there, and its own schema.
+/// Properties of a schema: key, whether it is required, and its own schema.
 fn properties(schema: &Json) -> Vec<(&str, bool, Json)> {
     let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Json::as_str).collect();
     let all = schema["properties"].as_object().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! Calls of earlier answers, as a template takes them.
+//! Converts earlier calls to the shape that a template takes.
 
 use serde_json::{Value as Json, json};
 
@@ -10,10 +10,10 @@ pub(crate) fn calls(messages: &[Json]) -> usize {
 }
 
 impl ToolFormat {
-    /// Brings calls, results and tools into the shape that the template takes.
+    /// Converts calls, results and tools to the shape that the template takes.
     ///
-    /// Templates may take one call a message, arguments as JSON text, or ids of a certain form. For
-    /// others, texts hold it all.
+    /// Templates may require one call per message, arguments as JSON text, or IDs of a certain
+    /// form. Other templates get everything as text.
     pub(crate) fn history(&self, messages: Vec<Json>, tools: Option<Vec<Json>>) -> (Vec<Json>, Option<Vec<Json>>) {
         let mut messages = if self.several { messages } else { divide(messages) };
         self.name_calls(&mut messages);
@@ -53,7 +53,7 @@ impl ToolFormat {
         message.insert("content".to_owned(), format!("{text}{line}{written}").into());
     }
 
-    /// Gives calls the format's ids, and gives results the ids of their calls.
+    /// Gives calls IDs of the format, and gives results the IDs of their calls.
     fn name_calls(&self, messages: &mut [Json]) {
         let mut renamed: Vec<(Json, String)> = Vec::new();
         let mut count = 0;
@@ -78,7 +78,7 @@ impl ToolFormat {
     }
 }
 
-/// Names the functions of results, which templates find by their calls otherwise.
+/// Adds function names to results. Without names, templates find the function by its call.
 fn name_results(messages: &mut [Json]) {
     let mut names: Vec<(Json, Json)> = Vec::new();
     for message in messages {
@@ -93,13 +93,13 @@ fn name_results(messages: &mut [Json]) {
     }
 }
 
-/// An id of nine letters or digits for a call that has another.
+/// Replaces an ID by one of nine letters or digits.
 fn nine(id: &Json, count: usize) -> Option<String> {
     let fits = |id: &str| id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
     if id.as_str().is_some_and(fits) { None } else { Some(format!("call{count:05}")) }
 }
 
-/// Puts the text of a message with calls into a message before it.
+/// Moves the text of a message with calls into a message before it.
 fn apart(messages: Vec<Json>) -> Vec<Json> {
     let mut out = Vec::with_capacity(messages.len());
     for mut message in messages {
@@ -114,7 +114,7 @@ fn apart(messages: Vec<Json>) -> Vec<Json> {
     out
 }
 
-/// Divides messages of several calls into one message each, with its result behind it.
+/// Splits messages of several calls into one message per call, each followed by its result.
 fn divide(messages: Vec<Json>) -> Vec<Json> {
     let mut out: Vec<Json> = Vec::with_capacity(messages.len());
     let mut messages = messages.into_iter().peekable();

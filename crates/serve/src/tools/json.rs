@@ -1,12 +1,12 @@
-//! A call that is a JSON object with a name and arguments, read as it comes.
+//! Streaming parser of a call in the form of a JSON object with a name and arguments.
 
 use super::Piece;
 
-/// Reads the JSON value of a call's arguments, and the rest of the object around it.
+/// Parses the JSON value of a call's arguments and the rest of the object around it.
 #[derive(Clone, Debug)]
 pub(super) struct JsonReader {
     value: ValueEnd,
-    /// A value that is a text holds the arguments in itself; it is handed on when it is whole.
+    /// Whether arguments are encoded as a string. They are then emitted when complete.
     quoted: Option<String>,
     has_begun: bool,
     is_done: bool,
@@ -15,14 +15,14 @@ pub(super) struct JsonReader {
 }
 
 impl JsonReader {
-    /// A reader of a value; one inside an object reads that to its end.
+    /// Creates a parser of a value. Inside an object, it also parses the object to its end.
     pub(super) fn new(is_inside: bool) -> JsonReader {
         // The object's own brace is open.
         let around = is_inside.then(|| ValueEnd { depth: 1, ..ValueEnd::default() });
         JsonReader { value: ValueEnd::default(), quoted: None, has_begun: false, is_done: false, around }
     }
 
-    /// Takes more text. `Some` is what follows.
+    /// Appends text. `Some` contains the text after the value or object.
     pub(super) fn push(&mut self, text: &str, number: usize, out: &mut Vec<Piece>) -> Option<String> {
         let mut at = 0;
         if !self.is_done {
@@ -34,7 +34,7 @@ impl JsonReader {
         }
     }
 
-    /// Reads the value; where it ends.
+    /// Parses the value; returns the offset of its end.
     fn take(&mut self, text: &str, number: usize, out: &mut Vec<Piece>) -> Option<usize> {
         let blank = if self.has_begun { 0 } else { text.len() - text.trim_start().len() };
         let text = &text[blank..];
@@ -60,17 +60,17 @@ impl JsonReader {
     }
 }
 
-/// Text ahead of a call's arguments.
+/// Text before a call's arguments.
 pub(super) struct Head {
     pub(super) name: String,
-    /// Where the arguments' value begins.
+    /// Offset of the arguments' value.
     pub(super) arguments: usize,
 }
 
-/// The head of a call with its name in the field `name_key`; `None` while it is incomplete.
+/// Parses the start of a call with its name in the field `name_key`; `None` if it is incomplete.
 ///
 /// # Errors
-/// The text is no object with a name and arguments.
+/// Fails if the text is not an object with a name and arguments.
 pub(super) fn head(text: &str, name_key: &str) -> Result<Option<Head>, ()> {
     let skip = |at: usize| at + (text[at..].len() - text[at..].trim_start().len());
     let mut at = skip(0);
@@ -120,12 +120,12 @@ pub(super) fn head(text: &str, name_key: &str) -> Result<Option<Head>, ()> {
     }
 }
 
-/// Where the JSON value at the beginning of a text ends.
+/// Offset of the end of the JSON value at the start of a text.
 fn value_end(text: &str) -> Option<usize> {
     ValueEnd::default().find(text)
 }
 
-/// Looks for the end of a JSON value as its text comes.
+/// Incremental search for the end of a JSON value.
 #[derive(Clone, Debug, Default)]
 struct ValueEnd {
     depth: usize,

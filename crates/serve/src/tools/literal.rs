@@ -1,20 +1,19 @@
-//! Arguments as literals: keyword arguments of Python, and objects with bare keys.
+//! Arguments as literals: Python keyword arguments, and objects with unquoted keys.
 
 use serde_json::{Map, Number, Value as Json};
 
 use super::marker::Found;
 
-/// Deepest nesting of values.
+/// Maximum nesting depth of values.
 const MAX_DEPTH: usize = 64;
 
-/// The keyword arguments at the beginning of a text, up to and with the closing parenthesis: their
-/// length, and JSON of them.
+/// Parses keyword arguments up to and including the closing parenthesis; returns their length and
+/// JSON.
 pub(super) fn python(text: &str) -> Found<(usize, String)> {
     read(text, Style { quote: None, assign: '=', close: ')' })
 }
 
-/// The `key:value` pairs at the beginning of a text, up to and with the closing brace: their
-/// length, and JSON of them.
+/// Parses `key:value` pairs up to and including the closing brace; returns their length and JSON.
 pub(super) fn quoted(text: &str, quote: &'static str) -> Found<(usize, String)> {
     read(text, Style { quote: Some(quote), assign: ':', close: '}' })
 }
@@ -28,16 +27,16 @@ fn read(text: &str, style: Style) -> Found<(usize, String)> {
     }
 }
 
-/// How texts are quoted, and what the outermost pairs are written with.
+/// Quotes of strings, and separators of the outermost pairs.
 #[derive(Clone, Copy)]
 struct Style {
-    /// The quote of texts without escapes; without it, texts are Python's or JSON's.
+    /// Quote of strings without escapes; `None`: strings follow Python or JSON.
     quote: Option<&'static str>,
     assign: char,
     close: char,
 }
 
-/// Why a text has no value here.
+/// Reason why a text is not a value.
 #[derive(Clone, Copy)]
 enum Stop {
     More,
@@ -55,7 +54,7 @@ impl Reader<'_> {
         &self.text[self.at..]
     }
 
-    /// The next character that is no blank.
+    /// The next non-whitespace character.
     fn peek(&mut self) -> Result<char, Stop> {
         self.at += self.rest().len() - self.rest().trim_start().len();
         self.rest().chars().next().ok_or(Stop::More)
@@ -69,7 +68,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Pairs of keys and values, with what closes them.
+    /// Pairs of keys and values up to a closing delimiter.
     fn pairs(&mut self, assign: char, close: char, depth: usize) -> Result<Map<String, Json>, Stop> {
         let mut map = Map::new();
         loop {
@@ -100,7 +99,7 @@ impl Reader<'_> {
         if word.is_empty() { Err(Stop::No) } else { Ok(word) }
     }
 
-    /// A run of characters that may be a bare key, a number or a constant.
+    /// A run of characters: an unquoted key, a number or a constant.
     fn word(&mut self) -> Result<String, Stop> {
         let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '+' | '$');
         let end = self.rest().find(|c| !is_part(c)).ok_or(Stop::More)?;
@@ -155,7 +154,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether a text begins here.
+    /// Whether a string starts here.
     fn begins_text(&mut self) -> Result<bool, Stop> {
         let first = self.peek()?;
         match self.style.quote {
@@ -191,7 +190,7 @@ impl Reader<'_> {
     }
 }
 
-/// The character behind a backslash, as Python and JSON read it.
+/// The character after a backslash, as in Python and JSON.
 fn escape(chars: &mut std::str::CharIndices<'_>, text: &mut String) -> Result<(), Stop> {
     let (_, kind) = chars.next().ok_or(Stop::More)?;
     let plain = match kind {

@@ -1,10 +1,10 @@
-//! Texts around calls, which models write with more or fewer blanks.
+//! Markers around calls. Models vary the whitespace.
 
-/// Whether a text begins with something.
+/// Result of matching a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found<T> {
     Yes(T),
-    /// The text is too short to tell.
+    /// The text is too short to decide.
     More,
     No,
 }
@@ -27,28 +27,28 @@ impl<T> Found<T> {
     }
 }
 
-/// Place of a call's id in a marker.
+/// Placeholder of a call's ID in a marker.
 pub(super) const ID: &str = "{id}";
 
-/// How a marker was met.
+/// A matched marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Met<'a> {
-    /// Bytes of the text that it takes.
+    /// Length of the match in bytes.
     pub(super) length: usize,
-    /// The id in the place of [`ID`].
+    /// The ID at the placeholder [`ID`].
     pub(super) id: Option<&'a str>,
 }
 
 /// An element of a marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Element<'a> {
-    /// A run of blanks: any run in its place is accepted, also none.
+    /// A run of whitespace; matches any run, including none.
     Blank(&'a str),
     Id,
     Word(&'a str),
 }
 
-/// The elements of a marker in their order.
+/// The elements of a marker in order.
 pub(super) fn elements(marker: &str) -> impl Iterator<Item = Element<'_>> {
     let mut rest = marker;
     std::iter::from_fn(move || {
@@ -69,7 +69,7 @@ pub(super) fn elements(marker: &str) -> impl Iterator<Item = Element<'_>> {
     })
 }
 
-/// Whether a text begins with a marker.
+/// Matches a marker at the start of a text.
 pub(super) fn meet<'a>(marker: &str, text: &'a str) -> Found<Met<'a>> {
     let (mut rest, mut id) = (text, None);
     for element in elements(marker) {
@@ -93,7 +93,7 @@ pub(super) fn meet<'a>(marker: &str, text: &'a str) -> Found<Met<'a>> {
     Found::Yes(Met { length: text.len() - rest.len(), id })
 }
 
-/// Bytes at the end of a text that may begin a word.
+/// Length of the longest suffix of a text that may start a word.
 pub(super) fn begun(text: &str, word: &str) -> usize {
     let begins = |&n: &usize| word.is_char_boundary(n) && text.ends_with(&word[..n]);
     (1..word.len()).rev().find(begins).unwrap_or(0)

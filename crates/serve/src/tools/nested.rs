@@ -1,15 +1,14 @@
-//! Objects and lists that are written as tags inside an argument, each behind the same prefix.
+//! Objects and lists written as tags inside an argument, all with the same prefix.
 
 use serde_json::{Map, Value as Json};
 
-/// Deepest nesting of values.
+/// Maximum nesting depth of values.
 const MAX_DEPTH: usize = 64;
 
-/// Tag of the elements of a list.
+/// Tag of list elements.
 const ITEM: &str = "item";
 
-/// Where the value of a key ends in a text: at the closing tag that no tag of the same name inside
-/// the value has opened.
+/// Offset of a key's closing tag, skipping nested tags with the same name.
 pub(super) fn end(text: &str, prefix: &str, key: &str, close: &str) -> Option<usize> {
     let open = format!("{prefix}{key}>");
     let (mut at, mut depth) = (0, 0);
@@ -24,7 +23,7 @@ pub(super) fn end(text: &str, prefix: &str, key: &str, close: &str) -> Option<us
     }
 }
 
-/// The object or list that a text writes in tags; `None` if it is something else.
+/// Parses the object or list that a text writes as tags; `None` if it is something else.
 pub(super) fn value(text: &str, prefix: &str) -> Option<Json> {
     if text.trim_start().starts_with(prefix) { tags(text, prefix, 0) } else { None }
 }
@@ -51,7 +50,7 @@ fn tags(text: &str, prefix: &str, depth: usize) -> Option<Json> {
     }
 }
 
-/// A value: tags again, JSON, or a text.
+/// Parses a value: tags, JSON or a string.
 fn leaf(text: &str, prefix: &str, depth: usize) -> Option<Json> {
     if text.trim_start().starts_with(prefix) {
         return if depth < MAX_DEPTH { tags(text, prefix, depth + 1) } else { None };

@@ -1,4 +1,4 @@
-//! Arguments as pairs of tags, turned into JSON as they come.
+//! Streaming conversion of tagged arguments to JSON.
 
 use serde_json::Value as Json;
 
@@ -9,33 +9,33 @@ use super::{
     nested,
 };
 
-/// Most bytes of a key.
+/// Maximum length of a key in bytes.
 const MAX_KEY: usize = 512;
 
-/// Reads the arguments of one call.
+/// Parses the arguments of one call.
 #[derive(Clone, Debug)]
 pub(super) struct PairReader {
     pairs: &'static Pairs,
     function: String,
     place: Place,
-    /// The end of the value that is being read.
+    /// End marker of the current value.
     close: String,
     held: String,
     count: usize,
 }
 
-/// Where in the arguments the reader is.
+/// Parser state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Place {
     /// Before a key or the end of the arguments.
     Between,
-    /// In a text, which is handed on as it comes; whether nothing of it has come.
+    /// In a string that is emitted as it arrives; true if nothing was emitted yet.
     Text(bool),
-    /// In the value of this key, which is handed on when it is whole.
+    /// In the value of this key, which is emitted when complete.
     Whole(String, Value),
 }
 
-/// Whether a text begins with a pair; where its key begins.
+/// Matches the start of a pair; returns the offset of its key.
 pub(super) fn begins(pairs: &Pairs, text: &str) -> Found<usize> {
     meet(pairs.open, text).and_then(|met| match text[met.length..].chars().next() {
         None => Found::More,
@@ -57,7 +57,7 @@ impl PairReader {
         }
     }
 
-    /// Takes more text. `Some` is what follows the arguments.
+    /// Appends text. `Some` contains the text after the arguments.
     pub(super) fn push(&mut self, text: &str, tools: &Tools, number: usize, out: &mut Vec<Piece>) -> Option<String> {
         self.held.push_str(text);
         loop {
@@ -87,7 +87,7 @@ impl PairReader {
         }
     }
 
-    /// Reads a key and begins its value.
+    /// Parses a key and starts its value.
     fn key(&mut self, tools: &Tools, number: usize, out: &mut Vec<Piece>) -> Found<()> {
         let begin = self.held.len() - self.held.trim_start().len();
         let met = match begins(self.pairs, &self.held[begin..]) {

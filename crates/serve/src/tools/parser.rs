@@ -1,4 +1,4 @@
-//! Tells calls from text by a row of the table, as an answer comes.
+//! Streaming parser that separates calls from text by a format.
 
 use super::{
     Piece, Tools,
@@ -9,7 +9,7 @@ use super::{
     pairs::{PairReader, begins},
 };
 
-/// Tells calls from text as an answer comes. Anything but a call of a known tool stays text.
+/// Separates calls from text as an answer arrives. Anything but a call of a known tool stays text.
 #[derive(Clone, Debug)]
 pub(crate) struct Parser {
     format: &'static Format,
@@ -17,27 +17,27 @@ pub(crate) struct Parser {
     place: Place,
     /// Text that may still become a call or the end of one.
     held: String,
-    /// Whether blanks are dropped until something else comes.
+    /// Whether leading whitespace is dropped.
     trims: bool,
     calls: usize,
-    /// Calls of the conversation before this answer.
+    /// Number of calls in the conversation before this answer.
     before: usize,
-    /// Whether only the first call counts.
+    /// Whether only the first call is returned.
     single: bool,
 }
 
-/// Where in an answer a parser is.
+/// Parser state.
 #[derive(Clone, Debug)]
 enum Place {
-    /// Before the first non-blank character. A call may begin here.
+    /// Before the first non-whitespace character. A call may start here.
     Start,
     Text,
     Arguments(Reader),
     /// Before the marker after the arguments.
     End,
-    /// Behind a call: another one, the end of the section, or text.
+    /// After a call: another call, the end of the section, or text.
     Between,
-    /// Nothing counts that follows.
+    /// The rest of the answer is ignored.
     Over,
 }
 
@@ -47,11 +47,11 @@ enum Reader {
     Pairs(PairReader),
 }
 
-/// A call's beginning.
+/// Start of a call.
 struct Begun {
-    /// The way in which it is written.
+    /// Format of the call.
     format: &'static Format,
-    /// Bytes up to its arguments.
+    /// Length up to the arguments in bytes.
     length: usize,
     name: String,
     id: Option<String>,
@@ -59,15 +59,15 @@ struct Begun {
 }
 
 enum Begin {
-    /// JSON, and whether it is inside an object.
+    /// JSON; true if it is inside an object.
     Json(bool),
     Pairs(&'static Pairs),
-    /// All of the arguments.
+    /// The complete arguments.
     Whole(String),
 }
 
 impl Parser {
-    /// A parser of an answer to a conversation with `before` calls.
+    /// Creates a parser of an answer to a conversation with `before` calls.
     pub(crate) fn new(format: &'static Format, tools: Tools, before: usize, single: bool) -> Parser {
         let place = if format.is_whole { Place::Start } else { Place::Text };
         Parser { format, tools, place, held: String::new(), trims: false, calls: 0, before, single }
@@ -82,18 +82,18 @@ impl Parser {
         self.calls
     }
 
-    /// Whether a call has begun whose arguments have not ended.
+    /// Whether a call's arguments are incomplete.
     pub(crate) fn is_in_call(&self) -> bool {
         matches!(self.place, Place::Arguments(_))
     }
 
-    /// Takes a piece of text and hands on what is decided.
+    /// Appends text and emits the parts that are final.
     pub(crate) fn push(&mut self, text: &str, out: &mut Vec<Piece>) {
         self.held.push_str(text);
         while self.advance(out) {}
     }
 
-    /// The text is over: text that was held back is text, or the rest of a call.
+    /// Ends the text. Held text becomes text or the rest of a call.
     pub(crate) fn finish(&mut self, out: &mut Vec<Piece>) {
         match std::mem::replace(&mut self.place, Place::Over) {
             Place::Arguments(Reader::Pairs(reader)) => reader.finish(self.calls - 1, out),
@@ -104,7 +104,7 @@ impl Parser {
         self.held.clear();
     }
 
-    /// Hands the first bytes of the held text on.
+    /// Emits the first bytes of the held text.
     fn show(&mut self, length: usize, out: &mut Vec<Piece>) {
         let text: String = self.held.drain(..length).collect();
         let text = if self.trims { text.trim_start() } else { &text };
@@ -114,7 +114,7 @@ impl Parser {
         }
     }
 
-    /// Decides what can be decided; true if there may be more.
+    /// Advances the state; true if it may advance further.
     fn advance(&mut self, out: &mut Vec<Piece>) -> bool {
         match &mut self.place {
             Place::Start => self.begin(out),
@@ -139,7 +139,7 @@ impl Parser {
         }
     }
 
-    /// The first characters of an answer: calls, or text from here on.
+    /// Start of an answer: calls, or only text.
     fn begin(&mut self, out: &mut Vec<Piece>) -> bool {
         let blank = self.held.len() - self.held.trim_start().len();
         if blank == self.held.len() {
@@ -153,7 +153,7 @@ impl Parser {
         true
     }
 
-    /// Text up to the next call; blanks before it belong to neither.
+    /// Text up to the next call. Whitespace before the call is dropped.
     fn find_call(&mut self, out: &mut Vec<Piece>) -> bool {
         if self.format.is_whole {
             self.show(self.held.len(), out);
@@ -179,7 +179,7 @@ impl Parser {
         false
     }
 
-    /// Enters a call that begins after some bytes of the held text.
+    /// Enters a call that starts at an offset of the held text.
     fn enter(&mut self, at: usize, begun: Begun, out: &mut Vec<Piece>) {
         let number = self.calls;
         let id = self.id(&begun);
@@ -198,7 +198,7 @@ impl Parser {
         };
     }
 
-    /// The call's id for the client, if the format has its own.
+    /// ID of the call for the client, if the format has IDs.
     fn id(&self, begun: &Begun) -> Option<String> {
         match self.format.ids {
             Ids::Free => None,
@@ -211,7 +211,7 @@ impl Parser {
         }
     }
 
-    /// The marker after a call's arguments.
+    /// Parses the marker after a call's arguments.
     fn end(&mut self) -> bool {
         let length = self.held.len() - self.held.trim_start().len();
         self.held.drain(..length);
@@ -237,7 +237,7 @@ impl Parser {
         }
     }
 
-    /// Whether the held text begins another call, or ends the section.
+    /// Checks whether the held text starts another call or ends the section.
     fn follows(&self) -> Found<()> {
         let ends = match self.format.section.1 {
             "" => Found::No,
@@ -289,7 +289,7 @@ impl Parser {
         true
     }
 
-    /// Whether a text begins a call, in any way that the models write it.
+    /// Matches the start of a call in any of the model's formats.
     fn start(&self, text: &str, in_section: bool) -> Found<Begun> {
         let formats = std::iter::once(self.format).chain(self.format.also);
         first(formats.map(|format| self.start_in(format, text, in_section)))
@@ -315,7 +315,7 @@ impl Parser {
         }))
     }
 
-    /// Whether a text begins with a call's head; `before` bytes stand before it.
+    /// Matches the start of a call; `before` bytes precede it.
     fn head(&self, format: &'static Format, text: &str, before: usize, id: Option<&str>) -> Found<Begun> {
         let id = id.map(str::to_owned);
         match &format.head {
@@ -355,7 +355,7 @@ impl Parser {
     }
 }
 
-/// Whether a text begins with arguments; the bytes to skip, and how to read them.
+/// Matches the start of arguments; returns the number of bytes to skip and the parser.
 fn arguments_at(format: &Format, arguments: &'static Arguments, text: &str) -> Found<(usize, Begin)> {
     let blank = text.len() - text.trim_start().len();
     let rest = &text[blank..];
@@ -380,7 +380,7 @@ fn arguments_at(format: &Format, arguments: &'static Arguments, text: &str) -> F
     }
 }
 
-/// The first way that fits, or else whether one may fit.
+/// The first match, or else an incomplete match.
 fn first<T>(ways: impl Iterator<Item = Found<T>>) -> Found<T> {
     let mut found = Found::No;
     for way in ways {

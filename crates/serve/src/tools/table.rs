@@ -1,9 +1,9 @@
-//! The formats. A row states facts about a family's prompts; `docs/serve.md` lists the models.
+//! The call formats. Each row describes a model family's prompts; `docs/serve.md` lists the models.
 
 use super::format::{Arguments, BASE, Field, Format, Head, Ids, Middle, Pairs, Value};
 
-/// All formats. The first of several that read a call equally well counts; the first of all serves
-/// templates that know no tools.
+/// All formats. If several parse a call equally well, the first one wins. The very first one serves
+/// templates without support for tools.
 pub(super) const FORMATS: &[Format] = &[
     Format {
         name: "hermes",
@@ -356,7 +356,7 @@ pub(super) const FORMATS: &[Format] = &[
     },
 ];
 
-/// Llama 3.1's calls of tools that its prompts turn on by name.
+/// Llama 3.1's calls of built-in tools, which its prompts enable by name.
 const BUILTIN: Format =
     Format { open: &["<|python_tag|>"], head: Head::Name(&[".call("], Arguments::Python), between: "; ", is_whole: true, ..BASE };
 

@@ -14,7 +14,7 @@ fn row(name: &str) -> &'static format::Format {
     table::FORMATS.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("no format {name}"))
 }
 
-/// The text and the calls of an answer that comes in pieces of every size.
+/// Text and calls of an answer that arrives in pieces of every size.
 fn check_with(form: &str, single: bool, answer: &str, text: &str, calls: &[(&str, &str)]) {
     for size in 1..=answer.len() {
         let (mut parser, mut out) = (Parser::new(row(form), tools(), 0, single), Vec::new());
@@ -141,7 +141,7 @@ fn arguments_that_stop_early_are_handed_on_as_far_as_they_got() {
     check("hermes", "<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Par", "", &[("weather", "{\"city\": \"Par")]);
 }
 
-/// The format of a template that writes messages plainly, and calls as this.
+/// The format of a template that writes calls in this form.
 fn detected(call: &str) -> Result<ToolFormat, &'static str> {
     let source = format!(
         "{{% for m in messages %}}<|{{{{ m.role }}}}|>{{{{ m.content }}}}{{% for c in m.tool_calls or [] %}}{{% set f = c.function %}}{call}\

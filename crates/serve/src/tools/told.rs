@@ -1,18 +1,18 @@
-//! Tools for models whose chat templates know none: messages describe them.
+//! Tools for chat templates without support for tools: messages describe them.
 
 use flambeau::text::message;
 use serde_json::{Value as Json, json};
 
 use super::detect::ToolFormat;
 
-/// Place of the tools' description.
+/// Place of the tool description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     /// The system message.
     System,
-    /// The first message of the user, as the template takes no system message.
+    /// The first user message, because the template takes no system message.
     User,
-    /// The field `tools` of the system message, as JSON text: Phi-4-mini's template reads it.
+    /// The field `tools` of the system message, as JSON text, for Phi-4-mini's template.
     Field,
 }
 
@@ -22,8 +22,8 @@ const AFTER: &str = "To call a function, write its name and arguments as JSON be
     The result follows between <tool_response> and </tool_response>. Answer in plain text if you need no function.";
 
 impl ToolFormat {
-    /// Describes tools in the messages, and writes results into messages of the user. Calls are
-    /// part of the texts already.
+    /// Adds tool descriptions to the messages and converts results to user messages. Calls are
+    /// already part of the texts.
     pub(super) fn tell(told: Told, messages: Vec<Json>, tools: Option<&[Json]>) -> Vec<Json> {
         let mut messages = if told == Told::Field { messages } else { results_as_text(messages) };
         let Some(tools) = tools.filter(|tools| !tools.is_empty()) else { return messages };
@@ -52,7 +52,7 @@ impl ToolFormat {
     }
 }
 
-/// Results of tools as messages of the user, several in a row as one.
+/// Converts results to user messages; consecutive results are merged.
 fn results_as_text(messages: Vec<Json>) -> Vec<Json> {
     let mut out: Vec<Json> = Vec::with_capacity(messages.len());
     let mut follows = false;

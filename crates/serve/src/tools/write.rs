@@ -1,4 +1,4 @@
-//! Calls as a model would write them.
+//! Writes calls as a model would.
 
 use serde_json::{Map, Value as Json};
 
@@ -59,7 +59,7 @@ fn pair(key: &str, value: &Json) -> String {
     format!("{}: {}", Json::from(key), json(value))
 }
 
-/// JSON with a blank after commas and colons, as models and grammars write it.
+/// JSON with a space after commas and colons, as models and grammars write it.
 fn json(value: &Json) -> String {
     match value {
         Json::Array(items) => format!("[{}]", items.iter().map(json).collect::<Vec<_>>().join(", ")),
@@ -78,7 +78,7 @@ fn tagged(pairs: &Pairs, key: &str, value: &Json) -> String {
     format!("{}{key}{}{line}{text}{line}{}", pairs.open, middle.text, middle.close.replace("{key}", key))
 }
 
-/// A value whose texts stand between two quotes.
+/// A value whose strings are between two quotes.
 fn quoted(quote: &str, value: &Json) -> String {
     match value {
         Json::String(text) => format!("{quote}{text}{quote}"),
