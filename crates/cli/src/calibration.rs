@@ -1,5 +1,5 @@
-//! Calibration: the inputs of a checkpoint's linear layers on a text decide how their weights are
-//! quantized.
+//! Calibration: records the inputs of a checkpoint's linear layers on a text, to choose how their
+//! weights are quantized.
 
 use std::{
     path::{Path, PathBuf},
@@ -18,23 +18,23 @@ use flambeau::{
 
 use crate::{failure::usage, files, memory, progress, tokenizer::TEXT_FILES};
 
-/// The text that programs are calibrated with by default: prose, chats, code and mathematics in
-/// several languages.
+/// The default calibration text: prose, chats, code and mathematics in several languages.
 const TEXT: &str = include_str!("calibration/text.txt");
 
-/// Tokens of a window, which a model reads from its beginning.
+/// Tokens per window. The model reads each window from its beginning.
 const WINDOW: usize = 512;
 
-/// Tokens of a window of a large model, which reads only a part of the text.
+/// Tokens per window for a large model, which reads only a part of the text.
 const SHORT_WINDOW: usize = 128;
 
-/// Most products of a weight and an input, which bounds the time.
+/// Maximum number of multiplications; bounds the time.
 const MOST_PRODUCTS: u64 = 3 << 40;
 
-/// Fewest and most tokens.
+/// Minimum and maximum number of tokens.
 const TOKENS: [usize; 2] = [1024, 32 << 10];
 
-/// Columns whose products are kept with each column's square, and most floats of all of them.
+/// Maximum number of columns per block of the covariance, and maximum number of floats of all
+/// blocks.
 const BLOCK: usize = 512;
 const MOST_FLOATS: usize = 256 << 20;
 
@@ -53,8 +53,8 @@ pub(crate) struct CalibrationArgs {
 }
 
 impl CalibrationArgs {
-    /// Adds statistics of a checkpoint's inputs to the options that quantize it. They stay as they
-    /// are if nothing is to be calibrated. `tokenizer` gives the files of the tokenizer.
+    /// Adds statistics of a checkpoint's inputs to the quantization options. Without calibration,
+    /// the options stay the same. `tokenizer` returns the tokenizer's files.
     pub(crate) fn calibrate(
         &self,
         checkpoint: &Checkpoint,
@@ -99,7 +99,7 @@ fn of_matrix(path: &Path, checkpoint: &Checkpoint) -> Result<Statistics> {
     Ok(statistics)
 }
 
-/// Observes the inputs of a language model's linear layers on a text.
+/// Records the inputs of a language model's linear layers on a text.
 fn observe(
     checkpoint: &Checkpoint,
     options: &zoo::Options,
@@ -128,13 +128,13 @@ fn observe(
     Ok(statistics)
 }
 
-/// Number of elements of all weights with matrices.
+/// Number of elements of all weights with statistics.
 fn weights(model: &zoo::Model) -> u64 {
     let weights = model.methods.values().flat_map(|exported| exported.weights.values());
     weights.map(|weight| weight.shape()).filter(|shape| shape.len() >= 2).map(|shape| shape.iter().product::<usize>() as u64).sum()
 }
 
-/// Windows of a text, all of it or parts from everywhere.
+/// Windows of a text: all of it, or evenly spaced parts.
 fn windows(ids: &[u32], weights: u64) -> Vec<&[u32]> {
     let [fewest, most] = TOKENS;
     let tokens = usize::try_from(MOST_PRODUCTS / weights.max(1)).unwrap_or(most).clamp(fewest, most);
@@ -146,7 +146,7 @@ fn windows(ids: &[u32], weights: u64) -> Vec<&[u32]> {
     (0..wanted).map(|i| windows[i * windows.len() / wanted]).collect()
 }
 
-/// A language model's inputs for a window of tokens. A token that begins texts replaces the first
+/// A language model's inputs for a window of tokens. A beginning-of-text token replaces the first
 /// one.
 fn inputs(window: &[u32], bos: Option<u32>) -> Result<[Value; 2]> {
     let mut ids: Vec<i64> = window.iter().map(|&id| i64::from(id)).collect();

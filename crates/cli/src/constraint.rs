@@ -1,4 +1,4 @@
-//! The flags that bind an answer to a form: JSON of a schema, or a grammar.
+//! Flags that constrain answers: a JSON schema or a grammar.
 
 use std::{fs, path::PathBuf};
 
@@ -14,11 +14,11 @@ use crate::failure::usage;
 #[derive(Clone, Debug, clap::Args)]
 #[group(multiple = false)]
 pub(crate) struct ConstraintArgs {
-    /// Answer with JSON of this schema: the schema itself, or a file that holds it
+    /// Constrain the answer to JSON of this schema: the schema itself, or a file that contains it
     #[arg(help_heading = "Form of the answer", short = 'j', long, value_name = "SCHEMA|FILE", alias = "json-schema-file")]
     json_schema: Option<String>,
 
-    /// Answer by this grammar, in the Lark notation of llguidance
+    /// Constrain the answer to this grammar, in llguidance's Lark notation
     #[arg(help_heading = "Form of the answer", long, value_name = "LARK")]
     grammar: Option<String>,
 
@@ -28,10 +28,11 @@ pub(crate) struct ConstraintArgs {
 }
 
 impl ConstraintArgs {
-    /// The form that the flags ask for; `None` without one.
+    /// The constraint set by the flags; `None` without one.
     ///
     /// # Errors
-    /// A file cannot be read, the schema is none, or the model's tokens cannot be bound.
+    /// Fails if a file is unreadable, the schema is invalid, or the model's vocabulary does not
+    /// support constraints.
     pub(crate) fn form(&self, tokenizer: &Tokenizer, stop_ids: &[u32]) -> Result<Option<Form>> {
         let (body, flag) = match (&self.json_schema, &self.grammar, &self.grammar_file) {
             (Some(given), ..) => (schema(given)?, "--json-schema"),
@@ -53,7 +54,7 @@ impl ConstraintArgs {
     }
 }
 
-/// A rule that is JSON of a schema.
+/// Grammar rule for JSON of a schema.
 fn schema(given: &str) -> Result<String> {
     let text = if given.trim_start().starts_with('{') {
         given.to_owned()
@@ -65,27 +66,27 @@ fn schema(given: &str) -> Result<String> {
     Ok(format!("%json {}", spaced(json)))
 }
 
-/// A rule that is a grammar of its own.
+/// Grammar rule that embeds another grammar.
 fn nested(grammar: &str) -> String {
     format!("%lark {{\n{grammar}\n}}")
 }
 
-/// The form of answers.
+/// Constraint on answers.
 #[derive(Debug)]
 pub(crate) struct Form {
     compiler: GrammarCompiler,
-    /// The rule of the answer, in Lark's notation.
+    /// Rule of the answer in Lark's notation.
     body: String,
     flag: &'static str,
     tokens: Vec<(String, u32)>,
 }
 
 impl Form {
-    /// The constraint on an answer to a prompt. Thoughts that the prompt has begun come first, as
-    /// the model writes them.
+    /// The constraint on an answer to a prompt. Thoughts already open in the prompt come first and
+    /// are unconstrained.
     ///
     /// # Errors
-    /// The grammar is none.
+    /// Fails if the grammar is invalid.
     pub(crate) fn constraint(&self, prompt: &str) -> Result<Constraint> {
         let body = &self.body;
         let grammar = match ThinkingSplitter::new(prompt).close() {

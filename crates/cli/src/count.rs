@@ -1,6 +1,6 @@
-//! Counts on the command line.
+//! Numbers on the command line.
 
-/// A count, or -1 for as many as there can be.
+/// A count, or -1 for no limit.
 pub(crate) fn or_all(text: &str) -> Result<usize, String> {
     match text {
         "-1" => Ok(usize::MAX),

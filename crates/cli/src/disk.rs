@@ -1,4 +1,4 @@
-//! Room on disks.
+//! Free disk space.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use anyhow::{Result, anyhow};
 
 use crate::{failure::hint, memory::human};
 
-/// Refuses files that the disk of a folder has no room for, before they are made.
+/// Checks that files of this size fit the disk, before they are written.
 ///
 /// # Errors
-/// They take more bytes than are free; `advice` tells what helps.
+/// Fails if they do not fit; `advice` tells what helps.
 pub(crate) fn admit(what: &str, bytes: u64, folder: &Path, advice: &str) -> Result<()> {
     match free(folder) {
         Some(free) if bytes > free => {
@@ -20,8 +20,7 @@ pub(crate) fn admit(what: &str, bytes: u64, folder: &Path, advice: &str) -> Resu
     }
 }
 
-/// Free bytes on the disk of a folder, which need not exist yet; `None` where the system does not
-/// tell.
+/// Free bytes on the disk of a folder, which need not exist yet; `None` if unknown.
 #[cfg(unix)]
 fn free(folder: &Path) -> Option<u64> {
     let there =

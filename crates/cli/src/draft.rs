@@ -1,4 +1,4 @@
-//! The flag that says how tokens are guessed.
+//! The flag for speculative decoding.
 
 use std::sync::Arc;
 
@@ -17,20 +17,20 @@ use crate::{
     tokenizer,
 };
 
-/// The guesses of prompt lookup.
+/// Name of prompt lookup.
 const NGRAM: &str = "ngram";
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct DraftArgs {
-    /// Speculative decoding: guess tokens, and check several in one step of the model. `ngram`
-    /// continues the last tokens as they went on earlier in the text (prompt lookup), which suits
-    /// edits of code; anything else names a smaller model of the same vocabulary
+    /// Speculative decoding: draft tokens and verify several in one step of the model. `ngram`
+    /// continues the last tokens as they continued earlier in the text (prompt lookup), which suits
+    /// code edits; anything else names a smaller model with the same vocabulary
     #[arg(long, value_name = "ngram|MODEL", alias = "model-draft")]
     draft: Option<String>,
 }
 
 impl DraftArgs {
-    /// Whether guesses come from the text.
+    /// Whether drafts come from the text.
     pub(crate) fn looks_up(&self) -> bool {
         self.draft.as_deref() == Some(NGRAM)
     }
@@ -40,8 +40,8 @@ impl DraftArgs {
         if self.draft.is_some() { zoo::Logits::All } else { zoo::Logits::Last }
     }
 
-    /// The model with what guesses for it. One that cannot judge guesses is refused, and so is a
-    /// smaller one of other tokens.
+    /// The model with its draft source. Fails if the model cannot verify drafts, or if the draft
+    /// model has another vocabulary.
     pub(crate) fn attach(
         &self,
         model: Model,

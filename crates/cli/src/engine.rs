@@ -20,11 +20,11 @@ pub(crate) enum EngineName {
 
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct EngineArgs {
-    /// Engine to compute on
+    /// Engine that runs the model
     #[arg(help_heading = "Engine", long, value_name = "NAME", default_value = "cpu")]
     pub(crate) engine: EngineName,
 
-    /// Threads to compute on, one per core by default
+    /// Number of threads; by default one per core
     #[arg(help_heading = "Engine", short, long, value_name = "N", alias = "cpu-threads", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) threads: Option<usize>,
 

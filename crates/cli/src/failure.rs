@@ -1,4 +1,4 @@
-//! Errors as people read them: one line, and a hint where there is one.
+//! Error output: one line, and a hint if available.
 
 use std::{fmt, io, process::ExitCode};
 
@@ -7,10 +7,10 @@ use flambeau::runners;
 /// Exit code for wrong usage.
 pub(crate) const USAGE: u8 = 2;
 
-/// Exit code after an interruption, as shells have it.
+/// Exit code after an interruption, as shells use it.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// A mistake in the command line that the parser cannot see.
+/// A usage error that the argument parser cannot detect.
 #[derive(Debug)]
 pub(crate) struct Usage(pub(crate) String);
 
@@ -37,18 +37,17 @@ impl fmt::Display for Hinted {
 
 impl std::error::Error for Hinted {}
 
-/// A mistake in the command line.
+/// Creates a usage error.
 pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
     Usage(message.into()).into()
 }
 
-/// The error with advice on what to do.
+/// Adds advice to an error.
 pub(crate) fn hint(error: impl Into<anyhow::Error>, hint: impl Into<String>) -> anyhow::Error {
     Hinted { error: error.into(), hint: hint.into() }.into()
 }
 
-/// The messages of an error and its causes; causes that the message above them repeats are left
-/// out.
+/// The messages of an error and its causes, without repetitions.
 pub(crate) fn text(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -62,19 +61,19 @@ pub(crate) fn text(error: &anyhow::Error) -> String {
     text
 }
 
-/// [`text`], and advice in a line of its own where there is some.
+/// [`text`], with advice on its own line.
 pub(crate) fn with_hint(error: &anyhow::Error) -> String {
     let hinted = error.downcast_ref::<Hinted>().map(|hinted| hinted.hint.clone());
     let hint = hinted.or_else(|| error.chain().find_map(|cause| advice(cause.downcast_ref()?)).map(|advice| advice.to_string()));
     text(error) + &hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default()
 }
 
-/// Whether the reader of stdout has gone, which is no failure.
+/// Whether the error is a closed stdout, which is not reported.
 pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe))
 }
 
-/// Which flag helps against a failure of a language model.
+/// The flag that helps against a language model's error.
 fn advice(error: &runners::Error) -> Option<&'static str> {
     match error {
         runners::Error::PromptTooLong { .. } => Some(
@@ -87,7 +86,7 @@ fn advice(error: &runners::Error) -> Option<&'static str> {
     }
 }
 
-/// Prints an error to stderr and gives the exit code.
+/// Prints an error to stderr and returns the exit code.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if is_closed_pipe(error) {
         return ExitCode::SUCCESS;

@@ -16,10 +16,10 @@ use flambeau::{
 
 use crate::failure::hint;
 
-/// Where the header of a tar archive says what it is.
+/// Offset of the magic number in a tar header.
 const TAR_MAGIC_AT: usize = 257;
 
-/// The files that Flambeau knows.
+/// Known kinds of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileKind {
     Program,
@@ -46,7 +46,7 @@ impl fmt::Display for FileKind {
 }
 
 impl FileKind {
-    /// Tells the kind from the first bytes.
+    /// Detects the kind by the first bytes.
     pub(crate) fn of(bytes: &[u8]) -> Option<FileKind> {
         let has = |at: usize, magic: &[u8]| bytes.get(at..at + magic.len()) == Some(magic);
         match () {
@@ -61,8 +61,8 @@ impl FileKind {
         }
     }
 
-    /// Tells the kind of a file; `None` also if there is none. NeMo's may be compressed, and are
-    /// known by their name then.
+    /// Detects the kind of a file; `None` also if it does not exist. Compressed NeMo files are
+    /// detected by their names.
     pub(crate) fn of_file(path: &Path) -> Option<FileKind> {
         let is_named = path.extension().is_some_and(|extension| extension == "nemo");
         FileKind::of(&begins(path).ok()?).or(is_named.then_some(FileKind::Nemo))
@@ -84,11 +84,10 @@ impl FileKind {
         }
     }
 
-    /// Reads a file as one of this kind. For a file of another kind, the error names it and the
-    /// command for it.
+    /// Reads a file of this kind. For a file of another kind, the error names the right command.
     ///
     /// # Errors
-    /// Runs `read`; its error names the kind of file that was found.
+    /// Runs `read`; its error names the detected kind of file.
     pub(crate) fn expect<T>(self, path: &Path, read: impl FnOnce() -> Result<T>) -> Result<T> {
         read().map_err(|error| match begins(path) {
             Ok(start) if start.is_empty() => anyhow::anyhow!("{} is empty, expected {self}", path.display()),
@@ -104,7 +103,7 @@ impl FileKind {
     }
 }
 
-/// The first bytes of a file; stdin cannot be looked at twice.
+/// The first bytes of a file. Stdin is not inspected, since it can be read only once.
 fn begins(path: &Path) -> Result<Vec<u8>> {
     if !path.is_file() {
         bail!("{} is no file", path.display());
@@ -117,7 +116,7 @@ fn begins(path: &Path) -> Result<Vec<u8>> {
 /// Files of a GGUF checkpoint: the file itself, or all parts if it is a part of a split one.
 ///
 /// # Errors
-/// A part is missing.
+/// Fails if a part is missing.
 pub(crate) fn gguf_paths(path: &Path) -> Result<Vec<PathBuf>> {
     let Some(names) = path.file_name().and_then(|name| name.to_str()).and_then(Gguf::part_names) else {
         return Ok(vec![path.to_owned()]);
@@ -157,10 +156,10 @@ impl ProgramArgs {
     }
 }
 
-/// Where the weights of a program on the command line are.
+/// Location of a program's weights on the command line.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct WeightsArgs {
-    /// Weights that lie outside of the program
+    /// File with weights outside of the program
     #[arg(long, value_name = "FILE.ptd")]
     pub(crate) data: Option<PathBuf>,
 
@@ -182,10 +181,10 @@ impl WeightsArgs {
     }
 }
 
-/// Whether weights may leave memory.
+/// Whether weights may be swapped out.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct LockArgs {
-    /// Read all weights at the start, and lock them in memory
+    /// Read all weights at start and lock them in memory
     #[arg(long)]
     mlock: bool,
 }
@@ -241,7 +240,7 @@ pub(crate) fn check_is_no_stand_in(path: &Path, bytes: &[u8]) -> Result<()> {
     stand_in(path, bytes).map_or(Ok(()), Err)
 }
 
-/// Why a file is none that Flambeau knows.
+/// Reason why a file is not supported.
 pub(crate) fn unknown(path: &Path, bytes: &[u8]) -> anyhow::Error {
     if bytes.is_empty() {
         return anyhow::anyhow!("{} is empty", path.display());

@@ -1,5 +1,5 @@
-//! Reading and writing files: `-` is stdin or stdout, and a file is written beside its place and
-//! then renamed.
+//! Reads and writes files. `-` is stdin or stdout. Files are written to a temporary file and then
+//! renamed.
 
 use std::{
     fs::File,
@@ -26,7 +26,7 @@ pub(crate) fn read(path: &Path) -> Result<Bytes> {
     Ok(flambeau::runtime::map_file(path)?)
 }
 
-/// Writes a file as a whole or not at all; stdout gets the bytes as they come.
+/// Writes a file atomically; stdout is written directly.
 pub(crate) fn write<T>(path: &Path, produce: impl FnOnce(&mut dyn Write) -> Result<T>) -> Result<T> {
     if is_standard(path) {
         return fill(BufWriter::new(io::stdout().lock()), produce, || "cannot write to stdout".to_owned());
@@ -49,7 +49,7 @@ fn fill<T>(mut out: impl Write, produce: impl FnOnce(&mut dyn Write) -> Result<T
     Ok(value)
 }
 
-/// Refuses a place where [`write`] could not write, before work begins whose result would be lost.
+/// Checks that [`write`] can write to a path, before long work starts.
 pub(crate) fn check_writable(path: &Path) -> Result<()> {
     if !is_standard(path) && !is_special(path) {
         beside(path)?;
@@ -57,12 +57,12 @@ pub(crate) fn check_writable(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether something other than a file or a folder is there.
+/// Whether the path is neither a file nor a folder.
 pub(crate) fn is_special(path: &Path) -> bool {
     path.metadata().is_ok_and(|facts| !facts.is_file() && !facts.is_dir())
 }
 
-/// A new file in the folder of another.
+/// A temporary file in the same folder as another file.
 fn beside(path: &Path) -> Result<NamedTempFile> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut builder = tempfile::Builder::new();
@@ -77,11 +77,10 @@ fn beside(path: &Path) -> Result<NamedTempFile> {
     })
 }
 
-/// Bytes of a large page on most systems, a multiple of it on the others.
+/// Size of a large page on most systems in bytes.
 const BLOCK: usize = 2 << 20;
 
-/// Writes in whole blocks, so that the page cache can hold the file in large pages for later
-/// mappings.
+/// Writes in whole blocks, so that the page cache can use large pages for later mappings.
 struct Blocks<W> {
     data: Vec<u8>,
     to: W,
@@ -104,7 +103,8 @@ impl<W: Write> Write for Blocks<W> {
     }
 }
 
-/// Temporary files are private by default; results should be as any file that a program creates.
+/// Sets normal permissions: temporary files are private by default, but results should be like any
+/// other file.
 fn readable_by_others(builder: &mut tempfile::Builder<'_, '_>) {
     #[cfg(unix)]
     {
@@ -115,17 +115,17 @@ fn readable_by_others(builder: &mut tempfile::Builder<'_, '_>) {
     let _ = builder;
 }
 
-/// Prints a line of a result.
+/// Prints one line of output.
 pub(crate) fn print_line(line: impl std::fmt::Display) -> Result<()> {
     Ok(writeln!(io::stdout().lock(), "{line}")?)
 }
 
-/// Prints a result that is text already.
+/// Prints text output.
 pub(crate) fn print_bytes(bytes: &[u8]) -> Result<()> {
     Ok(io::stdout().lock().write_all(bytes)?)
 }
 
-/// Prints a JSON result.
+/// Prints JSON output.
 pub(crate) fn print_json(value: &serde_json::Value) -> Result<()> {
     print_line(format_args!("{value:#}"))
 }
@@ -134,7 +134,7 @@ pub(crate) fn print_json(value: &serde_json::Value) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// Notes how much each write brings.
+    /// Test writer that records the size of each write.
     struct Sizes(Vec<usize>);
 
     impl Write for Sizes {

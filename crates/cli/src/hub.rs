@@ -27,24 +27,24 @@ pub(crate) use self::{
 };
 use crate::{environment, files};
 
-/// The hub's address where the environment names no other.
+/// Default address of the hub.
 const ENDPOINT: &str = "https://huggingface.co";
 
-/// Longest wait for a connection, and for an answer to begin.
+/// Timeout for a connection and for the start of a response.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Where models come from.
+/// Source of models.
 pub(crate) struct Hub {
     cache: Option<PathBuf>,
     endpoint: String,
     token: Option<String>,
     offline: bool,
-    /// Whether snapshots hold links to blobs.
+    /// Whether snapshots link to blobs.
     links: bool,
 }
 
 impl Hub {
-    /// Reads the variables that Hugging Face's own tools read.
+    /// Reads the environment variables of Hugging Face's own tools.
     pub(crate) fn from_environment() -> Hub {
         let home = environment::text("HF_HOME").map(PathBuf::from).or_else(|| Some(environment::cache_home()?.join("huggingface")));
         let cache = ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"].into_iter().find_map(environment::text).map(PathBuf::from);
@@ -57,12 +57,13 @@ impl Hub {
         }
     }
 
-    /// The model in the local cache, if all its files are there.
+    /// The model in the local cache, if complete.
     pub(crate) fn cached(&self, name: &ModelName) -> Result<Option<Cached>> {
         self.cache.as_deref().map_or(Ok(None), |cache| cache::find(cache, name))
     }
 
-    /// Copies files of a cached model into a folder; those that lead out of the cache are refused.
+    /// Copies files of a cached model into a folder. Files that link outside of the cache are
+    /// rejected.
     fn copy_cached(&self, model: &Cached, folder: &Path) -> Result<Vec<PathBuf>> {
         let snapshot = &model.snapshot;
         let cache = self.cache.as_deref().unwrap_or(snapshot);
@@ -86,7 +87,7 @@ fn is_set(name: &str) -> bool {
     environment::text(name).is_some_and(|value| ["1", "on", "yes", "true"].contains(&value.to_lowercase().as_str()))
 }
 
-/// The user's token: a variable, or the file that a login wrote.
+/// The user's token: from a variable, or from the file of a login.
 fn token(home: Option<&Path>) -> Option<String> {
     if is_set("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
         return None;

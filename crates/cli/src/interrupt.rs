@@ -21,11 +21,11 @@ pub(crate) fn flag() -> Result<Arc<AtomicBool>> {
     Ok(set)
 }
 
-/// Whether Ctrl-C was pressed, where that may be taken back.
+/// Flag of a Ctrl-C press that can be reset.
 #[derive(Clone, Default)]
 pub(crate) struct Interrupts {
     pub(crate) flag: Arc<AtomicBool>,
-    /// Whether one more ends the process, where the [flag](flag()) does not do so itself.
+    /// Whether the next press ends the process, unless the [flag](flag()) does so itself.
     pub(crate) is_last: Arc<AtomicBool>,
 }
 
@@ -35,7 +35,7 @@ impl Interrupts {
         Ok(Interrupts { flag: flag()?, ..Interrupts::default() })
     }
 
-    /// Takes back what was pressed.
+    /// Resets the flag.
     pub(crate) fn clear(&self) {
         self.flag.store(false, Ordering::Relaxed);
         self.is_last.store(false, Ordering::Relaxed);

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 /// Layers that a specification may ask for.
 const MAX_LAYERS: usize = 4096;
 
-/// The cache of a program that leaves it to its host. Lists have one entry per layer.
+/// Configuration of a cache that the host provides. Lists have one entry per layer.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HostCache {

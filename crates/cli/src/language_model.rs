@@ -1,4 +1,4 @@
-//! From a name on the command line to a language model that is ready to run.
+//! Loads a language model from its name on the command line.
 
 use std::{
     path::{Path, PathBuf},
@@ -22,7 +22,7 @@ use crate::{
     tokenizer::{self, TextModel},
 };
 
-/// A model and how it is loaded.
+/// A model with its loading flags.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct LanguageModelArgs {
     #[command(flatten)]
@@ -32,11 +32,10 @@ pub(crate) struct LanguageModelArgs {
     how: LoadArgs,
 }
 
-/// How a model is loaded, whatever it is.
+/// Flags for loading any language model.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct LoadArgs {
-    /// tokenizer.json or the folder that holds it; by default the program's own, or the one beside
-    /// it
+    /// tokenizer.json or its folder; by default the program's own, or the one in the same folder
     #[arg(long, value_name = "PATH", alias = "tokenizer-path")]
     tokenizer: Option<PathBuf>,
 
@@ -44,7 +43,7 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "NAME", alias = "method-name")]
     method: Option<String>,
 
-    /// Most prompt tokens that one prefill step takes
+    /// Maximum number of prompt tokens per prefill step
     #[arg(long, value_name = "N", value_parser = positive)]
     prefill_chunk: Option<usize>,
 
@@ -65,29 +64,28 @@ pub(crate) struct Loaded {
 }
 
 impl LanguageModelArgs {
-    /// The model as the user calls it.
+    /// The model's name as given by the user.
     pub(crate) fn name(&self) -> &str {
         self.model.name()
     }
 
-    /// Threads of the CPU engine, where they are bounded.
+    /// Number of threads of the CPU engine, if limited.
     pub(crate) fn threads(&self) -> Option<usize> {
         self.how.engine.threads
     }
 
-    /// Whether weights may leave memory.
+    /// Whether weights may be swapped out.
     pub(crate) fn lock(&self) -> LockArgs {
         self.model.lock()
     }
 
-    /// Loads the model; a checkpoint is exported first unless the cache has its program, which
-    /// computes `logits`. With a clock the
-    /// engine measures.
+    /// Loads the model. A checkpoint without a cached program is exported first, to compute
+    /// `logits`. With a clock, the engine measures times.
     pub(crate) fn load(&self, logits: zoo::Logits, clock: Option<Clock>) -> Result<Loaded> {
         self.load_with(logits, &|| self.how.engine.engine_with(clock.clone()))
     }
 
-    /// As [`load`](Self::load), on an engine that is there already.
+    /// Like [`load`](Self::load), on an existing engine.
     pub(crate) fn load_on(&self, logits: zoo::Logits, engine: &Arc<dyn Engine>) -> Result<Loaded> {
         self.load_with(logits, &|| Ok(Arc::clone(engine)))
     }
@@ -101,8 +99,7 @@ impl LanguageModelArgs {
         Ok(loaded)
     }
 
-    /// Another model on the same engine, also with the logits of every token; weights are not
-    /// quantized on the way.
+    /// Another model on the same engine, with logits of every token and unquantized weights.
     pub(crate) fn load_reference(&self, name: &str, engine: &Arc<dyn Engine>) -> Result<Sequence> {
         let program = self.model.open_reference(name, zoo::Logits::All, self.how.engine.threads)?;
         let model = Model::load(&program, engine, &self.how.options())?;
@@ -136,17 +133,17 @@ impl LoadArgs {
         tokenizer::find(program, path, self.tokenizer.as_deref())
     }
 
-    /// Settings that replace those in the checkpoint.
+    /// Settings that override the checkpoint's.
     pub(crate) fn given(&self) -> Given {
         Given { tokenizer: self.tokenizer.is_some(), context: self.ctx_size }
     }
 
-    /// Whether a tokenizer was named.
+    /// Whether a tokenizer flag is given.
     pub(crate) fn tokenizer_is_given(&self) -> bool {
         self.tokenizer.is_some()
     }
 
-    /// Bounds the steps where no flag does.
+    /// Limits the step size unless a flag sets it.
     pub(crate) fn default_chunk(&mut self, tokens: usize) {
         self.prefill_chunk.get_or_insert(tokens);
     }

@@ -133,7 +133,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     result.unwrap_or_else(|error| failure::report(&error))
 }
 
-/// Long flags with `-` where some people type `_`; what follows `=` or a lone `--` is left alone.
+/// Replaces `_` by `-` in long flags. Values after `=` and arguments after a lone `--` are
+/// unchanged.
 fn kebab(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut plain = false;
     let fix = |arg: OsString| {

@@ -35,12 +35,12 @@ use crate::{
     profile,
 };
 
-/// A language model with what turns texts into tokens.
+/// A language model with its tokenizer.
 #[derive(Debug)]
 pub struct LanguageModel {
     pub model: Model,
     pub tokenizer: Tokenizer,
-    /// How conversations become prompts, if the model has a template.
+    /// The chat template, if the model has one.
     pub template: Option<ChatTemplate>,
 }
 
@@ -54,20 +54,20 @@ struct Measured {
     profile: bool,
 }
 
-/// The engine that flags such as `--engine` and `--threads` choose. With `--profile` it measures
-/// the time of each node.
+/// Creates the engine that flags such as `--engine` and `--threads` select. With `--profile` it
+/// measures the time of each node.
 ///
 /// # Errors
-/// A flag is wrong, or the engine is not there.
+/// Fails if a flag is invalid or the engine is not available.
 pub fn engine(flags: &[String]) -> Result<Arc<dyn Engine>> {
     let args = parse::<Measured>(flags)?;
     args.engine.engine(args.profile)
 }
 
-/// As [`engine`], for flags that choose an engine. It measures the time of each node by this clock.
+/// Like [`engine`], with a clock: the engine measures the time of each node.
 ///
 /// # Errors
-/// As [`engine`].
+/// Fails as [`engine`] does.
 pub fn measured_engine(flags: &[String], clock: Clock) -> Result<Arc<dyn Engine>> {
     parse::<Measured>(flags)?.engine.engine_with(Some(clock))
 }
@@ -80,32 +80,32 @@ pub fn etdump(runs: &[RunTrace]) -> Vec<u8> {
 /// Runs of a method as a trace for Perfetto.
 ///
 /// # Errors
-/// None while memory lasts.
+/// Only fails if memory runs out.
 pub fn trace(method: &str, runs: &[RunTrace]) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     profile::trace::write(method, runs, &mut bytes)?;
     Ok(bytes)
 }
 
-/// How a method is verified.
+/// Options of a verification.
 #[derive(Debug, Default)]
 pub struct Verification<'a> {
-    /// Inputs of one run. Without them, `runs` random ones are drawn from `seed`.
+    /// Inputs of one run. Without them, `runs` random inputs are drawn from `seed`.
     pub inputs: Option<Vec<Value>>,
     pub runs: usize,
     pub seed: u32,
-    /// Random integers are below this bound.
+    /// Exclusive upper bound of random integers.
     pub bound: Option<u32>,
-    /// Without it, the rounding of each type is allowed.
+    /// Tolerance; `None` allows the rounding of each type.
     pub tolerance: Option<Tolerance>,
-    /// The program to compare with, in place of the CPU engine.
+    /// Program to compare with, instead of the CPU engine.
     pub against: Option<&'a Program>,
 }
 
-/// The verdict of `flambeau verify --json` on a method.
+/// Verdict of `flambeau verify --json` on a method.
 ///
 /// # Errors
-/// The method cannot run on the inputs, or node by node.
+/// Fails if the method cannot run on the inputs, or not node by node.
 pub fn verify(program: &Program, method: &str, tested: &Arc<dyn Engine>, how: Verification<'_>) -> Result<Json> {
     let cpu = flambeau::engines(None, false).get("cpu")?;
     let runs = match how.inputs {
@@ -128,7 +128,7 @@ pub fn verify(program: &Program, method: &str, tested: &Arc<dyn Engine>, how: Ve
 /// Runs a test case of a bundled program on an engine.
 ///
 /// # Errors
-/// There is no such case, the method cannot run, or an output differs.
+/// Fails if the case is unknown, the method cannot run, or an output differs.
 pub fn run_test_case(
     bundle: &BundledProgram,
     (method, number): (&str, usize),
@@ -146,19 +146,18 @@ pub fn run_test_case(
     }
 }
 
-/// The cache of a program that leaves it to its host, by the text of `--kv-cache`.
+/// Parses the text of `--kv-cache`.
 ///
 /// # Errors
-/// The text has another form.
+/// Fails if the text is malformed.
 pub fn kv_cache(text: &str) -> Result<KvCacheConfig> {
     kv_cache::parse(text)
 }
 
-/// Loads a language model by the flags of `flambeau generate` that concern models, the model itself
-/// included.
+/// Loads a language model by the model flags of `flambeau generate`, including the model itself.
 ///
 /// # Errors
-/// A flag is wrong, or the model is not there, cannot be exported, or is of another kind.
+/// Fails if a flag is invalid, or the model is missing, cannot be exported or is of another kind.
 pub fn language_model(flags: &[String], engine: &Arc<dyn Engine>) -> Result<LanguageModel> {
     let args = parse::<LanguageModelArgs>(flags)?;
     let Loaded { model, text, .. } = args.load_on(zoo::Logits::default(), engine)?;
@@ -166,44 +165,44 @@ pub fn language_model(flags: &[String], engine: &Arc<dyn Engine>) -> Result<Lang
     Ok(LanguageModel { model, tokenizer: text.tokenizer, template })
 }
 
-/// Loads a text encoder by the flags of `flambeau embed` that concern models.
+/// Loads a text encoder by the model flags of `flambeau embed`.
 ///
 /// # Errors
-/// As [`language_model`].
+/// Fails as [`language_model`] does.
 pub fn encoder(flags: &[String], engine: &Arc<dyn Engine>) -> Result<(Embedder, Tokenizer)> {
     parse::<TextModelArgs>(flags)?.encoder(engine)
 }
 
-/// Loads a model of speech by the flags of `flambeau transcribe` that concern models.
+/// Loads a speech model by the model flags of `flambeau transcribe`.
 ///
 /// # Errors
-/// As [`language_model`].
+/// Fails as [`language_model`] does.
 pub fn speech_model(flags: &[String], engine: &Arc<dyn Engine>) -> Result<(SpeechModel, Tokenizer)> {
     transcribe::load(&parse::<transcribe::ModelFlags>(flags)?, engine)
 }
 
-/// How to transcribe, by the flags of `flambeau transcribe` about speech.
+/// Transcription settings from the flags of `flambeau transcribe`.
 ///
 /// # Errors
-/// A flag is wrong.
+/// Fails if a flag is invalid.
 pub fn speech_settings(flags: &[String]) -> Result<Settings> {
     Ok(parse::<transcribe::SpeechArgs>(flags)?.settings())
 }
 
-/// How to quantize, by the flags of `flambeau compile`.
+/// Quantization settings from the flags of `flambeau compile`.
 ///
 /// # Errors
-/// A flag is wrong.
+/// Fails if a flag is invalid.
 pub fn compile_options(flags: &[String]) -> Result<compile::Options> {
     parse::<QuantizeArgs>(flags)?.options()
 }
 
-/// The messages of an error and its causes, and advice in a line of its own.
+/// The messages of an error and its causes, with advice on its own line.
 pub fn message(error: &anyhow::Error) -> String {
     failure::with_hint(error)
 }
 
-/// The flags of a group, without a command around them.
+/// Parses a group of flags without a command.
 fn parse<T: Args + FromArgMatches>(flags: &[String]) -> Result<T> {
     let command = T::augment_args(clap::Command::new("flambeau").no_binary_name(true).disable_help_flag(true));
     let matches = command.try_get_matches_from(flags);

@@ -23,17 +23,17 @@ pub(crate) struct LoraArgs {
     #[arg(help_heading = "Export", long = "lora", value_name = "[NAME=]PATH[:SCALE]")]
     adapters: Vec<Given>,
 
-    /// How adapters are applied; by default `run` if one has a NAME, and `merge` otherwise
+    /// Mode of the adapters; by default `run` if one has a NAME, else `merge`
     #[arg(help_heading = "Export", long = "lora-mode", value_name = "MODE", requires = "adapters")]
     mode: Option<LoraMode>,
 }
 
-/// How adapters are applied.
+/// Mode of adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum LoraMode {
-    /// Merge them into the weights, before these are quantized. This costs no speed
+    /// Merge them into the weights before quantization. This costs no speed
     Merge,
-    /// Keep them beside the weights, of any type. Requests then choose adapters and their scales
+    /// Keep them separate from the weights, of any type. Requests select adapters and scales
     Run,
 }
 
@@ -46,7 +46,7 @@ struct Given {
 }
 
 impl Given {
-    /// The name given, or the one of the file or folder.
+    /// The given name, or the name of the file or folder.
     fn name(&self) -> String {
         let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
         let own = || if path.is_dir() { path.file_name() } else { path.file_stem() };
@@ -85,7 +85,7 @@ impl LoraArgs {
     /// Whether adapters are merged or applied at run time.
     ///
     /// # Errors
-    /// An adapter to merge has a name.
+    /// Fails if an adapter to merge has a name.
     fn mode(&self) -> Result<LoraMode> {
         let named = self.adapters.iter().find_map(|given| given.name.as_deref());
         match (self.mode, named) {
@@ -98,10 +98,10 @@ impl LoraArgs {
         }
     }
 
-    /// Merges or attaches the adapters in their order.
+    /// Merges or attaches the adapters in order.
     ///
     /// # Errors
-    /// An adapter cannot be read, or does not fit the checkpoint.
+    /// Fails if an adapter is unreadable or does not fit the checkpoint.
     pub(crate) fn apply(&self, checkpoint: &mut Checkpoint) -> Result<()> {
         let mode = self.mode()?;
         for given in &self.adapters {
@@ -115,10 +115,10 @@ impl LoraArgs {
         Ok(())
     }
 
-    /// A text that changes with the adapters' files, for keys of a cache. Empty without adapters.
+    /// Fingerprint of the adapters' files, for cache keys. Empty without adapters.
     ///
     /// # Errors
-    /// A file cannot be read.
+    /// Fails if a file is unreadable.
     pub(crate) fn state(&self) -> Result<String> {
         let mode = self.mode()?;
         let mut state = String::new();

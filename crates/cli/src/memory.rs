@@ -1,8 +1,8 @@
-//! Memory of this process, and of the machine.
+//! Memory of this process and of the machine.
 
 use crate::failure::hint;
 
-/// Most memory that the process has held so far, in bytes; `None` where the system does not tell.
+/// Peak memory of the process in bytes; `None` if unknown.
 pub(crate) fn peak() -> Option<u64> {
     peak_of(&std::fs::read_to_string("/proc/self/status").ok()?)
 }
@@ -11,27 +11,27 @@ fn peak_of(status: &str) -> Option<u64> {
     kilobytes(status, "VmHWM:")
 }
 
-/// A number of bytes that the system states in its own text.
+/// Parses a size that the system reports as text.
 fn kilobytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
 
-/// Memory that programs can still take, in bytes; `None` where the system does not tell.
+/// Available memory in bytes; `None` if unknown.
 pub(crate) fn available() -> Option<u64> {
     kilobytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
 }
 
-/// Memory of the machine, in bytes; `None` where the system does not tell.
+/// Memory of the machine in bytes; `None` if unknown.
 pub(crate) fn total() -> Option<u64> {
     kilobytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
 }
 
-/// Refuses caches that there is no memory for, before anything is computed.
+/// Checks that caches fit the available memory, before any computation.
 ///
 /// # Errors
-/// If they take more bytes than programs can still take.
+/// Fails if they do not fit.
 pub(crate) fn admit_caches(bytes: u64) -> anyhow::Result<()> {
     match available() {
         Some(free) if bytes > free => {
@@ -42,7 +42,7 @@ pub(crate) fn admit_caches(bytes: u64) -> anyhow::Result<()> {
     }
 }
 
-/// A number of bytes for people.
+/// Formats a number of bytes.
 pub(crate) fn human(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {

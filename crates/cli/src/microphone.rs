@@ -1,4 +1,4 @@
-//! The microphone. Recording it takes the feature `microphone`.
+//! The microphone, with the feature `microphone`.
 
 use std::sync::{Arc, atomic::AtomicBool};
 
@@ -7,12 +7,11 @@ use flambeau::audio::Pcm;
 
 use crate::read_ahead::ReadAhead;
 
-/// Records from the device of that name, or from the default one, until it is cancelled or the
-/// reader is dropped: samples, and how
-/// they are written.
+/// Records from the named device, or from the default one, until it is cancelled or the receiver is
+/// dropped. Returns the samples and their format.
 ///
 /// # Errors
-/// There is no such device, or it does not record.
+/// Fails if the device is missing or cannot record.
 #[cfg(feature = "microphone")]
 pub(crate) fn open(name: Option<&str>, cancelled: &Arc<AtomicBool>) -> Result<(ReadAhead, Pcm)> {
     recording::open(name, Arc::clone(cancelled))
@@ -48,7 +47,7 @@ mod recording {
 
     use crate::{failure::hint, read_ahead::ReadAhead};
 
-    /// Blocks that wait for the model, each of some 10 ms: minutes.
+    /// Maximum number of unread blocks of about 10 ms: minutes of audio.
     const WAITING: usize = 1 << 14;
 
     type Blocks = SyncSender<io::Result<Vec<u8>>>;

@@ -1,4 +1,4 @@
-//! An installed MLX, as the environment tells of it.
+//! Finds an installed MLX.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::environment;
 /// Flags that choose an installed MLX and a device of it.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct MlxSelection {
-    /// MLX device: cpu, gpu or gpu:N; by default the first GPU, or the CPU where there is none
+    /// MLX device: cpu, gpu or gpu:N; by default the first GPU, or the CPU without a GPU
     #[arg(help_heading = "Engine", long, value_name = "DEVICE")]
     pub(crate) device: Option<Device>,
 
@@ -29,11 +29,11 @@ pub(crate) struct MlxArgs {
     #[arg(help_heading = "Engine", long)]
     pub(crate) allow_custom_kernels: bool,
 
-    /// Build the MLX graph of every run anew instead of compiling repeated runs
+    /// Rebuild the MLX graph at each run instead of compiling repeated runs
     #[arg(help_heading = "Engine", long)]
     pub(crate) no_mlx_compile: bool,
 
-    /// Memory limit for MLX's arrays in MiB; a run that needs more ends with an error
+    /// Memory limit for MLX's arrays in MiB; a run that needs more fails
     #[arg(help_heading = "Engine", long, value_name = "MIB")]
     pub(crate) mlx_memory_limit: Option<u64>,
 
@@ -47,7 +47,7 @@ pub(crate) struct MlxArgs {
 }
 
 impl MlxArgs {
-    /// Name of a given flag that only this engine takes.
+    /// Name of a given flag that only this engine supports.
     pub(crate) fn given(&self) -> Option<&'static str> {
         let flags = [
             (self.selection.device.is_some(), "--device"),
@@ -61,7 +61,7 @@ impl MlxArgs {
         flags.into_iter().find_map(|(is_given, flag)| is_given.then_some(flag))
     }
 
-    /// Where to look: active environments, the interpreters on the search path, Homebrew.
+    /// Places to search: active environments, interpreters on the search path, Homebrew.
     pub(crate) fn search(&self) -> Search {
         let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(environment::path).map(|home| home.join("bin/python"));
         let homebrew =
@@ -73,7 +73,7 @@ impl MlxArgs {
         }
     }
 
-    /// The shim for what the search finds.
+    /// The interface for the MLX that was found.
     pub(crate) fn shim(&self) -> Result<Shim> {
         Ok(Shim { install: self.search().find()?, cache: environment::cache("mlx")?, compiler: environment::path("CXX") })
     }

@@ -1,5 +1,5 @@
-//! A model on the command line: a program, or a checkpoint, which becomes a program in the cache at
-//! its first use.
+//! A model on the command line: a program, or a checkpoint, which is exported into the cache at its
+//! first use.
 
 mod checkpoint;
 
@@ -40,7 +40,7 @@ use crate::{
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ModelArgs {
     /// Program (.pte), model folder, GGUF file, or ORG/NAME on the Hugging Face hub, with :QUANT
-    /// for one of its GGUF files; what is no program is exported once, into the cache
+    /// for one of its GGUF files. Checkpoints are exported once, into the cache
     #[arg(value_name = "MODEL")]
     model: String,
 
@@ -55,16 +55,16 @@ pub(crate) struct ModelArgs {
     given: Given,
 }
 
-/// User settings that override a model's.
+/// User settings that override the model's own.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Given {
-    /// Whether a tokenizer is given.
+    /// Whether a tokenizer flag is given.
     pub(crate) tokenizer: bool,
-    /// Positions of the caches.
+    /// Number of cache positions.
     pub(crate) context: Option<usize>,
 }
 
-/// How a checkpoint becomes a program.
+/// Export settings of a checkpoint.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct ExportArgs {
     /// Type of activations and caches of an exported checkpoint: f32, f16 or bf16
@@ -85,7 +85,7 @@ pub(crate) struct ExportArgs {
     #[command(flatten)]
     quantize: QuantizeArgs,
 
-    /// Folder that keeps exported programs; by default flambeau/models in the user's cache folder
+    /// Folder for exported programs; by default flambeau/models in the user's cache folder
     #[arg(help_heading = "Export", long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
 }
@@ -100,13 +100,13 @@ const SMALL_FLOATS: &str = "weights of 4-bit floats as floats (--qlinear 4w quan
 /// Kind of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It generates text.
+    /// A language model.
     Language,
-    /// It makes vectors of texts.
+    /// A text encoder.
     Encoder,
-    /// It gives scores of texts, or of pairs of texts.
+    /// A classifier of texts or of text pairs.
     Classifier,
-    /// It transcribes.
+    /// A speech model.
     Speech,
 }
 
@@ -140,7 +140,7 @@ impl Kind {
     }
 }
 
-/// A program that was opened.
+/// An opened program.
 pub(crate) struct Opened {
     pub(crate) program: Program,
     /// Path of the program.
@@ -153,7 +153,7 @@ impl ModelArgs {
         ModelArgs { model: model.to_owned(), weights: lock.into(), export: export.clone(), given: Given::default() }
     }
 
-    /// The same model, exported for what is given beside it.
+    /// The same model with other settings.
     pub(crate) fn beside(&self, given: Given) -> ModelArgs {
         ModelArgs { given, ..self.clone() }
     }

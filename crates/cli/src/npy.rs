@@ -9,10 +9,10 @@ use crate::tensors::NamedTensor;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// Arrays of one archive.
+/// Maximum number of arrays per archive.
 const MAX_ARRAYS: usize = 65_536;
-/// How many times larger than the archive all its arrays may be. Deflation cannot do more, so that
-/// arrays beyond this share their data.
+/// Maximum ratio of the arrays' size to the archive's size. Deflate cannot compress more, so
+/// archives beyond it contain overlapping entries.
 const MAX_INFLATION_RATIO: u64 = 1032;
 
 /// NumPy's name of each type that it has.
@@ -51,7 +51,7 @@ pub(crate) fn read(file: &Bytes) -> Result<Tensor> {
     Ok(Tensor::new(dtype, &shape, file.slice(end..))?.aligned())
 }
 
-/// The text of one entry of the header's dictionary.
+/// Value of an entry in the header's dictionary.
 fn field<'a>(header: &'a str, key: &str) -> Result<&'a str> {
     let missing = || format!("the NumPy header lacks `{key}`");
     let at = header.find(&format!("'{key}'")).with_context(missing)? + key.len() + 2;

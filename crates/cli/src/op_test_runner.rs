@@ -44,7 +44,7 @@ struct Flags {
     help: bool,
 }
 
-/// Runs the command; the first argument is the program's name.
+/// Runs the command. The first argument is the program's name.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match parse(args.into_iter().skip(1)).and_then(|flags| run(&flags)) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! Checks that a command's output files replace none of its inputs or each other.
+//! Checks that output files overwrite no inputs and no other outputs.
 
 use std::path::{Path, PathBuf, absolute};
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::{commands::export, failure::usage, files};
 
-/// Refuses an output whose path is also an input's or another output's. `inputs` may be model
+/// Rejects an output whose path is also an input's or another output's. `inputs` may be model
 /// folders, model names and `-`.
 pub(crate) fn check<'a>(outputs: &[&Path], inputs: impl IntoIterator<Item = &'a Path>) -> Result<()> {
     if let Some((first, second)) = shared(outputs) {
@@ -23,7 +23,7 @@ pub(crate) fn check<'a>(outputs: &[&Path], inputs: impl IntoIterator<Item = &'a 
     }
 }
 
-/// The numbers of the first two paths that lead to one place.
+/// Indices of the first two equal paths.
 pub(crate) fn shared(paths: &[&Path]) -> Option<(usize, usize)> {
     let places: Vec<Option<PathBuf>> = paths.iter().map(|path| place(path)).collect();
     let earlier = |second: usize| {
@@ -43,8 +43,8 @@ fn files_of(input: &Path) -> Result<Vec<PathBuf>> {
     Ok(vec![input.to_owned()])
 }
 
-/// Canonical path of a file, existing or not; `None` for streams and devices, where nothing can be
-/// lost.
+/// Canonical path of a file, existing or not; `None` for streams and devices, which cannot be
+/// overwritten.
 fn place(path: &Path) -> Option<PathBuf> {
     if files::is_standard(path) || files::is_special(path) {
         return None;

@@ -1,4 +1,4 @@
-//! Times of a run's steps: a table with rates beside the machine's limits, and a trace.
+//! Profiles of a run: a table with rates and the machine's limits, and traces.
 
 pub(crate) mod etdump;
 mod roofline;
@@ -35,7 +35,7 @@ pub(crate) struct ProfileArgs {
     etdump: Option<PathBuf>,
 }
 
-/// Steps of one name together.
+/// Total of the steps with one name.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Total {
     calls: u64,
@@ -45,34 +45,34 @@ struct Total {
 }
 
 impl ProfileArgs {
-    /// Whether the engine has to measure.
+    /// Whether the engine must measure times.
     pub(crate) fn is_wanted(&self) -> bool {
         self.profile || self.files().next().is_some()
     }
 
-    /// A clock for the engine and the method, if they have to measure.
+    /// A clock for the engine and the method, if they must measure times.
     pub(crate) fn clock(&self) -> Option<Clock> {
         self.is_wanted().then(flambeau::clock)
     }
 
-    /// Measures the runs of a method from now on, where its instructions are asked for.
+    /// Records the runs of a method from now on, if its instructions are requested.
     pub(crate) fn watch(&self, method: &mut Method, clock: Option<Clock>) {
         method.trace_with(clock.filter(|_| self.files().next().is_some()));
     }
 
-    /// Where steps are written.
+    /// Output files of the traces.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
         [&self.trace, &self.etdump].into_iter().flatten().map(PathBuf::as_path)
     }
 
-    /// Refuses a path that cannot be written or is also an input.
+    /// Checks that an output file is writable and not also an input.
     pub(crate) fn check_writable<'a>(&self, read: impl IntoIterator<Item = &'a Path>) -> Result<()> {
         let written: Vec<&Path> = self.files().collect();
         outputs::check(&written, read)?;
         written.into_iter().try_for_each(files::check_writable)
     }
 
-    /// Prints and writes what was asked for, of all steps since the method was loaded.
+    /// Prints and writes the requested profiles of all steps since the method was loaded.
     pub(crate) fn report(&self, method: &mut Method, engine: &dyn Engine) -> Result<()> {
         if !self.is_wanted() {
             return Ok(());
@@ -106,7 +106,7 @@ impl ProfileArgs {
     }
 }
 
-/// How the steps were prepared, in words.
+/// The execution plan in words.
 fn prepared(steps: &Steps) -> Vec<String> {
     let waited: u64 = steps.node_by_node.iter().map(|n| n.count).sum();
     let mut lines = vec![format!("{} steps were planned ahead, {waited} nodes were prepared when their turn came", steps.planned)];

@@ -1,4 +1,4 @@
-//! Progress bars: on a terminal only.
+//! Progress bars, shown only on a terminal.
 
 use std::io::IsTerminal;
 
@@ -12,12 +12,12 @@ fn bar(length: u64, template: &str) -> ProgressBar {
     ProgressBar::new(length).with_style(style)
 }
 
-/// A bar that counts things.
+/// A progress bar for a count.
 pub(crate) fn count(length: u64) -> ProgressBar {
     bar(length, "{bar:40} {pos}/{len} {wide_msg}")
 }
 
-/// A bar that counts seconds of a recording; one of unknown length has none.
+/// A progress bar for seconds of a recording; hidden if the length is unknown.
 pub(crate) fn seconds(length: f64) -> ProgressBar {
     if length <= 0.0 {
         return ProgressBar::hidden();
@@ -33,7 +33,7 @@ pub(crate) fn spinner(what: &'static str) -> ProgressBar {
     bar
 }
 
-/// A bar that counts bytes.
+/// A progress bar for bytes.
 pub(crate) fn bytes(length: u64) -> ProgressBar {
     bar(length, "{bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {wide_msg}")
 }

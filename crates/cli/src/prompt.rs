@@ -1,4 +1,4 @@
-//! Texts on the command line: prompts, stop strings and chat templates.
+//! Text arguments: prompts, stop strings and chat templates.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use flambeau::text::ChatTemplate;
 
 use crate::{files, tokenizer::TextModel};
 
-/// The text to continue or to answer.
+/// Prompt flags.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct PromptArgs {
@@ -19,7 +19,7 @@ pub(crate) struct PromptArgs {
     #[arg(value_name = "PROMPT")]
     text: Option<String>,
 
-    /// The same
+    /// Same as PROMPT
     #[arg(short, long, value_name = "TEXT")]
     prompt: Option<String>,
 
@@ -29,7 +29,7 @@ pub(crate) struct PromptArgs {
 }
 
 impl PromptArgs {
-    /// The text; a file's loses the line ends at its end.
+    /// The prompt. Line breaks at the end of a file are removed.
     pub(crate) fn read(&self) -> Result<String> {
         let is_stdin = |text: &&String| files::is_standard(Path::new(text));
         let given = self.text.as_ref().or(self.prompt.as_ref());
@@ -51,20 +51,20 @@ impl PromptArgs {
 /// A chat template that replaces the model's.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TemplateArgs {
-    /// Chat template in Jinja, in the place of the model's
+    /// Chat template in Jinja that replaces the model's
     #[arg(long, value_name = "JINJA", conflicts_with = "chat_template_file")]
     chat_template: Option<String>,
 
-    /// File with a chat template, in the place of the model's
+    /// File with a chat template that replaces the model's
     #[arg(long, value_name = "FILE")]
     chat_template_file: Option<PathBuf>,
 }
 
 impl TemplateArgs {
-    /// Replaces the template of a model if another one is given.
+    /// Replaces the model's template if one is given.
     ///
     /// # Errors
-    /// The file cannot be read, or the template is none.
+    /// Fails if the file is unreadable or the template is invalid.
     pub(crate) fn apply(&self, text: &mut TextModel) -> Result<()> {
         let (source, flag) = match (&self.chat_template, &self.chat_template_file) {
             (Some(source), _) => (source.clone(), "--chat-template"),
@@ -80,8 +80,8 @@ impl TemplateArgs {
     }
 }
 
-/// A stop string, in which `\n`, `\r`, `\t`, `\\` and `\xHH` stand for characters. Other
-/// backslashes stay.
+/// Parses a stop string: `\n`, `\r`, `\t`, `\\` and `\xHH` are escapes; other backslashes are
+/// literal.
 pub(crate) fn unescape(text: &str) -> Result<String, String> {
     let (mut out, mut rest) = (String::new(), text);
     while let Some(at) = rest.find('\\') {

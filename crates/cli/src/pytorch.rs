@@ -32,11 +32,11 @@ pub(crate) struct Run {
     pub(crate) values: Vec<NamedTensor>,
 }
 
-/// Runs an archive `runs` times with the Python program `python`. `flag` is the flag that asks for
-/// it, for messages. The first run has the export's example inputs, if the archive holds them.
+/// Runs an archive `runs` times with the Python program `python`. `flag` names the requesting flag
+/// in messages. The first run uses the export's example inputs, if the archive contains them.
 ///
 /// # Errors
-/// Python has no PyTorch, or PyTorch cannot run the archive.
+/// Fails if Python lacks PyTorch or PyTorch cannot run the archive.
 pub(crate) fn run(python: &Path, flag: &str, archive: &Path, (runs, seed): (usize, u32)) -> Result<Reference> {
     let folder = tempfile::tempdir()?;
     let script = folder.path().join("reference.py");
@@ -63,7 +63,7 @@ pub(crate) fn run(python: &Path, flag: &str, archive: &Path, (runs, seed): (usiz
 }
 
 impl Run {
-    /// Reads what the script wrote.
+    /// Reads the script's output.
     fn read(path: &Path) -> Result<Run> {
         let mut named = tensors::read(path)?;
         named.sort_by(|a, b| a.name.cmp(&b.name));

@@ -1,4 +1,4 @@
-//! Reads ahead of the computation, so that the writer of a pipe does not block.
+//! Reads ahead in a thread, so that the writer of a pipe does not block.
 
 use std::{
     io::{self, Cursor, ErrorKind, Read},
@@ -9,12 +9,12 @@ use std::{
     thread,
 };
 
-/// The most bytes of a block, and blocks that wait: 16 MiB, or 43 seconds of two channels at 48 kHz
-/// in `f32`.
+/// Maximum block size in bytes and maximum number of unread blocks: 16 MiB, or 43 seconds of stereo
+/// at 48 kHz in `f32`.
 const BLOCK: usize = 16 << 10;
 const WAITING: usize = 1024;
 
-/// The bytes of another reader, which a thread takes from it as they come.
+/// Bytes of another reader, read ahead by a thread.
 #[derive(Debug)]
 pub(crate) struct ReadAhead {
     // An uncontended lock: decoders need a reader that threads could share.
@@ -23,17 +23,17 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Starts reading. The thread ends with its source, or once the receiver is dropped.
+    /// Starts the thread. It ends with its source, or when the receiver is dropped.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// Fails if the thread cannot start.
     pub(crate) fn new(source: impl Read + Send + 'static) -> io::Result<ReadAhead> {
         let (sender, blocks) = sync_channel(WAITING);
         thread::Builder::new().name("read-ahead".into()).spawn(move || send_blocks(source, &sender))?;
         Ok(ReadAhead::of(blocks))
     }
 
-    /// The bytes of received blocks, up to the end of the channel.
+    /// Reader over the received blocks.
     pub(crate) fn of(blocks: Receiver<io::Result<Vec<u8>>>) -> ReadAhead {
         ReadAhead { blocks: Mutex::new(blocks), block: Cursor::default() }
     }

@@ -1,4 +1,4 @@
-//! Recipes: which weights are quantized how, by a name or a TOML file.
+//! Quantization recipes: schemes by weight, from a named recipe or a TOML file.
 
 use std::path::Path;
 
@@ -8,14 +8,14 @@ use serde::Deserialize;
 
 use crate::{failure::usage, files};
 
-/// Recipes that have names.
+/// Named recipes.
 const NAMED: [(&str, &str); 3] = [
     ("default", include_str!("recipe/default.toml")),
     ("sensitive", include_str!("recipe/sensitive.toml")),
     ("speech", include_str!("recipe/speech.toml")),
 ];
 
-/// A recipe as a file has it.
+/// A recipe file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Recipe {
@@ -57,7 +57,7 @@ enum LayersName {
     Edges,
 }
 
-/// Options of a recipe: a [named](NAMED) one, or a file.
+/// Quantization options of a recipe: a [named](NAMED) one, or a file.
 pub(crate) fn options(recipe: &str) -> Result<Options> {
     let found = NAMED.iter().find(|(name, _)| *name == recipe);
     let text = match found {
@@ -98,8 +98,8 @@ impl Recipe {
         })
     }
 
-    /// A scheme by its name; `none` keeps floats. Missing settings come from the recipe's defaults;
-    /// the default group size applies to schemes with a choice.
+    /// A scheme by its name; `none` keeps floats. Missing settings come from the recipe's defaults.
+    /// The default group size applies to schemes with a choice of groups.
     fn scheme(&self, name: &str, group_size: Option<u32>, fit: Option<FitName>) -> Result<Option<Scheme>> {
         if name == "none" {
             return Ok(None);

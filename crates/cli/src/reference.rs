@@ -1,11 +1,11 @@
-//! The reference of all commands as Markdown, from their definitions.
+//! The reference page of all commands, generated from their definitions.
 
 use clap::Command;
 
 /// Columns of the help texts.
 const WIDTH: usize = 100;
 
-/// The page of `command`, with a section for each of its commands.
+/// The page of `command`, with a section per subcommand.
 pub(crate) fn markdown(mut command: Command) -> String {
     command.build();
     let mut page = String::from(

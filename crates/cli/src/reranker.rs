@@ -1,4 +1,4 @@
-//! Language models as judges of documents.
+//! Language models as rerankers.
 
 use std::path::Path;
 
@@ -10,11 +10,11 @@ use flambeau::{
 
 use crate::tokenizer;
 
-/// The answers of Qwen3-Reranker, and a token of the conversations that it was trained with.
+/// Qwen3-Reranker's answers, and a token of its training format.
 const ANSWERS: [&str; 2] = ["yes", "no"];
 const CONVERSATION: &str = "<|im_start|>";
 
-/// The checkpoint at `path`, as a reranker if it is a language model with such a name.
+/// Opens the checkpoint at `path`, as a reranker if it is a language model with such a name.
 pub(crate) fn by_name(checkpoint: Checkpoint, path: &Path) -> Result<Checkpoint> {
     let is_language_model = !checkpoint.is_speech() && !checkpoint.is_encoder() && !checkpoint.gives_scores();
     if is_language_model && names(path).any(|name| name.to_lowercase().contains("reranker")) {
@@ -23,17 +23,16 @@ pub(crate) fn by_name(checkpoint: Checkpoint, path: &Path) -> Result<Checkpoint>
     Ok(checkpoint)
 }
 
-/// Names of a checkpoint: its own, and the repository's where that is a folder above a snapshot.
+/// Names of a checkpoint: its own, and its repository's in the cache.
 fn names(path: &Path) -> impl Iterator<Item = &str> {
     let parent = path.parent().filter(|parent| parent.ends_with("snapshots"));
     [Some(path), parent.and_then(Path::parent)].into_iter().flatten().filter_map(|path| path.file_name()?.to_str())
 }
 
-/// A language model that answers yes or no whether a document fits a query.
+/// Converts a language model that answers yes or no to a reranker.
 ///
 /// # Errors
-/// The tokenizer lacks the tokens of the answers or of conversations, or the layers are not
-/// supported.
+/// Fails if the tokenizer lacks the required tokens or the layers are not supported.
 pub(crate) fn of_language_model(checkpoint: Checkpoint, path: &Path) -> Result<Checkpoint> {
     let tokenizer = match checkpoint.tokenizer() {
         TokenizerSource::Gguf(vocab) => Tokenizer::from_gguf(vocab)?,

@@ -1,4 +1,4 @@
-//! The flags that say how tokens are drawn.
+//! Sampling flags.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -27,23 +27,23 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     min_p: Option<f32>,
 
-    /// Repetition penalty on tokens that occurred already; 1 is none
+    /// Repetition penalty on tokens that already occurred; 1 disables it
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     repeat_penalty: Option<f32>,
 
-    /// Frequency penalty: subtracted from a token's logit for each time that it occurred; 0 is none
+    /// Frequency penalty: subtracted from a token's logit for each occurrence; 0 disables it
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     frequency_penalty: Option<f32>,
 
-    /// Presence penalty: subtracted from the logit of each token that occurred; 0 is none
+    /// Presence penalty: subtracted from the logit of each token that occurred; 0 disables it
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     presence_penalty: Option<f32>,
 
-    /// Number of last tokens that the penalties look at; 0 or -1 means all
+    /// Number of recent tokens that the penalties consider; 0 or -1 means all
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = last_tokens)]
     repeat_last_n: Option<usize>,
 
-    /// Added to the logit of a token: ID+X, ID-X, or ID-inf to forbid it; repeat it for more
+    /// Bias on the logit of a token: ID+X, ID-X, or ID-inf to forbid it; repeatable
     #[arg(long, value_name = "ID+X", value_parser = bias)]
     logit_bias: Vec<(u32, f32)>,
 
@@ -52,7 +52,7 @@ pub(crate) struct SamplingArgs {
     seed: Option<Seed>,
 }
 
-/// A seed, or that there is none.
+/// A seed, or a random one.
 #[derive(Clone, Copy, Debug)]
 struct Seed(Option<u64>);
 
@@ -70,7 +70,7 @@ fn last_tokens(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A token's id and the number that is added to its logit.
+/// A token ID and the bias of its logit.
 fn bias(text: &str) -> Result<(u32, f32), String> {
     let wrong = || format!("expected ID+X, ID-X or ID-inf, such as 15043-1.5, found {text}");
     let at = text.find(['+', '-', '=']).ok_or_else(wrong)?;

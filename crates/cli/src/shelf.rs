@@ -1,5 +1,5 @@
-//! The models and programs of this machine: facts about models, the cache of programs, and tables
-//! of both.
+//! Models and programs on this machine: properties of models, the program cache, and tables of
+//! both.
 
 pub(crate) mod facts;
 pub(crate) mod programs;
@@ -10,7 +10,7 @@ use anyhow::Result;
 
 use crate::files;
 
-/// Prints rows below a line of titles, in columns.
+/// Prints a table with a header.
 pub(crate) fn table(titles: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Result<()> {
     let mut all: Vec<Vec<String>> = vec![titles.iter().map(|title| (*title).to_owned()).collect()];
     all.extend(rows);
@@ -23,7 +23,7 @@ pub(crate) fn table(titles: &[&str], rows: impl IntoIterator<Item = Vec<String>>
     Ok(())
 }
 
-/// A time as people say it.
+/// Formats a time relative to now.
 pub(crate) fn ago(time: SystemTime, now: SystemTime) -> String {
     const UNITS: [(u64, &str); 5] = [(31_536_000, "year"), (2_592_000, "month"), (86_400, "day"), (3_600, "hour"), (60, "minute")];
     let passed = now.duration_since(time).map_or(0, |passed| passed.as_secs());
@@ -34,7 +34,7 @@ pub(crate) fn ago(time: SystemTime, now: SystemTime) -> String {
     }
 }
 
-/// Seconds since 1970.
+/// Unix time in seconds.
 pub(crate) fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |passed| passed.as_secs())
 }

@@ -1,4 +1,4 @@
-//! Which source line of an archive each node of a program comes from.
+//! Maps each node of a program to its source line.
 
 use anyhow::{Context, Result};
 use flambeau::{
@@ -15,8 +15,8 @@ pub(crate) struct SourceMap {
 }
 
 impl SourceMap {
-    /// Compiles the archive, and finds the nodes of the program that correspond to the result. A
-    /// program with other weights or another quantization corresponds as far as its modules do.
+    /// Compiles the archive and matches its nodes with the program's. A program with other weights
+    /// or quantization matches as far as its modules do.
     pub(crate) fn new(program: &Program, method: &str, exported: &Exported, engine: &dyn Engine) -> Result<SourceMap> {
         let plan = program.file().plan(method).with_context(|| format!("no method `{}`", method.escape_debug()))?;
         let output = compile::compile(&[(method, exported)], &Options::default(), engine)?;
@@ -42,7 +42,7 @@ impl SourceMap {
         self.calls.get((*self.delegates.get(delegate)?.get(node)?)?)
     }
 
-    /// The call and its place in the source, in words.
+    /// The call and its source location, in words.
     pub(crate) fn describe(&self, delegate: usize, node: usize) -> Option<String> {
         let call = self.call(delegate, node)?;
         let source = call.source.to_string();

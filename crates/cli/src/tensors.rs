@@ -1,5 +1,4 @@
-//! Tensors in files, by the file's extension: `.bin` (ExecuTorch's op tests), `.npy`, `.npz`,
-//! `.safetensors`.
+//! Tensor files, by extension: `.bin` (ExecuTorch's op tests), `.npy`, `.npz` and `.safetensors`.
 
 use std::{collections::HashMap, path::Path};
 
@@ -9,14 +8,14 @@ use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
 use crate::{failure::usage, files, npy};
 
-/// A tensor with the name that its file gives it.
+/// A tensor with its name in the file.
 #[derive(Clone, Debug)]
 pub struct NamedTensor {
     pub name: Option<String>,
     pub tensor: Tensor,
 }
 
-/// The types that both sides have.
+/// Element types that both formats support.
 const TYPES: [(Dtype, DType); 13] = [
     (Dtype::F32, DType::F32),
     (Dtype::F16, DType::F16),
@@ -33,10 +32,10 @@ const TYPES: [(Dtype, DType); 13] = [
     (Dtype::BOOL, DType::Bool),
 ];
 
-/// A kind of file that holds tensors.
+/// A tensor file format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// A list without names, as ExecuTorch's op tests have it.
+    /// An unnamed list, as in ExecuTorch's op tests.
     Bin,
     /// NumPy's array.
     Npy,
@@ -67,7 +66,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<NamedTensor>> {
 /// All tensors of a file's bytes.
 ///
 /// # Errors
-/// The bytes are no such file, or a tensor is of a type that Flambeau lacks.
+/// Fails if the bytes are malformed or a tensor has an unsupported type.
 pub fn parse(format: Format, bytes: &Bytes) -> Result<Vec<NamedTensor>> {
     let unnamed = |tensor| NamedTensor { name: None, tensor };
     match format {
@@ -91,7 +90,7 @@ fn read_safetensors(bytes: &Bytes) -> Result<Vec<NamedTensor>> {
     Ok(tensors)
 }
 
-/// Refuses a place where [`write`] could not write, and an extension that it does not know.
+/// Checks that [`write`] can write to a path and supports its extension.
 pub(crate) fn check_writable(path: &Path) -> Result<()> {
     format_of(path)?;
     files::check_writable(path)

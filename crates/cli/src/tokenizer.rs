@@ -1,4 +1,4 @@
-//! Where the tokenizer of a program is found.
+//! Finds the tokenizer of a program.
 
 use std::path::{Path, PathBuf};
 
@@ -11,23 +11,23 @@ use flambeau::{
 
 use crate::failure::hint;
 
-/// Files that concern text: in a model folder, and as keys of named data in a program.
+/// Text-related files, in a model folder and as named data of a program.
 pub(crate) const TEXT_FILES: [&str; 5] =
     ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja"];
 
-/// Tokenizer files that replace a missing `tokenizer.json`.
+/// Tokenizer files used if `tokenizer.json` is missing.
 pub(crate) const MODEL_FILES: [&str; 2] = ["tekken.json", "tokenizer.model"];
 
 /// A tokenizer with its chat template, if there is one.
 pub(crate) struct TextModel {
     pub(crate) tokenizer: Tokenizer,
-    /// The template, or why it cannot be used: only conversations need one.
+    /// The template, or the reason why it is unusable. Only conversations need one.
     pub(crate) template: Result<Option<ChatTemplate>, Error>,
-    /// How the model's makers draw tokens.
+    /// The model's recommended sampling settings.
     pub(crate) defaults: Option<GenerationDefaults>,
 }
 
-/// Finds the tokenizer: at the path given, inside the program, or beside it.
+/// Finds the tokenizer: at the given path, inside the program, or in the program's folder.
 pub(crate) fn find(program: &Program, program_path: &Path, given: Option<&Path>) -> Result<TextModel> {
     if let Some(path) = given {
         return at(path);

@@ -1,4 +1,4 @@
-//! `flambeau batch`: the requests of a file, answered into another.
+//! `flambeau batch`: runs the requests of a file without a server.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -26,11 +26,11 @@ use crate::{
 #[command(after_help = "Examples:\n  flambeau batch in.jsonl out.jsonl --model HuggingFaceTB/SmolLM2-135M-Instruct\n  \
     flambeau batch in.jsonl out.jsonl --model gpt-4o-mini=model-Q4_1.gguf --parallel 16")]
 pub(crate) struct Args {
-    /// File of requests, one a line
+    /// File with one request per line
     #[arg(value_name = "IN")]
     input: PathBuf,
 
-    /// File of answers, one a line
+    /// File for the results, one per line
     #[arg(value_name = "OUT")]
     output: PathBuf,
 
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     #[arg(short, long = "model", value_name = "MODEL", required = true)]
     models: Vec<String>,
 
-    /// Run requests again that failed
+    /// Run failed requests again
     #[arg(long)]
     retry_failed: bool,
 
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(report(after))
 }
 
-/// Says how a batch ended. Failures are in the output, and in the exit code.
+/// Prints a batch's result counts. Failures are in the output file and in the exit code.
 fn report(end: flambeau_serve::Progress) -> ExitCode {
     eprintln!("{} requests: {} answered, {} failed", end.total, end.answered, end.failed);
     if end.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }

@@ -1,4 +1,4 @@
-//! `flambeau bench`: speed of prompt processing and of generation, or of hearing and writing.
+//! `flambeau bench`: speed of language models and speech models.
 
 mod speech;
 
@@ -22,7 +22,7 @@ use crate::{
     progress,
 };
 
-/// Measure the speed of a language model, or of a model of speech
+/// Measure the speed of a language model or a speech model
 ///
 /// One test per number. `pp512` feeds a prompt of 512 tokens. `tg128` generates 128 tokens one by
 /// one, `tg128@d1024` after 1,024 tokens in the cache. `tg128@s8` generates 128 tokens for each of
@@ -41,23 +41,23 @@ pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
 
-    /// Prompt lengths to prefill; 0 leaves the test out
+    /// Prompt lengths to measure; 0 skips the test
     #[arg(short = 'p', long = "prompt-tokens", value_name = "N,..", value_delimiter = ',', default_value = "512")]
     prompts: Vec<usize>,
 
-    /// Numbers of tokens to generate; 0 leaves the test out
+    /// Numbers of tokens to generate; 0 skips the test
     #[arg(short = 'n', long = "generation-tokens", value_name = "N,..", value_delimiter = ',', default_value = "128")]
     generate: Vec<usize>,
 
-    /// Tokens in the KV cache before the first generated one
+    /// Tokens in the KV cache before generation starts
     #[arg(short, long, value_name = "N,..", value_delimiter = ',', default_value = "0")]
     depth: Vec<usize>,
 
-    /// Sequences that generate at once
+    /// Number of sequences that generate at once
     #[arg(short, long, value_name = "N,..", value_delimiter = ',', default_value = "1", value_parser = positive)]
     sequences: Vec<usize>,
 
-    /// Measured repetitions of each test, after one that is not measured
+    /// Measured repetitions of each test, after one warm-up
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = positive)]
     repetitions: usize,
 
@@ -65,7 +65,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     audio: Option<PathBuf>,
 
-    /// Most prompt tokens that one prefill step takes
+    /// Maximum number of prompt tokens per prefill step
     #[arg(long, value_name = "N", value_parser = positive)]
     prefill_chunk: Option<usize>,
 
@@ -75,11 +75,11 @@ pub(crate) struct Args {
     #[command(flatten)]
     profile: ProfileArgs,
 
-    /// How to print results
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "md")]
     output: Format,
 
-    /// The same as `--output json`
+    /// Same as `--output json`
     #[arg(long, conflicts_with = "output")]
     json: bool,
 }
@@ -94,13 +94,13 @@ impl Args {
 enum Format {
     /// A Markdown table
     Md,
-    /// Comma-separated values with a heading
+    /// Comma-separated values with a header
     Csv,
-    /// An array of objects
+    /// An array of JSON objects
     Json,
 }
 
-/// A test: tokens of a prompt, or tokens generated after a context.
+/// A test: prompt tokens, or tokens generated after a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Test {
     Prompt(usize),
@@ -108,7 +108,7 @@ enum Test {
 }
 
 impl Test {
-    /// Positions of the cache that it needs.
+    /// Number of cache positions that the test needs.
     fn room(self) -> usize {
         match self {
             Test::Prompt(tokens) => tokens,
@@ -116,7 +116,7 @@ impl Test {
         }
     }
 
-    /// Tokens of all sequences.
+    /// Number of tokens of all sequences.
     fn tokens(self) -> usize {
         match self {
             Test::Prompt(tokens) => tokens,
@@ -147,11 +147,11 @@ impl fmt::Display for Test {
     }
 }
 
-/// A test's speeds in tokens per second, in ascending order.
+/// Speeds of a test in tokens per second, ascending.
 struct Measured {
     test: Test,
     rates: Vec<f64>,
-    /// How the engine prepared the steps, if it says so.
+    /// The engine's execution plan, if available.
     steps: Option<Steps>,
 }
 
@@ -192,7 +192,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Every combination of what is asked for.
+/// All combinations of the requested settings.
 fn tests(args: &Args) -> impl Iterator<Item = Test> {
     let generate = args.generate.iter().flat_map(|&tokens| args.depth.iter().map(move |&depth| (tokens, depth)));
     let generate = generate
@@ -200,7 +200,7 @@ fn tests(args: &Args) -> impl Iterator<Item = Test> {
     args.prompts.iter().map(|&n| Test::Prompt(n)).chain(generate)
 }
 
-/// Arbitrary tokens that every vocabulary of language models has.
+/// Arbitrary token IDs that exist in every vocabulary.
 fn token(model: &Sequence, i: usize) -> u32 {
     let vocab = model.metadata().vocab.unwrap_or(1000).clamp(1, 1000) as u32;
     (i as u32).wrapping_mul(7919) % vocab
@@ -251,7 +251,7 @@ fn generate_pipelined(models: &mut [Sequence], count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Tokens per second of each repetition, in ascending order.
+/// Tokens per second of each repetition, ascending.
 fn measure(models: &mut [Sequence], test: Test, repetitions: usize, done: &mut dyn FnMut()) -> Result<Vec<f64>> {
     let mut rates = Vec::with_capacity(repetitions.min(1 << 16));
     for repetition in 0..=repetitions {
@@ -316,12 +316,12 @@ fn print(args: &Args, engine: &dyn Engine, rows: &[Measured]) -> Result<()> {
     Ok(())
 }
 
-/// Regions that kernels computed.
+/// Number of fused regions.
 fn fused(region: &FusedRegion) -> Json {
     json!({ "form": region.form, "nodes": region.nodes, "count": region.count })
 }
 
-/// Nodes that were not planned ahead.
+/// Number of nodes that run one by one.
 fn waited(nodes: &NodeByNode) -> Json {
     json!({ "node": nodes.node, "why": nodes.why, "count": nodes.count })
 }

@@ -15,9 +15,9 @@ use crate::{
 
 /// Show or clear the cache of exported programs
 ///
-/// Every checkpoint becomes a program at its first use, which later uses open at once. The cache
-/// holds at most 64 GiB, or FLAMBEAU_CACHE_SIZE GiB (0 sets no limit). Beyond that, the program
-/// that was not used for longest is removed. `flambeau rm` removes the files of models.
+/// Each checkpoint is exported at its first use; later uses open the cached program. The cache
+/// holds at most 64 GiB, or FLAMBEAU_CACHE_SIZE GiB (0 sets no limit). Beyond that, the least
+/// recently used programs are removed. `flambeau rm` removes the files of models.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  flambeau cache\n  flambeau cache --json\n  flambeau cache clear --yes")]
 pub(crate) struct Args {
@@ -31,9 +31,9 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Remove all exported programs; they are exported again when they are needed
+    /// Remove all exported programs; the next use exports them again
     Clear {
-        /// Remove without asking
+        /// Remove without confirmation
         #[arg(short, long)]
         yes: bool,
     },

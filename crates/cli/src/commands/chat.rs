@@ -35,7 +35,7 @@ use crate::{
     sampling::SamplingArgs,
 };
 
-/// Talk with a language model
+/// Chat with a language model
 ///
 /// A line is a message. A backslash at its end continues the message on the next line. Text between
 /// """ and """ may have any number of lines. `/help` lists commands. Ctrl-C stops an answer, which
@@ -56,14 +56,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT", alias = "system-prompt")]
     system: Option<String>,
 
-    /// Let the model think before it answers, where its template has that choice
+    /// Enable the model's thinking mode, if its template has one
     #[arg(long)]
     think: bool,
 
     #[command(flatten)]
     template: TemplateArgs,
 
-    /// Most tokens of an answer; by default as many as the context holds
+    /// Maximum number of tokens per answer; by default as many as the context holds
     #[arg(short = 'n', long, value_name = "N", alias = "max-tokens", allow_negative_numbers = true, value_parser = or_all)]
     max_new_tokens: Option<usize>,
 
@@ -81,12 +81,12 @@ pub(crate) struct Args {
     #[command(flatten)]
     draft: DraftArgs,
 
-    /// Print tokens a second after each answer
+    /// Print tokens per second after each answer
     #[arg(long)]
     stats: bool,
 
-    /// When the context is full, leave the oldest messages out of the prompt, except the system
-    /// message, instead of refusing the next one
+    /// When the context is full, omit the oldest messages from the prompt, except the system
+    /// message, instead of rejecting the next message
     #[arg(long)]
     context_shift: bool,
 }

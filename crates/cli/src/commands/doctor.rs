@@ -1,4 +1,4 @@
-//! `flambeau doctor`: engines that work on this machine, and remedies for the others.
+//! `flambeau doctor`: checks the engines on this machine.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -12,9 +12,9 @@ use crate::{
     mlx::{MlxArgs, MlxSelection},
 };
 
-/// Say which engines work here: where MLX was found, its version and its devices
+/// Check the engines on this machine: location, version and devices of MLX
 ///
-/// The first look at an installed MLX compiles its C interface, which takes some seconds.
+/// The first check of an installed MLX compiles its C interface, which takes some seconds.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flambeau doctor --mlx-path .venv")]
 pub(crate) struct Args {
@@ -29,9 +29,9 @@ pub(crate) struct Args {
 /// Result of the search for MLX.
 struct Found {
     install: Option<Install>,
-    /// Places that were looked at, with why they were not taken.
+    /// Searched places, with the reasons why they were rejected.
     passed_over: Vec<(PathBuf, String)>,
-    /// Version and devices of the loaded library, or why it does not load.
+    /// Version and devices of the loaded library, or the loading error.
     loaded: Result<(String, Vec<(String, String)>), String>,
 }
 

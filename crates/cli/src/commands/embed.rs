@@ -1,4 +1,4 @@
-//! `flambeau embed`: texts to vectors.
+//! `flambeau embed`: computes text embeddings.
 
 use std::{io, process::ExitCode};
 
@@ -13,11 +13,11 @@ use crate::{
     files,
 };
 
-/// Make vectors of texts with a text encoder, such as all-MiniLM-L6-v2
+/// Compute embeddings of texts with a text encoder, such as all-MiniLM-L6-v2
 ///
-/// Texts of similar meaning get vectors of similar direction. Prints JSON in the form of OpenAI's
-/// embeddings; `flambeau serve` answers the same at /v1/embeddings. Encoders that were exported
-/// from a folder keep its pooling, its normalization and its prompts.
+/// Texts with similar meaning get vectors with similar directions. Prints JSON in the format of
+/// OpenAI's embeddings; `flambeau serve` answers the same at /v1/embeddings. Encoders exported from
+/// a folder keep its pooling, normalization and prompts.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  flambeau embed sentence-transformers/all-MiniLM-L6-v2 'A man is eating food.' 'Somebody eats.'\n  \
@@ -29,24 +29,24 @@ pub(crate) struct Args {
     #[command(flatten)]
     flags: TextModelArgs,
 
-    /// Texts; `-` takes a text from each line of stdin
+    /// Texts; `-` reads one text per line from stdin
     #[arg(value_name = "TEXT", required = true)]
     texts: Vec<String>,
 
-    /// Put one of the model's own prompts before every text, by its name, such as query
+    /// Prefix every text with one of the model's own prompts, by its name, such as query
     #[arg(long, value_name = "NAME", conflicts_with = "prompt")]
     prompt_name: Option<String>,
 
-    /// Put this text before every text
+    /// Prefix every text with this text
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
 
-    /// Shorten vectors to their first N elements and scale them to length 1, for models that were
-    /// trained for it (Matryoshka)
+    /// Truncate vectors to their first N elements and normalize them again, for models trained for
+    /// it (Matryoshka)
     #[arg(long, value_name = "N", value_parser = positive)]
     dimensions: Option<usize>,
 
-    /// Leave out the end of texts that are too long for the model, in place of an error
+    /// Truncate texts that are too long for the model instead of failing
     #[arg(long)]
     truncate: bool,
 }
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The text before every text.
+/// The prefix of every text.
 fn prompt(args: &Args, embedder: &Embedder) -> Result<String> {
     let Some(name) = &args.prompt_name else {
         return Ok(args.prompt.clone().unwrap_or_else(|| embedder.default_prompt().to_owned()));
@@ -90,7 +90,7 @@ fn prompt(args: &Args, embedder: &Embedder) -> Result<String> {
     embedder.prompts().get(name).cloned().ok_or_else(unknown)
 }
 
-/// The texts, with the lines of stdin in the place of `-`.
+/// The texts, with `-` replaced by the lines of stdin.
 fn texts(given: &[String]) -> Result<Vec<String>> {
     if given.iter().filter(|text| *text == "-").count() > 1 {
         return Err(usage("stdin can be read only once: `-` stands for all of its lines"));

@@ -1,4 +1,4 @@
-//! `flambeau eval`: how well a language model predicts a text.
+//! `flambeau eval`: perplexity of a language model on a text.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -18,11 +18,12 @@ use crate::{
     progress,
 };
 
-/// Measure how well a language model predicts a text, and how far it is from another model
+/// Measure a language model's perplexity on a text, and its divergence from another model
 ///
-/// The text is cut into windows, and the predictions of each one's second half count, as
-/// llama.cpp's perplexity tool does. With `--against`, a reference reads the same windows: the
-/// Kullback-Leibler divergence says how much its predictions changed, by quantization for instance.
+/// The text is cut into windows, and the predictions of each window's second half are scored, as in
+/// llama.cpp's perplexity tool. With `--against`, a reference model reads the same windows; the
+/// Kullback-Leibler divergence then measures how much its predictions changed, for instance by
+/// quantization.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  flambeau eval model.pte --text wiki.test.raw\n  flambeau eval model-4bit.pte --against model-bf16.pte --text wiki.test.raw\n  \
@@ -36,16 +37,16 @@ pub(crate) struct Args {
     #[arg(short = 'f', long, value_name = "FILE", alias = "file")]
     text: PathBuf,
 
-    /// Reference of the same vocabulary to compare with: a program, or a checkpoint, whose weights
-    /// are not quantized
+    /// Reference model with the same vocabulary: a program, or a checkpoint, whose weights are not
+    /// quantized
     #[arg(long, value_name = "MODEL")]
     against: Option<String>,
 
-    /// Tokens of a window
+    /// Tokens per window
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = positive)]
     window: usize,
 
-    /// Most windows to read; all by default
+    /// Maximum number of windows; all by default
     #[arg(long, value_name = "N", value_parser = positive, alias = "chunks")]
     windows: Option<usize>,
 
@@ -92,7 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::from(INTERRUPTED))
 }
 
-/// The token that the tokenizer sets before texts, if it sets one.
+/// The token that the tokenizer puts before texts, if any.
 fn leading(tokenizer: &Tokenizer, ids: &[u32]) -> Option<u32> {
     tokenizer.bos_id().filter(|bos| ids.first() == Some(bos))
 }

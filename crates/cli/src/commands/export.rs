@@ -1,4 +1,4 @@
-//! `flambeau export`: checkpoints to programs, without Python.
+//! `flambeau export`: converts checkpoints to programs, without Python.
 
 use std::{
     path::{Path, PathBuf},
@@ -32,10 +32,10 @@ use crate::{
 /// The weights of a Whisper in CTranslate2's form.
 const CTRANSLATE2: &str = "model.bin";
 
-/// Turn a Hugging Face folder, a GGUF file, a .nemo file or a Whisper of whisper.cpp's into a .pte
-/// file, without Python
+/// Convert a Hugging Face folder, a GGUF file, a .nemo file or a whisper.cpp file to a .pte file,
+/// without Python
 ///
-/// The program carries the tokenizer, so that `flambeau generate` needs nothing else.
+/// The program contains the tokenizer, so `flambeau generate` needs no other file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  flambeau export ./SmolLM2-135M-Instruct -o smollm2.pte --qlinear 4w --qembedding 8w\n  \
     flambeau export model-Q4_1.gguf -o model.pte\n  \
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     #[arg(value_name = "MODEL")]
     model: String,
 
-    /// Program to write; `-` is stdout
+    /// Output program; `-` is stdout
     #[arg(short, long, value_name = "OUT.pte")]
     output: PathBuf,
 
@@ -62,11 +62,11 @@ pub(crate) struct Args {
     #[arg(short = 'c', long, value_name = "N", value_parser = positive, alias = "max-ctx-len", alias = "max-seq-length", alias = "ctx-size")]
     max_seq_len: Option<usize>,
 
-    /// tokenizer.json or the folder that holds it, in the place of the checkpoint's own
+    /// tokenizer.json or its folder, instead of the checkpoint's own
     #[arg(long, value_name = "PATH")]
     tokenizer: Option<PathBuf>,
 
-    /// Most prompt tokens that one prefill step takes
+    /// Maximum number of prompt tokens per prefill step
     #[arg(long, value_name = "N", value_parser = positive, alias = "prefill-chunk-size")]
     prefill_chunk: Option<usize>,
 
@@ -74,7 +74,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "KIND", default_value = "float")]
     kv_cache: KvCache,
 
-    /// Compute the logits of every position instead of the last one only
+    /// Compute the logits of every position instead of only the last one
     #[arg(long)]
     all_logits: bool,
 
@@ -135,21 +135,21 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Which tokenizer a program carries.
+/// Tokenizer stored in a program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Carried<'a> {
     /// The checkpoint's.
     Own,
     /// The tokenizer of this file or folder.
     Given(&'a Path),
-    /// None: it is given whenever the program is used.
+    /// No tokenizer; the user provides it at run time.
     Nothing,
 }
 
 /// Default share of the machine's memory for the caches of one sequence.
 const CACHE_SHARE: u64 = 16;
 
-/// The options with a length of sequences, which is said where it is less than the model's.
+/// The options with a sequence length. A length below the model's own is reported.
 pub(crate) fn with_context(checkpoint: &Checkpoint, options: zoo::Options) -> zoo::Options {
     let memory = memory::total().map_or(u64::MAX, |bytes| bytes / CACHE_SHARE);
     let (None, Some(trained)) = (options.max_seq_len, checkpoint.context()) else { return options };
@@ -160,14 +160,14 @@ pub(crate) fn with_context(checkpoint: &Checkpoint, options: zoo::Options) -> zo
     zoo::Options { max_seq_len: positions, ..options }
 }
 
-/// Says which inputs of a multimodal model its program does not take.
+/// Reports the inputs of a multimodal model that its program does not take.
 pub(crate) fn note_unused(checkpoint: &Checkpoint) {
     if let unused @ [_, ..] = checkpoint.unused_inputs() {
         eprintln!("the model's text part alone: {} cannot be given to it", unused.join(" and "));
     }
 }
 
-/// Writes the program of a checkpoint, which began at `start`, with its tokenizer.
+/// Writes the program of a checkpoint with its tokenizer. `start` is the start time of the export.
 pub(crate) fn write(
     checkpoint: &Checkpoint,
     options: &zoo::Options,
@@ -184,7 +184,7 @@ pub(crate) fn write(
     write_program(&output, path, start)
 }
 
-/// The type of that name.
+/// The element type with this name.
 pub(crate) fn dtype(name: &str) -> Result<DType> {
     match name {
         "f32" | "fp32" | "float32" => Ok(DType::F32),
@@ -208,7 +208,7 @@ pub(crate) fn open(model: &str) -> Result<Checkpoint> {
     open_path(found.as_deref().unwrap_or(path))
 }
 
-/// Opens a folder, a GGUF file, or one of NeMo's or whisper.cpp's.
+/// Opens a folder, a GGUF file, a .nemo file or a whisper.cpp file.
 pub(crate) fn open_path(path: &Path) -> Result<Checkpoint> {
     let place = || path.display().to_string();
     if path.is_dir() {
@@ -252,7 +252,7 @@ pub(crate) fn folder_paths(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     Ok(list)
 }
 
-/// The files of a tokenizer, under the names of those that it comes from, or would come from.
+/// The tokenizer's files, under the names in a model folder.
 fn carried(which: Carried<'_>, own: &TokenizerSource) -> Result<Vec<(String, Bytes)>> {
     match (which, own) {
         (Carried::Nothing, _) => Ok(Vec::new()),
@@ -268,7 +268,7 @@ fn carried(which: Carried<'_>, own: &TokenizerSource) -> Result<Vec<(String, Byt
     }
 }
 
-/// The files of a folder that are about its tokenizer.
+/// The tokenizer files of a folder.
 fn of_folder(list: &[(String, Bytes)]) -> Result<Vec<(String, Bytes)>> {
     let mut files: Vec<_> = list.iter().filter(|(name, _)| TEXT_FILES.contains(&name.as_str())).cloned().collect();
     let file = |name: &str| list.iter().find(|(found, _)| found == name);

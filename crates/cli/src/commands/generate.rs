@@ -1,4 +1,4 @@
-//! `flambeau generate`: text from a language model.
+//! `flambeau generate`: generates text with a language model.
 
 use std::{
     io::Write,
@@ -43,18 +43,18 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT", alias = "system-prompt")]
     system: Option<String>,
 
-    /// Continue the prompt as it is, without the chat template
+    /// Continue the prompt unchanged, without the chat template
     #[arg(long, conflicts_with = "system", alias = "no-chat")]
     raw: bool,
 
-    /// Let the model think before it answers, where its template has that choice
+    /// Enable the model's thinking mode, if its template has one
     #[arg(long)]
     think: bool,
 
     #[command(flatten)]
     template: TemplateArgs,
 
-    /// Most tokens to generate; -1 means as many as the context holds
+    /// Maximum number of tokens to generate; -1 for as many as the context holds
     #[arg(short = 'n', long, value_name = "N", default_value_t = 256, alias = "max-tokens", allow_negative_numbers = true, value_parser = or_all)]
     max_new_tokens: usize,
 
@@ -83,7 +83,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Add log probabilities of each token and of the N likeliest ones to the JSON object
+    /// Add the log probabilities of each token and of the N most likely ones to the JSON object
     #[arg(long, value_name = "N", requires = "json")]
     logprobs: Option<usize>,
 
@@ -136,8 +136,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if generation.finish == FinishReason::Cancelled { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
-/// Token ids of the prompt, as a conversation if the model has a template for one, and the text of
-/// that conversation.
+/// Token IDs of the prompt, rendered as a conversation if the model has a template, and that text.
 fn encode(args: &Args, text: &TextModel) -> Result<(Vec<u32>, String)> {
     let prompt = args.prompt.read()?;
     let template = match &text.template {
@@ -171,7 +170,7 @@ pub(crate) fn now() -> Clock {
     Clock { unix_seconds: seconds, utc_offset: 0 }
 }
 
-/// Generates text, prints it piece by piece, and collects log probabilities by token.
+/// Generates text, prints it as it arrives, and collects log probabilities per token.
 fn stream(
     args: &Args,
     sequence: &mut Sequence,
@@ -201,7 +200,7 @@ fn stream(
     Ok((generation, logprobs))
 }
 
-/// The log probabilities of a token, in the form of OpenAI's chat completions.
+/// Log probabilities of a token in the format of OpenAI's chat completions.
 fn logprobs_json(tokenizer: &Tokenizer, id: u32, logprobs: &Logprobs) -> serde_json::Value {
     let entry = |id: u32, logprob: f32| {
         let bytes = tokenizer.token_bytes(id);

@@ -1,4 +1,4 @@
-//! `flambeau inspect`: what is in a file.
+//! `flambeau inspect`: shows the contents of a file.
 
 mod archive;
 mod data;
@@ -23,13 +23,13 @@ use crate::{
     source_map::SourceMap,
 };
 
-/// Show what is in a .pte, .ptd, .pt2 or GGUF file
+/// Show the contents of a .pte, .ptd, .pt2 or GGUF file
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  flambeau inspect model.pte\n  flambeau inspect model.pte --nodes | less\n  \
     flambeau inspect model.gguf --json\n  \
     flambeau inspect model.pte --html model.html --source model.pt2 --profile trace.json")]
 pub(crate) struct Args {
-    /// File to look into; `-` is stdin
+    /// File to inspect; `-` is stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
@@ -117,7 +117,7 @@ fn named_archive(text: &str) -> (&str, &Path) {
     (method, Path::new(path))
 }
 
-/// How often each name occurs, most frequent first.
+/// Number of occurrences of each name, most frequent first.
 fn histogram<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<(&'a str, usize)> {
     let mut counts = BTreeMap::new();
     for name in names {

@@ -18,18 +18,18 @@ use crate::{
     },
 };
 
-/// List the runnable models of the Hugging Face cache on this machine
+/// List the runnable models in this machine's Hugging Face cache
 ///
-/// The columns are the name that every command takes, the model's family, the type of its weights,
-/// its size, the size of programs that were exported from it, and the time of the download.
+/// Columns: the name that every command accepts, the model's family, the type and size of its
+/// weights, the size of its exported programs, and the time of the download.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  flambeau list\n  flambeau list qwen --json\n  flambeau list --known")]
 pub(crate) struct Args {
-    /// Only models whose names contain this, in any case of letters
+    /// Only models whose names contain this text, ignoring case
     #[arg(value_name = "TEXT")]
     text: Option<String>,
 
-    /// List short names of well-known models instead, and the repositories that they stand for
+    /// List the short names of well-known models and their repositories instead
     #[arg(long)]
     known: bool,
 
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Bytes of the programs of a model.
+/// Total size of a model's programs in bytes.
 pub(crate) fn program_bytes(held: &Held, programs: &[CachedProgram]) -> u64 {
     let label = program_name(&held.name, held.model.selection.label().as_deref());
     programs.iter().filter(|program| program.label == label).map(|program| program.bytes).sum()

@@ -7,11 +7,11 @@ use clap_mangen::Man;
 
 use crate::{failure::usage, files, reference};
 
-/// Print the manual page of flambeau, or of one of its commands, in the format of man(1)
+/// Print the manual page of flambeau or of one of its commands, in the format of man(1)
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  flambeau man > ~/.local/share/man/man1/flambeau.1\n  flambeau man generate | man -l -")]
 pub(crate) struct Args {
-    /// Command whose page to print; without it, the page of flambeau itself
+    /// Command whose page to print; by default flambeau itself
     #[arg(value_name = "COMMAND")]
     name: Option<String>,
 

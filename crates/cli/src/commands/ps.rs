@@ -1,4 +1,4 @@
-//! `flambeau ps`: the models of a running server.
+//! `flambeau ps`: lists the models of a running server.
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -9,12 +9,12 @@ use ureq::Agent;
 use super::serve::keys;
 use crate::{environment, failure::hint, files, memory::human, shelf::table};
 
-/// Longest wait for the server's answer.
+/// Timeout for the server's answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// List the models of a running server: loaded or not, size, context, requests and idle time
+/// List the models of a running server with state, size, context, requests and idle time
 ///
-/// The server is one that `flambeau serve` started. The idle time counts from the last request.
+/// Connects to a server started by `flambeau serve`. The idle time starts at the last request.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  flambeau ps\n  flambeau ps --url http://127.0.0.1:9000 --json")]
 pub(crate) struct Args {
@@ -22,7 +22,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     url: String,
 
-    /// File with the key that the server asks for; by default FLAMBEAU_API_KEY has it
+    /// File with the server's API key; by default FLAMBEAU_API_KEY is used
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
 
@@ -86,7 +86,7 @@ fn row(model: &Json) -> Vec<String> {
     ]
 }
 
-/// Seconds as hours, minutes and seconds.
+/// Formats seconds as hours, minutes and seconds.
 fn idle(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),

@@ -1,4 +1,4 @@
-//! `flambeau pull`: model files from the Hugging Face hub, or from its local cache.
+//! `flambeau pull`: downloads models from the Hugging Face hub.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -11,11 +11,11 @@ use crate::{
     hub::{Hub, ModelName, Wanted},
 };
 
-/// Get the files of a model from the Hugging Face hub, into its local cache or a folder
+/// Download a model from the Hugging Face hub into its local cache or a folder
 ///
-/// Every command that takes ORG/NAME finds the files in the cache, without the network, and so do
-/// Python's programs. QUANT names one GGUF file of a repository, in any case of letters; the
-/// default is Q4_K_M. A download that broke off continues.
+/// Every command that takes ORG/NAME, and Hugging Face's Python libraries, then find the files in
+/// the cache without the network. QUANT names one GGUF file of a repository, ignoring case; the
+/// default is Q4_K_M. An interrupted download continues.
 ///
 /// Reads HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH and HF_HUB_OFFLINE as Hugging
 /// Face's own tools do.
@@ -25,24 +25,24 @@ use crate::{
     flambeau pull qwen3:0.6b -o ./qwen3"
 )]
 pub(crate) struct Args {
-    /// Model as ORG/NAME or a short name, with :QUANT for a GGUF file, and with @REVISION for
-    /// another revision than `main`
+    /// Model as ORG/NAME or a short name, with :QUANT for a GGUF file, and with @REVISION for a
+    /// revision other than `main`
     #[arg(value_name = "NAME")]
     name: String,
 
-    /// Branch, tag or commit, as @REVISION behind the name
+    /// Branch, tag or commit; same as @REVISION after the name
     #[arg(long, value_name = "REVISION")]
     revision: Option<String>,
 
-    /// Folder for the files; by default they stay in the cache
+    /// Output folder; by default the files stay in the cache
     #[arg(short, long, value_name = "DIR", alias = "local-dir")]
     output: Option<PathBuf>,
 
-    /// Only this file instead of those that the model needs to run; repeat it for more
+    /// Download only this file instead of the files needed to run; repeatable
     #[arg(long = "file", value_name = "PATH")]
     files: Vec<String>,
 
-    /// Only files whose paths are like this, such as '*.json'; repeat it for more
+    /// Download only files whose paths match this pattern, such as '*.json'; repeatable
     #[arg(long, value_name = "PATTERN")]
     include: Vec<Pattern>,
 }

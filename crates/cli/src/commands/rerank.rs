@@ -1,4 +1,4 @@
-//! `flambeau rerank`: documents by their relevance to a query.
+//! `flambeau rerank`: ranks documents by their relevance to a query.
 
 use std::{
     fs, io,
@@ -13,11 +13,11 @@ use flambeau_serve::RerankList;
 use super::text_model::TextModelArgs;
 use crate::{count::positive, failure::usage, files};
 
-/// Sort documents by their relevance to a query, with a reranker such as bge-reranker-v2-m3
+/// Rank documents by their relevance to a query, with a reranker such as bge-reranker-v2-m3
 ///
-/// Prints the relevance of each document, from 0 to 1, and its name; the most relevant comes first.
-/// The end of a document that is too long for the model is left out. Classifiers of pairs of texts
-/// and Qwen3-Reranker are rerankers.
+/// Prints the relevance of each document, from 0 to 1, and its name, most relevant first. Documents
+/// that are too long for the model are truncated. Classifiers of text pairs and Qwen3-Reranker are
+/// rerankers.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  flambeau rerank BAAI/bge-reranker-v2-m3 --query 'How do I renew a passport?' notes/*.md\n  \
     flambeau rerank Qwen/Qwen3-Reranker-0.6B --query 'capital of France' --top-n 3 --json - < lines.txt")]
@@ -29,11 +29,11 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "TEXT")]
     query: String,
 
-    /// Files with a document each; `-` takes a document from each line of stdin
+    /// Files with one document each; `-` reads one document per line from stdin
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 
-    /// Take a document from each line of the files
+    /// Read one document per line of the files
     #[arg(long)]
     lines: bool,
 
@@ -41,16 +41,16 @@ pub(crate) struct Args {
     #[arg(short = 'n', long, value_name = "N", value_parser = positive)]
     top_n: Option<usize>,
 
-    /// Tell a language model such as Qwen3-Reranker how to judge documents
+    /// Instruction for a language model such as Qwen3-Reranker: how to judge documents
     #[arg(long, value_name = "TEXT")]
     instruction: Option<String>,
 
-    /// Print JSON in the form of /v1/rerank
+    /// Print JSON in the format of /v1/rerank
     #[arg(long)]
     json: bool,
 }
 
-/// A document and what to call it.
+/// A document with its name.
 struct Document {
     name: String,
     text: String,
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The documents, with the lines of stdin in the place of `-`.
+/// The documents, with `-` replaced by the lines of stdin.
 fn documents(paths: &[PathBuf], lines: bool) -> Result<Vec<Document>> {
     if paths.iter().filter(|path| *path == Path::new("-")).count() > 1 {
         return Err(usage("stdin can be read only once: `-` stands for all of its lines"));

@@ -17,32 +17,33 @@ use crate::{
     shelf::programs::{self, CachedProgram},
 };
 
-/// Remove models from the Hugging Face cache, and the programs that were exported from them
+/// Remove models from the Hugging Face cache, with the programs exported from them
 ///
-/// Shows the sizes and asks before it removes. ORG/NAME means all quantizations and revisions,
-/// ORG/NAME:QUANT one file, and ORG/NAME@REVISION one revision. Files that other models use stay.
+/// Shows the sizes and asks for confirmation. ORG/NAME means all quantizations and revisions,
+/// ORG/NAME:QUANT one file, and ORG/NAME@REVISION one revision. Files that other models use are
+/// kept.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  flambeau rm unsloth/Qwen3-0.6B-GGUF:Q8_0\n  flambeau rm Qwen/Qwen3-0.6B --exports\n  \
     flambeau rm org/a org/b --yes")]
 pub(crate) struct Args {
-    /// Models as `flambeau list` prints them, or programs as `flambeau cache` prints them
+    /// Models named as in `flambeau list`, or programs named as in `flambeau cache`
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
 
-    /// Remove the exported programs only, and keep the model's files
+    /// Remove only the exported programs and keep the model's files
     #[arg(long)]
     exports: bool,
 
-    /// Remove without asking
+    /// Remove without confirmation
     #[arg(short, long)]
     yes: bool,
 
-    /// Print a JSON list of what was removed
+    /// Print a JSON list of the removed files
     #[arg(long)]
     json: bool,
 }
 
-/// Files of one name.
+/// Files selected by one name.
 struct Found {
     name: String,
     removal: Option<Removal>,
@@ -94,7 +95,7 @@ impl Found {
     }
 }
 
-/// The files that a name means.
+/// The files selected by a name.
 fn find(args: &Args, hub: &Hub, programs: &[CachedProgram], text: &str) -> Result<Found> {
     let labelled = |is_meant: &dyn Fn(&str) -> bool| programs.iter().filter(|program| is_meant(&program.label)).cloned().collect();
     let own: Vec<CachedProgram> = labelled(&|label| label == text);
@@ -126,7 +127,7 @@ fn find(args: &Args, hub: &Hub, programs: &[CachedProgram], text: &str) -> Resul
     Ok(Found { name: name.to_string(), removal, programs })
 }
 
-/// Asks on the terminal; no answer is no.
+/// Asks on the terminal; the default answer is no.
 pub(crate) fn confirm() -> Result<bool> {
     eprint!("remove? [y/N] ");
     io::stderr().flush()?;

@@ -1,4 +1,4 @@
-//! `flambeau run`: one method on tensors from files.
+//! `flambeau run`: runs a method on tensors from files.
 
 use std::{
     path::{Path, PathBuf},
@@ -29,16 +29,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", default_value = "forward", alias = "method-name")]
     method: String,
 
-    /// File with inputs: .bin, .npy, .npz or .safetensors; repeat it for more, `-` reads .bin from
-    /// stdin
+    /// Input file: .bin, .npy, .npz or .safetensors; repeatable, `-` reads .bin from stdin
     #[arg(short, long = "input", value_name = "FILE")]
     inputs: Vec<PathBuf>,
 
-    /// File for the outputs: .bin, .npy, .npz or .safetensors; `-` writes .bin to stdout
+    /// Output file: .bin, .npy, .npz or .safetensors; `-` writes .bin to stdout
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// KV cache for programs that keep none: capacity,layers,kv_heads,head_dim[,dtype]
+    /// KV cache of programs without caches of their own: capacity,layers,kv_heads,head_dim[,dtype]
     #[arg(long, value_name = "SPEC", value_parser = kv_cache::parse)]
     kv_cache: Option<KvCacheConfig>,
 
@@ -153,7 +152,7 @@ fn first_elements(tensor: &Tensor) -> Vec<f64> {
     list.iter().take(SHOWN).copied().collect()
 }
 
-/// Types, shapes and values of outputs; values that JSON has no number for are null.
+/// Types, shapes and values of outputs; NaN and infinities are null.
 fn describe_all(method: &Method, outputs: &[Value]) -> Vec<Json> {
     let describe = |(i, value): (usize, &Value)| {
         let name = output_name(method, i);

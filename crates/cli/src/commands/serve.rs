@@ -32,7 +32,7 @@ use crate::{
     model::ModelArgs,
 };
 
-/// Serve language models, text encoders and models of speech over HTTP, in OpenAI's protocol
+/// Serve language models, text encoders and speech models over HTTP
 ///
 /// Clients of OpenAI's API work unchanged with the base URL http://127.0.0.1:8080/v1, and clients of
 /// Anthropic or Ollama with http://127.0.0.1:8080. Paths: /v1/chat/completions, /v1/completions,
@@ -58,11 +58,11 @@ use crate::{
 )]
 pub(crate) struct Args {
     /// Programs (.pte), model folders, GGUF files, or ORG/NAME on the Hugging Face hub, with :QUANT
-    /// for one of its GGUF files; NAME=MODEL says what clients call it
+    /// for one of its GGUF files; NAME=MODEL sets the name that clients use
     #[arg(value_name = "MODEL", required = true)]
     models: Vec<String>,
 
-    /// Alias of the model in requests; for a single model
+    /// Alias of the model in requests; only with a single model
     #[arg(short, long, value_name = "NAME", alias = "model-id")]
     alias: Vec<String>,
 
@@ -70,7 +70,7 @@ pub(crate) struct Args {
     #[arg(help_heading = "Server", long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_parser = host)]
     host: IpAddr,
 
-    /// Port to listen on; 0 takes one that is free
+    /// Port to listen on; 0 selects a free port
     #[arg(help_heading = "Server", long, value_name = "N", default_value_t = 8080)]
     port: u16,
 
@@ -85,11 +85,11 @@ pub(crate) struct Args {
     #[command(flatten)]
     keys: KeyArgs,
 
-    /// Host name under which clients reach this server, as behind a reverse proxy; repeatable
+    /// Additional host name of this server, for example behind a reverse proxy; repeatable
     #[arg(help_heading = "Server", long, value_name = "NAME")]
     allowed_host: Vec<String>,
 
-    /// Origin whose web pages may use the server, such as https://app.example; repeat it for more, `*` allows all
+    /// Allowed origin of web pages, such as https://app.example; repeatable, `*` allows all
     #[arg(help_heading = "Server", long, value_name = "ORIGIN", alias = "allowed-origins")]
     allowed_origin: Vec<String>,
 
@@ -99,61 +99,61 @@ pub(crate) struct Args {
     #[command(flatten)]
     batches: BatchArgs,
 
-    /// Answer /metrics in Prometheus's format
+    /// Serve /metrics in Prometheus's format
     #[arg(help_heading = "Server", long)]
     metrics: bool,
 
-    /// Answer /metrics without a key too, for gateways and autoscalers that have none
+    /// Serve /metrics without a key, for gateways and autoscalers that have none
     #[arg(help_heading = "Server", long, requires = "metrics")]
     public_metrics: bool,
 
-    /// Send traces to a collector of OpenTelemetry at this URL, such as http://127.0.0.1:4318
+    /// Export traces to an OpenTelemetry collector at this URL, such as http://127.0.0.1:4318
     #[arg(help_heading = "Server", long, value_name = "URL", alias = "otlp-traces-endpoint")]
     otlp_endpoint: Option<String>,
 
-    /// Serve no page at /
+    /// Do not serve the chat page at /
     #[arg(help_heading = "Server", long)]
     no_ui: bool,
 
-    /// Most seconds that a request may take, its wait for a turn included
+    /// Timeout for a request in seconds, including its wait in the queue
     #[arg(help_heading = "Server", long, value_name = "SECONDS", default_value_t = Config::default().request_time.as_secs() as usize, value_parser = positive)]
     timeout: usize,
 
-    /// Most seconds that requests may go on after SIGTERM
+    /// Grace period for running requests after SIGTERM, in seconds
     #[arg(help_heading = "Server", long, value_name = "SECONDS", default_value_t = Config::default().grace.as_secs())]
     grace: u64,
 
-    /// Most connections at the same time
+    /// Maximum number of connections
     #[arg(help_heading = "Server", long, value_name = "N", default_value_t = Config::default().connections, value_parser = positive)]
     max_connections: usize,
 
-    /// Largest request body, in MiB
+    /// Maximum request body size in MiB
     #[arg(help_heading = "Server", long, value_name = "N", default_value_t = Config::default().body_bytes / MIB, value_parser = positive)]
     max_body: usize,
 
-    /// Largest recording to transcribe, in MiB
+    /// Maximum recording size in MiB
     #[arg(help_heading = "Server", long, value_name = "N", default_value_t = Config::default().upload_bytes / MIB, value_parser = positive)]
     max_upload: usize,
 
-    /// Log level on stderr: error, warn, info (a line for each request) or debug
+    /// Log level on stderr: error, warn, info (one line per request) or debug
     #[arg(help_heading = "Server", long, value_name = "LEVEL", default_value = "info")]
     log_level: tracing_subscriber::filter::LevelFilter,
 
-    /// Form of the log on stderr: lines of text, or an object of JSON a line
+    /// Log format: lines of text, or one JSON object per line
     #[arg(help_heading = "Server", long, value_name = "FORMAT", default_value = "text")]
     log_format: LogFormat,
 
-    /// Most requests of a model that wait; more get status 429
+    /// Maximum number of waiting requests per model; further requests get status 429
     #[arg(help_heading = "Scheduling", long, value_name = "N", default_value_t = 64)]
     queue: usize,
 
-    /// Folder of a prompt cache on disk, which survives restarts. Its files hold prompts and
+    /// Folder for a prompt cache on disk, which survives restarts. Its files contain prompts and
     /// answers; only their owner can read them
     #[arg(help_heading = "Scheduling", long, value_name = "DIR")]
     prompt_cache_dir: Option<PathBuf>,
 
-    /// Most bytes of the files in --prompt-cache-dir, in MiB; the one that was not used for longest
-    /// goes first
+    /// Maximum total size of the files in --prompt-cache-dir in MiB; the least recently used file
+    /// is evicted first
     #[arg(help_heading = "Scheduling", long, value_name = "N", default_value_t = 8192, value_parser = positive, requires = "prompt_cache_dir")]
     cache_disk: usize,
 
@@ -200,7 +200,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// An address, or this machine's name for itself.
+/// Parses an address, or `localhost`.
 fn host(text: &str) -> Result<IpAddr, String> {
     match text {
         "localhost" => Ok(Ipv4Addr::LOCALHOST.into()),
@@ -208,7 +208,7 @@ fn host(text: &str) -> Result<IpAddr, String> {
     }
 }
 
-/// The public name of each model, and its source.
+/// The public name and the source of each model.
 pub(crate) fn names<'a>(models: &'a [String], aliases: &[String], loading: &LoadingArgs) -> Result<Vec<(String, &'a str)>> {
     if models.len() > 1 && !aliases.is_empty() {
         return Err(usage("--alias is for a single model; NAME=MODEL names one of several"));
@@ -230,7 +230,7 @@ pub(crate) fn names<'a>(models: &'a [String], aliases: &[String], loading: &Load
     Ok(names)
 }
 
-/// A file's or folder's name without its end; names on the hub stay as they are.
+/// Base name of a file or folder without its extension; names on the hub are unchanged.
 fn default_name(model: &str) -> String {
     let path = Path::new(model);
     let is_local = path.exists() || path.extension().is_some_and(|end| end == "pte" || end == "gguf");
@@ -264,7 +264,7 @@ fn config(args: &Args, keys: Keys) -> Config {
     }
 }
 
-/// Source of a model: loaded at once, or inspected at once and loaded on demand.
+/// Source of a model: preloaded, or inspected now and loaded on demand.
 fn source(args: &Args, loading: &Loading, name: &str, model: &ModelArgs, engine: &Arc<dyn Engine>) -> Result<ModelSource> {
     if args.models_max.is_none() && args.sleep_idle_seconds.is_none() {
         return Ok(loading.load(name, model, engine)?.into());

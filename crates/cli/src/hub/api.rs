@@ -1,4 +1,4 @@
-//! Requests to the hub: the files of a revision, a file's bytes, and what refusals mean.
+//! Requests to the hub: list of files, contents, and explanations of errors.
 
 use std::io::Read;
 
@@ -10,7 +10,7 @@ use ureq::{Agent, Body, http::Response};
 use super::{Hub, ModelName, TIMEOUT};
 use crate::failure::hint;
 
-/// A repository's answer about its files may have this many bytes.
+/// Maximum size of a file list in bytes.
 const MAX_LISTING: u64 = 64 << 20;
 
 /// A file of a repository.
@@ -30,7 +30,7 @@ pub(super) struct Listing {
     pub(super) files: Vec<Remote>,
 }
 
-/// A connection to the hub about one model.
+/// API of the hub for one model.
 pub(super) struct Client<'a> {
     hub: &'a Hub,
     name: &'a ModelName,
@@ -54,7 +54,7 @@ impl<'a> Client<'a> {
         request.call()
     }
 
-    /// The bytes of a file from a place on, whatever the status.
+    /// Requests the bytes of a file from an offset on, and returns any status.
     pub(super) fn file(&self, commit: &str, file: &str, from: u64) -> Result<Response<Body>> {
         let url = format!("{}/{}/resolve/{commit}/{}", self.hub.endpoint, self.name.repository(), escape(file));
         self.get(&url, from).map_err(|error| self.unreachable(&error))
@@ -63,7 +63,7 @@ impl<'a> Client<'a> {
     /// The files of the model's revision.
     ///
     /// # Errors
-    /// The hub is not reached, or refuses.
+    /// Fails if the hub is unreachable or refuses.
     pub(super) fn list(&self) -> Result<Listing> {
         let revision = self.name.revision.replace('/', "%2F");
         let url = format!("{}/api/models/{}/revision/{revision}?blobs=true", self.hub.endpoint, self.name.repository());
@@ -99,7 +99,7 @@ impl<'a> Client<'a> {
         hint(failed, "copy the model folder here by other means and pass its path, or set HF_ENDPOINT to a mirror")
     }
 
-    /// The meaning of a refusal, by the hub's own code or else by the status.
+    /// Explains a refusal by the hub's error code or by the status.
     pub(super) fn refusal(&self, response: &Response<Body>, file: Option<&str>) -> anyhow::Error {
         let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
         let (repository, status) = (self.name.repository(), response.status().as_u16());
@@ -134,7 +134,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// A path as part of an address.
+/// Percent-encodes a path.
 fn escape(path: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte);
     path.bytes().map(|byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()

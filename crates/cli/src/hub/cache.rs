@@ -1,4 +1,4 @@
-//! Hugging Face's local cache: the snapshots of a model's revisions, whose files lead to blobs.
+//! Hugging Face's local cache: snapshots of revisions, whose files link to blobs.
 
 use std::{
     fs,
@@ -14,10 +14,10 @@ use super::{
     selection::{Selection, select},
 };
 
-/// How deep the folders of a repository are searched.
+/// Maximum folder depth searched in a repository.
 const DEPTH: usize = 4;
 
-/// A model of the cache.
+/// A cached model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cached {
     /// The folder of the revision.
@@ -26,7 +26,7 @@ pub(crate) struct Cached {
 }
 
 impl Cached {
-    /// The path that opens the model: its folder, or its file.
+    /// Path that opens the model: its folder or its file.
     pub(crate) fn path(&self) -> PathBuf {
         self.selection.single.as_ref().map_or_else(|| self.snapshot.clone(), |file| self.snapshot.join(file))
     }
@@ -43,7 +43,7 @@ impl Repository {
     /// The commit of a revision, which is a reference or a commit itself.
     ///
     /// # Errors
-    /// The reference's text could lead elsewhere.
+    /// Fails if the reference's contents are not a valid commit, since they become part of a path.
     pub(super) fn commit(&self, revision: &str) -> Result<String> {
         let reference = self.0.join("refs").join(revision);
         let commit = fs::read_to_string(&reference).map_or_else(|_| revision.to_owned(), |text| text.trim().to_owned());
@@ -61,7 +61,7 @@ impl Repository {
         self.0.join("blobs").join(etag)
     }
 
-    /// Lets a revision mean a commit; a commit means itself.
+    /// Points a reference to a commit. Commits need no reference.
     pub(super) fn refer(&self, revision: &str, commit: &str) -> Result<()> {
         let reference = self.0.join("refs").join(revision);
         if revision == commit || fs::read_to_string(&reference).is_ok_and(|text| text.trim() == commit) {
@@ -72,7 +72,7 @@ impl Repository {
         fs::write(&reference, commit).with_context(place)
     }
 
-    /// Makes a blob the file of a snapshot: by a link, or in its place where there are no links.
+    /// Adds a blob to a snapshot: as a link, or as the file itself where links are not supported.
     pub(super) fn link(&self, etag: &str, commit: &str, name: &str, may_link: bool) -> Result<PathBuf> {
         let (blob, file) = (self.blob(etag), target_path(&self.snapshot(commit), name)?);
         if file.is_file() {
@@ -91,7 +91,7 @@ impl Repository {
     }
 }
 
-/// A file name that no other process takes: 8 hexadecimal digits between two parts.
+/// A unique file name: 8 hexadecimal digits between two parts.
 pub(super) fn unique(start: &str, end: &str) -> String {
     format!("{start}.{:08x}.{end}", RandomState::new().hash_one(start) as u32)
 }
@@ -106,10 +106,10 @@ fn link(_to: &Path, _at: &Path) -> std::io::Result<()> {
     Err(std::io::ErrorKind::Unsupported.into())
 }
 
-/// The model of a revision that a tag names, if the cache has all its files.
+/// The model with this revision and tag, if the cache is complete.
 ///
 /// # Errors
-/// The reference's text could lead elsewhere.
+/// Fails if the reference's contents are not a valid commit.
 pub(super) fn find(cache: &Path, name: &ModelName) -> Result<Option<Cached>> {
     let repository = Repository::new(cache, name);
     let snapshot = repository.snapshot(&repository.commit(&name.revision)?);
@@ -118,7 +118,7 @@ pub(super) fn find(cache: &Path, name: &ModelName) -> Result<Option<Cached>> {
     Ok(is_whole.then_some(Cached { snapshot, selection }))
 }
 
-/// Whether a folder has a model's config and all its weights.
+/// Whether a folder has a model's config and all weights.
 pub(super) fn is_complete(folder: &Path) -> bool {
     let has = |name: &str| folder.join(name).is_file();
     let has_config = ["config.json", "params.json"].into_iter().any(has);
@@ -130,7 +130,7 @@ pub(super) fn is_complete(folder: &Path) -> bool {
     has_config && has_weights
 }
 
-/// The files that an index of weights names.
+/// Files named by a weight index.
 fn shards(index: &[u8]) -> Option<Vec<String>> {
     let json: Json = serde_json::from_slice(index).ok()?;
     let mut files: Vec<String> = json["weight_map"].as_object()?.values().filter_map(Json::as_str).map(str::to_owned).collect();
@@ -139,7 +139,7 @@ fn shards(index: &[u8]) -> Option<Vec<String>> {
     files.iter().all(|file| !file.contains('/')).then_some(files)
 }
 
-/// The files of a snapshot that are there, by their paths in the repository.
+/// Existing files of a snapshot, by their paths in the repository.
 pub(super) fn names(snapshot: &Path) -> Vec<String> {
     let mut list = Vec::new();
     collect(snapshot, "", DEPTH, &mut list);
@@ -159,7 +159,7 @@ fn collect(folder: &Path, prefix: &str, depth: usize, list: &mut Vec<String>) {
     }
 }
 
-/// Where a repository's file goes, below the folder and nowhere else. Its folders are made.
+/// Local path of a repository's file, always inside the folder. Creates its parent folders.
 pub(super) fn target_path(folder: &Path, name: &str) -> Result<PathBuf> {
     let inside = !name.is_empty() && Path::new(name).components().all(|c| matches!(c, Component::Normal(_)));
     if !inside {

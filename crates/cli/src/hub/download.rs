@@ -1,4 +1,4 @@
-//! Downloads of a model's files, several at a time, into Hugging Face's cache or a folder.
+//! Concurrent downloads of a model's files into Hugging Face's cache or a folder.
 
 use std::{
     fs::{self, File},
@@ -22,25 +22,25 @@ use super::{
 };
 use crate::{disk, failure, progress};
 
-/// Files that are fetched at the same time.
+/// Number of concurrent downloads.
 const WORKERS: usize = 4;
 
-/// Files to fetch; without any, those that the model needs to run.
+/// Files to download; by default the files needed to run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wanted {
     /// Exact paths in the repository.
     pub(crate) files: Vec<String>,
-    /// Patterns of paths, as shells have them; `*` takes slashes too.
+    /// Glob patterns of paths; `*` also matches slashes.
     pub(crate) include: Vec<Pattern>,
 }
 
 impl Wanted {
-    /// Whether the model's own files are wanted.
+    /// Whether the default files are selected.
     pub(crate) fn is_model(&self) -> bool {
         self.files.is_empty() && self.include.is_empty()
     }
 
-    /// The wanted files of a repository.
+    /// Selected files of a repository.
     pub(super) fn select(&self, name: &ModelName, names: &[String]) -> Result<Selection> {
         if self.is_model() {
             let selection = select(names, name.tag.as_deref()).with_context(|| name.repository())?;
@@ -62,10 +62,10 @@ impl Wanted {
 }
 
 impl Hub {
-    /// Downloads files of a model into the cache; those that it has stay.
+    /// Downloads missing files of a model into the cache.
     ///
     /// # Errors
-    /// The environment forbids the network, the hub refuses, or the disk has too little room.
+    /// Fails if offline mode is set, the hub refuses, or the disk is full.
     pub(crate) fn download(&self, name: &ModelName, wanted: &Wanted) -> Result<Cached> {
         let client = Client::new(self, name);
         let (listing, selection) = match self.listing(&client, name, wanted)? {
@@ -81,11 +81,11 @@ impl Hub {
         Ok(Cached { snapshot, selection })
     }
 
-    /// Downloads files of a model into a folder; complete ones stay, and blobs of the
-    /// cache are copied.
+    /// Downloads files of a model into a folder. Complete files are kept, and cached blobs are
+    /// copied.
     ///
     /// # Errors
-    /// As [`download`](Self::download).
+    /// Fails as [`download`](Self::download) does.
     pub(crate) fn download_to(&self, name: &ModelName, folder: &Path, wanted: &Wanted) -> Result<Vec<PathBuf>> {
         let client = Client::new(self, name);
         let (listing, selection) = match self.listing(&client, name, wanted)? {
@@ -96,8 +96,8 @@ impl Hub {
         fetch_all(&client, name, &listing, &selection, &Folder { folder, commit: &listing.commit, repository })
     }
 
-    /// The wanted files, as the hub lists them. Without its answer, the files of
-    /// the cache are enough.
+    /// The selected files as listed by the hub. If the hub is unreachable, a complete cache is
+    /// enough.
     fn listing(&self, client: &Client<'_>, name: &ModelName, wanted: &Wanted) -> Result<Found> {
         let failure = if self.offline {
             anyhow!("{name} is not in the local cache, and the environment forbids the network (HF_HUB_OFFLINE)")
@@ -118,7 +118,7 @@ impl Hub {
         Ok(Found::Cache(cached))
     }
 
-    /// The wanted files, if the cache has them all.
+    /// The selected files, if the cache has all of them.
     fn wanted(&self, name: &ModelName, wanted: &Wanted) -> Result<Option<Cached>> {
         let Some(cache) = self.cache.as_deref().filter(|_| !wanted.is_model()) else { return self.cached(name) };
         let repository = Repository::new(cache, name);
@@ -128,28 +128,28 @@ impl Hub {
     }
 }
 
-/// Where the wanted files were found.
+/// Source of the file list.
 enum Found {
     Hub(Listing, Selection),
     Cache(Cached),
 }
 
-/// Where files go.
+/// Destination of files.
 trait Target: Sync {
-    /// The file, if it is there.
+    /// The existing file.
     fn existing(&self, commit: &str, remote: &Remote) -> Result<Option<PathBuf>>;
 
-    /// Length of a missing file's beginning, left by an earlier download.
+    /// Size of the partial file of an earlier download, in bytes.
     fn begun(&self, remote: &Remote) -> u64;
 
-    /// Fetches a file that is not there.
+    /// Downloads a missing file.
     fn fetch(&self, transfer: &Transfer<'_>, remote: &Remote) -> Result<PathBuf>;
 
-    /// A folder on the disk that takes the files.
+    /// A folder on the destination's disk.
     fn disk(&self) -> &Path;
 }
 
-/// Brings all files of a selection to a target, and gives their paths in the same order.
+/// Downloads all selected files to a destination and returns their paths in the same order.
 fn fetch_all(
     client: &Client<'_>,
     name: &ModelName,
@@ -199,7 +199,7 @@ fn fetch_all(
     Ok(paths.into_iter().flatten().collect())
 }
 
-/// The cache as a target.
+/// The cache as a destination.
 struct Store<'a> {
     repository: Repository,
     locks: PathBuf,
@@ -207,7 +207,7 @@ struct Store<'a> {
 }
 
 impl Store<'_> {
-    /// Beginnings of a blob, left by earlier downloads.
+    /// Partial files of a blob from earlier downloads.
     fn parts(&self, etag: &str) -> Vec<PathBuf> {
         let is_part =
             |name: &str| name.strip_prefix(etag).is_some_and(|rest| rest.starts_with('.') && rest.ends_with(".incomplete"));
@@ -215,7 +215,8 @@ impl Store<'_> {
         entries.filter(|entry| entry.file_name().to_str().is_some_and(is_part)).map(|entry| entry.path()).collect()
     }
 
-    /// A new place for a blob's bytes. It takes over the longest beginning of an earlier download.
+    /// Creates a partial file of a blob. It takes over the longest partial file of earlier
+    /// downloads.
     fn part(&self, etag: &str) -> Result<PathBuf> {
         let part = self.repository.blob(&unique(etag, "incomplete"));
         if let Some(earlier) = self.parts(etag).into_iter().max_by_key(|path| length(path)) {
@@ -259,7 +260,7 @@ impl Target for Store<'_> {
     }
 }
 
-/// A folder of the user's as a target.
+/// A user's folder as a destination.
 struct Folder<'a> {
     folder: &'a Path,
     commit: &'a str,
@@ -268,8 +269,8 @@ struct Folder<'a> {
 }
 
 impl Folder<'_> {
-    /// Where a file grows. The commit in the name keeps a part of an older version from being
-    /// continued.
+    /// Path of a partial file. Its name contains the commit, so that a partial file of an older
+    /// version is not continued.
     fn part(&self, name: &str) -> PathBuf {
         let target = self.folder.join(name);
         let file_name = target.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The models that the cache holds, and their removal.
+//! Cached models and their removal.
 
 use std::{
     collections::BTreeSet,
@@ -16,37 +16,37 @@ use super::{
     shared,
 };
 
-/// A model of the cache.
+/// A cached model.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
-    /// Its name, with a tag for a single file, and with its revision unless that is `main`.
+    /// Its name, with a tag for a single file, and with its revision unless it is `main`.
     pub(crate) name: ModelName,
     pub(crate) model: Cached,
-    /// Whether all its files are there.
+    /// Whether all its files are present.
     pub(crate) is_complete: bool,
-    /// Bytes of its files.
+    /// Total size of its files in bytes.
     pub(crate) bytes: u64,
     /// Time of the last download.
     pub(crate) fetched: Option<SystemTime>,
 }
 
-/// Files of the cache that are to be removed.
+/// Cached files to remove.
 #[derive(Debug)]
 pub(crate) struct Removal {
     cache: PathBuf,
     repository: PathBuf,
     /// Files of snapshots.
     files: Vec<PathBuf>,
-    /// Blobs that no other file of a snapshot leads to.
+    /// Blobs without other links.
     blobs: Vec<PathBuf>,
-    /// Whether nothing of the repository stays.
+    /// Whether the whole repository is removed.
     is_whole: bool,
-    /// Bytes that become free.
+    /// Freed bytes.
     pub(crate) bytes: u64,
 }
 
 impl Hub {
-    /// All models of the cache that can be run, by name.
+    /// All runnable cached models, by name.
     pub(crate) fn held(&self) -> Vec<Held> {
         let entries = self.cache.iter().flat_map(|cache| fs::read_dir(cache).into_iter().flatten().flatten());
         let mut list: Vec<Held> = entries
@@ -57,11 +57,11 @@ impl Hub {
         list
     }
 
-    /// The files of a model of the cache: all of its repository, or those that its tag or revision
-    /// names. `None` if there are none.
+    /// The files of a cached model: its whole repository, or only its tag or revision. `None` if
+    /// there are none.
     ///
     /// # Errors
-    /// The tag names no file.
+    /// Fails if the tag matches no file.
     pub(crate) fn removal(&self, name: &ModelName, revision: Option<&str>) -> Result<Option<Removal>> {
         let Some(cache) = &self.cache else { return Ok(None) };
         let repository = Repository::new(cache, name);
@@ -104,12 +104,12 @@ impl Hub {
 }
 
 impl Removal {
-    /// Whether a model loses its files.
+    /// Whether the removal deletes files of a model.
     pub(crate) fn takes(&self, held: &Held) -> bool {
         held.model.selection.files.first().is_some_and(|file| self.files.contains(&held.model.snapshot.join(file)))
     }
 
-    /// Removes the files, and blobs of the shared store that nothing leads to any more.
+    /// Removes the files, and unreferenced blobs of the shared store.
     pub(crate) fn run(&self) -> Result<()> {
         for file in self.files.iter().chain(&self.blobs) {
             let shared = shared::target(&self.cache, file);
@@ -134,7 +134,7 @@ fn snapshots(repository: &Repository) -> Vec<(String, PathBuf)> {
     list
 }
 
-/// The blob that a file of a snapshot leads to.
+/// The blob that a snapshot's file links to.
 fn blob(file: &Path) -> Option<PathBuf> {
     let target = fs::read_link(file).ok()?;
     let folder = file.parent()?.canonicalize().ok()?.join(target.parent()?).canonicalize().ok()?;

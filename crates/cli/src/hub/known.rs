@@ -1,7 +1,7 @@
 //! Short names of well-known models.
 
-/// Short names and the repositories that they stand for. A name without a colon
-/// means the first entry that begins with it.
+/// Short names and their repositories. A name without a colon selects the first entry that starts
+/// with it.
 pub(crate) const KNOWN: [(&str, &str); 54] = [
     ("all-minilm:22m", "sentence-transformers/all-MiniLM-L6-v2"),
     ("all-minilm:33m", "sentence-transformers/all-MiniLM-L12-v2"),
@@ -59,7 +59,7 @@ pub(crate) const KNOWN: [(&str, &str); 54] = [
     ("whisper:large-v3", "openai/whisper-large-v3"),
 ];
 
-/// The repository of a short name, in any case of letters.
+/// The repository of a short name, ignoring case.
 pub(super) fn repository(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
     let is_meant = |known: &str| known == name || known.split(':').next() == Some(&name);

@@ -1,4 +1,4 @@
-//! Names of models on the hub.
+//! Model names on the hub.
 
 use std::fmt;
 
@@ -7,13 +7,13 @@ use anyhow::{Result, anyhow};
 use super::known;
 use crate::failure::{hint, usage};
 
-/// The revision that a name without one means.
+/// The default revision.
 const MAIN: &str = "main";
 
-/// The tag of Ollama that asks for no certain quantization.
+/// Ollama's tag for the default quantization.
 const LATEST: &str = "latest";
 
-/// Web addresses that people copy in front of a name.
+/// URL prefixes that users copy along with a name.
 const SITES: [&str; 3] = ["hf.co/", "huggingface.co/", "hf://"];
 
 /// `ORG/NAME:QUANT@REVISION`.
@@ -21,14 +21,14 @@ const SITES: [&str; 3] = ["hf.co/", "huggingface.co/", "hf://"];
 pub(crate) struct ModelName {
     pub(crate) organisation: String,
     pub(crate) model: String,
-    /// Quantization of a repository of GGUF files, as users write it.
+    /// Quantization of a GGUF file, as the user wrote it.
     pub(crate) tag: Option<String>,
     pub(crate) revision: String,
 }
 
 impl ModelName {
-    /// Reads a name, or a short name of the table; anything that could be a path elsewhere is
-    /// refused.
+    /// Parses a model name or a short name. Names that could escape the cache's folder are
+    /// rejected.
     pub(crate) fn parse(text: &str) -> Result<ModelName> {
         let bad = || usage(format!("`{text}` is no model name; expected ORG/NAME, ORG/NAME:QUANT or ORG/NAME@REVISION"));
         let plain_text = text.strip_prefix("https://").unwrap_or(text);
@@ -45,7 +45,7 @@ impl ModelName {
         Ok(ModelName { organisation: organisation.into(), model: model.into(), tag, revision: revision.into() })
     }
 
-    /// Reads what names no file or folder as a model's name.
+    /// Parses a text as a model name if no such file or folder exists.
     pub(crate) fn of_no_file(text: &str) -> Result<ModelName> {
         ModelName::parse(text).map_err(|_| {
             hint(
@@ -60,19 +60,19 @@ impl ModelName {
         format!("{}/{}", self.organisation, self.model)
     }
 
-    /// The name of its folder in the cache.
+    /// Name of its folder in the cache.
     pub(super) fn folder(&self) -> String {
         format!("models--{}--{}", self.organisation, self.model)
     }
 
-    /// The name of the model in a folder of the cache.
+    /// Parses the name of a folder in the cache.
     pub(super) fn of_folder(folder: &str) -> Option<ModelName> {
         let (organisation, model) = folder.strip_prefix("models--")?.split_once("--")?;
         ModelName::parse(&format!("{organisation}/{model}")).ok()
     }
 }
 
-/// Whether a part of a name can be a part of a path and of an address.
+/// Whether a part of a name is valid in paths and URLs.
 fn is_plain(part: &str) -> bool {
     let safe = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     !part.is_empty() && !part.starts_with('.') && part.chars().all(safe)

@@ -1,15 +1,15 @@
-//! The files of a repository that make one model.
+//! Selects the files of a repository that form one model.
 
 use anyhow::{Result, bail};
 use flambeau::zoo::{Checkpoint, gguf::Gguf};
 
-/// Quantizations of a name without a tag; the first found one counts.
+/// Quantizations to select without a tag, in order of preference.
 const PREFERRED: [&str; 2] = ["Q4_K_M", "UD-Q4_K_XL"];
 
 /// Prefix of Unsloth's mixed quantizations.
 const MIXED: &str = "ud";
 
-/// The weights of a folder in CTranslate2's form.
+/// The weights of a CTranslate2 folder.
 const CTRANSLATE2: &str = "model.bin";
 
 /// The files of a model.
@@ -22,16 +22,16 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// The last part of a file's name, which tells quantizations of one model apart.
+    /// The last part of a file's name, which identifies the quantization.
     pub(crate) fn label(&self) -> Option<String> {
         Some(label(&stem(self.single.as_deref()?)))
     }
 }
 
-/// Chooses the model that a tag names, or the usual one without a tag.
+/// Selects the model with this tag, or the default one without a tag.
 ///
 /// # Errors
-/// No file has that tag.
+/// Fails if no file matches the tag.
 pub(crate) fn select(names: &[String], tag: Option<&str>) -> Result<Selection> {
     let folder = standard(names);
     if tag.is_none() && folder.iter().any(|name| is_weights(name)) {
@@ -53,7 +53,7 @@ pub(crate) fn select(names: &[String], tag: Option<&str>) -> Result<Selection> {
     }
 }
 
-/// All models of a repository: its folder if it has weights, and each file that is a model.
+/// All models of a repository: its folder if it has weights, and each model file.
 pub(crate) fn all(names: &[String]) -> Vec<Selection> {
     let folder = Some(standard(names)).filter(|files| files.iter().any(|name| is_weights(name)));
     let folder = folder.map(|files| Selection { files, single: None });
@@ -66,8 +66,8 @@ fn is_weights(name: &str) -> bool {
     name.ends_with(".safetensors") || name == CTRANSLATE2
 }
 
-/// Whether a model needs this repository file to run: known files at the top, and
-/// sentence-transformers' module files.
+/// Whether a model needs this file to run: known files at the top level, and module files of
+/// sentence-transformers.
 fn is_standard(name: &str) -> bool {
     if Checkpoint::is_module_file(name) {
         return true;
@@ -77,8 +77,7 @@ fn is_standard(name: &str) -> bool {
     !name.contains('/') && !name.starts_with('.') && is_kept
 }
 
-/// The files that a model of a folder needs. Weights that are there a second time, in Mistral's own
-/// form, are left out.
+/// The files that a folder's model needs, without duplicate weights in Mistral's format.
 fn standard(names: &[String]) -> Vec<String> {
     let is_twice = names.iter().any(|name| name.starts_with("model") && name.ends_with(".safetensors"));
     let kept = |name: &&String| is_standard(name) && !(is_twice && (name.starts_with("consolidated") || *name == CTRANSLATE2));
@@ -87,15 +86,14 @@ fn standard(names: &[String]) -> Vec<String> {
     files
 }
 
-/// A model of one file, or of the parts of one.
+/// A model in one file or in several parts.
 struct Variant {
-    /// Path without extension and number of the part, in small letters.
+    /// Path without extension and part number, in lower case.
     stem: String,
     files: Vec<String>,
 }
 
-/// The models of single files, in the order of their names. Incomplete ones and companions of
-/// models are left out.
+/// Single-file models in name order. Incomplete models and companion files are skipped.
 fn variants(names: &[String]) -> Vec<Variant> {
     let mut list = Vec::new();
     for name in names {
@@ -126,7 +124,7 @@ fn split(name: &str) -> (&str, &str) {
     name.split_at(name.rfind('/').map_or(0, |at| at + 1))
 }
 
-/// A path without extension and number of the part, in small letters.
+/// A path without extension and part number, in lower case.
 fn stem(name: &str) -> String {
     let (_, file) = split(name);
     let name = match Gguf::part_names(file).and_then(|_| Some(name.rsplit_once("-of-")?.0.rsplit_once('-')?.0)) {
@@ -136,15 +134,15 @@ fn stem(name: &str) -> String {
     name.to_lowercase()
 }
 
-/// The variant that a tag fits best.
+/// The variant that matches a tag best.
 fn tagged<'a>(variants: &'a [Variant], tag: &str) -> Option<&'a Variant> {
     let tag = tag.to_lowercase();
     let ranked = variants.iter().filter_map(|variant| Some((rank(&variant.stem, &tag)?, variant)));
     ranked.min_by_key(|(rank, variant)| (*rank, variant.stem.len())).map(|(_, variant)| variant)
 }
 
-/// How well a tag fits a stem, 0 best: the whole name, its end, its end without Unsloth's prefix,
-/// the folder's name, or an end behind an underscore.
+/// Rank of a tag's match with a stem, 0 best: whole name, suffix, suffix without Unsloth's prefix,
+/// folder name, or suffix after an underscore.
 fn rank(stem: &str, tag: &str) -> Option<u8> {
     let (folder, file) = split(stem);
     let folder = folder.trim_end_matches('/');
@@ -160,7 +158,7 @@ fn rank(stem: &str, tag: &str) -> Option<u8> {
     }
 }
 
-/// The last part of a stem, which names the quantization, in capitals.
+/// The last part of a stem, which identifies the quantization, in upper case.
 fn label(stem: &str) -> String {
     let (_, file) = split(stem);
     let Some(at) = file.rfind(['-', '.']) else { return file.to_uppercase() };

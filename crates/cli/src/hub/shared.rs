@@ -1,15 +1,15 @@
-//! Hugging Face's store of blobs that repositories share: `blobs/<2 digits>/<hash>` below the
-//! cache, with a manifest of the links that lead there.
+//! Hugging Face's store of blobs shared by repositories: `blobs/<2 digits>/<hash>` in the cache,
+//! with a manifest of links.
 
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
 };
 
-/// The file that marks the store, and its text.
+/// The marker file of the store, and its contents.
 const MARKER: (&str, &str) = (".huggingface-shared-blobs", "1\n");
 
-/// The shared blob that a repository's blob leads to.
+/// The shared blob that a repository's blob links to.
 pub(super) fn target(cache: &Path, blob: &Path) -> Option<PathBuf> {
     let store = cache.join("blobs");
     let is_store = fs::read_to_string(store.join(MARKER.0)).is_ok_and(|text| text == MARKER.1);
@@ -21,8 +21,8 @@ pub(super) fn target(cache: &Path, blob: &Path) -> Option<PathBuf> {
     is_inside.then(|| folder.join(hash))
 }
 
-/// Removes a shared blob unless a link of its manifest still leads there. Without a manifest it
-/// stays, and so does one that cannot be removed: it costs nothing but its room.
+/// Removes a shared blob without remaining links. Without a manifest, or if removal fails, it stays
+/// and only takes disk space.
 pub(super) fn sweep(cache: &Path, shared: &Path) {
     let beside = |end: &str| {
         let mut name = shared.file_name().unwrap_or_default().to_owned();

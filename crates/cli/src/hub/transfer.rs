@@ -1,4 +1,4 @@
-//! The bytes of one file: continued where they broke off, tried again, and verified.
+//! Download of one file: resumed, retried and verified.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -16,33 +16,33 @@ use ureq::{Body, http::Response};
 
 use super::api::{Client, Remote};
 
-/// Failures in a row, without a byte between them, that end a transfer.
+/// Maximum number of consecutive failures without new bytes.
 const TRIES: u32 = 5;
 
-/// First wait before the next try; each further one is twice as long.
+/// First delay before a retry; it doubles each time.
 const WAIT: Duration = Duration::from_millis(500);
 
-/// Longest wait that a busy hub may ask for.
+/// Maximum delay that a busy hub may request.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// Statuses of a busy or broken server, which may answer later.
+/// Status codes of a busy or failing server; these are retried.
 const BUSY: [u16; 6] = [408, 429, 500, 502, 503, 504];
 
-/// Transfers of a model's files.
+/// Downloads of a model's files.
 pub(super) struct Transfer<'a> {
     pub(super) client: &'a Client<'a>,
     pub(super) commit: &'a str,
-    /// Bytes of all files.
+    /// Total bytes of all files.
     pub(super) bar: &'a ProgressBar,
     /// Set when another file failed.
     pub(super) stop: &'a AtomicBool,
 }
 
-/// Why a try ended.
+/// Reason why an attempt ended.
 enum Ended {
-    /// Another try may succeed, after the wait that the hub asks for.
+    /// A retry may succeed, after the requested delay.
     Early(Error, Option<Duration>),
-    /// No other try helps.
+    /// A retry does not help.
     Failed(Error),
 }
 
@@ -53,10 +53,10 @@ impl From<Error> for Ended {
 }
 
 impl Transfer<'_> {
-    /// Completes the bytes of a file in `part`, which may have a beginning of them.
+    /// Completes the partial file `part`.
     ///
     /// # Errors
-    /// The hub refuses, does not answer in several tries, or gives other bytes than it states.
+    /// Fails if the hub refuses, all retries fail, or the contents have another checksum.
     pub(super) fn run(&self, remote: &Remote, part: &Path) -> Result<()> {
         let begun = length(part) > 0;
         self.complete(remote, part)?;
@@ -108,7 +108,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// Tells the bar how many bytes of a file are there.
+    /// Updates the progress bar with a file's present size.
     fn count(&self, counted: &mut u64, have: u64) {
         self.bar.inc(have.saturating_sub(*counted));
         self.bar.dec(counted.saturating_sub(have));
@@ -134,7 +134,7 @@ impl Transfer<'_> {
         self.save(response, part, from, counted)
     }
 
-    /// Appends a response to what is there already, or begins anew.
+    /// Appends a response to the partial file, or starts over.
     fn save(&self, mut response: Response<Body>, part: &Path, from: u64, counted: &mut u64) -> Result<(), Ended> {
         let place = || format!("cannot write {}", part.display());
         let opened = OpenOptions::new().create(true).write(true).append(from > 0).truncate(from == 0).open(part);
@@ -158,7 +158,7 @@ pub(super) fn length(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |facts| facts.len())
 }
 
-/// Whether a file has the checksum of the remote one, where that is known.
+/// Whether a file has the remote file's checksum, if known.
 pub(super) fn matches(path: &Path, remote: &Remote) -> Result<bool> {
     let Some(expected) = &remote.sha256 else { return Ok(true) };
     let place = || format!("cannot read {}", path.display());

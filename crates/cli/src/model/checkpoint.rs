@@ -40,13 +40,13 @@ pub(crate) fn program_name(name: &ModelName, label: Option<&str>) -> String {
     format!("{}{label}{revision}", repository.replace('/', "--"))
 }
 
-/// Whether a program of that name is one of a repository's.
+/// Whether a program with this name belongs to a repository.
 pub(crate) fn repository_programs(repository: &ModelName, name: &str) -> bool {
     let rest = name.strip_prefix(&format!("{}--{}", repository.organisation, repository.model));
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', '@']))
 }
 
-/// The name of a checkpoint's program in the cache.
+/// Name of a checkpoint's program in the cache.
 pub(super) struct Key {
     /// The checkpoint's name, path and export options. The path of a model of the hub does not
     /// count: it has another one after each change.
@@ -82,8 +82,8 @@ impl Key {
         format!("{}-{}.pte", self.place, self.state)
     }
 
-    /// Removes programs of what the checkpoint was before. One that cannot be removed costs nothing
-    /// but its room.
+    /// Removes programs of the checkpoint's earlier versions. Failures are ignored: they only cost
+    /// disk space.
     pub(super) fn remove_superseded(&self, folder: &Path) {
         let is_older = |name: &str| {
             let state = name.strip_prefix(&self.place).and_then(|rest| rest.strip_prefix('-')?.strip_suffix(".pte"));
@@ -126,14 +126,14 @@ pub(super) fn may_decode_speech(checkpoint: &Path) -> bool {
 pub(super) enum Weights {
     /// Floats of at least 8 bits.
     Floats,
-    /// Codes that a program keeps.
+    /// Codes that a program keeps unchanged.
     Codes,
-    /// Floats of 4 bits, which a program has as wider floats.
+    /// 4-bit floats, which a program stores as wider floats.
     SmallFloats,
 }
 
 impl Weights {
-    /// The form that a quantization config states.
+    /// The form stated by a quantization config.
     fn of_config(config: &Json) -> Weights {
         let is = |key: &str, value: &str| config[key] == value;
         // Floats of 8 bits become floats of 16.

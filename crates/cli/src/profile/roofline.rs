@@ -1,4 +1,4 @@
-//! The machine's limits for an engine, measured with a memory-bound and a compute-bound product.
+//! The machine's limits on an engine, measured with a memory-bound and a compute-bound product.
 
 use std::{ops::RangeInclusive, sync::Arc, time::Instant};
 
@@ -9,7 +9,7 @@ use flambeau::{
     tensor::{Bytes, DType, Tensor},
 };
 
-/// Rates, each a second.
+/// Rates per second.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Roofline {
     pub(crate) bytes: f64,
@@ -19,19 +19,19 @@ pub(crate) struct Roofline {
 /// Repetitions of each product; the fastest counts.
 const ROUNDS: usize = 5;
 
-/// Columns of the weight that is read from memory.
+/// Columns of the memory-bound weight.
 const COLUMNS: u32 = 4096;
 
-/// Its rows: larger than caches of CPUs are, and up to 1 GiB where that takes no time.
+/// Rows of the memory-bound weight: larger than CPU caches, and up to 1 GiB on fast machines.
 const ROWS: RangeInclusive<u32> = 8192..=65536;
 
-/// Rows of the square matrices that are multiplied.
+/// Size of the compute-bound square matrices.
 const SQUARE: RangeInclusive<u32> = 1024..=8192;
 
-/// Wanted seconds of a measured product, long enough to hide its start-up cost.
+/// Target duration of a measured product in seconds, long enough to hide its start-up cost.
 const LONG: f64 = 2e-3;
 
-/// The one constant: the same small number everywhere, in pages of its own.
+/// The weight's only value: a small number, written to distinct memory pages.
 struct Filled(usize);
 
 impl Constants for Filled {
@@ -41,7 +41,7 @@ impl Constants for Filled {
 }
 
 impl Roofline {
-    /// Measures on an engine, its threads included.
+    /// Measures the limits on an engine with its threads.
     pub(crate) fn measure(engine: &dyn Engine) -> Result<Roofline> {
         let read =
             rate(ROWS, |rows| Ok((4.0 * f64::from(COLUMNS) * f64::from(rows), seconds(engine, DType::F32, [1, COLUMNS, rows])?)))?;
@@ -50,8 +50,8 @@ impl Roofline {
     }
 }
 
-/// Rate of `measure`, which returns the amount and the seconds of a size. The size doubles until a
-/// run is long enough.
+/// Rate of `measure`, which returns the amount of work and the seconds for a size. The size doubles
+/// until a run is long enough.
 fn rate(sizes: RangeInclusive<u32>, measure: impl Fn(u32) -> Result<(f64, f64)>) -> Result<f64> {
     let mut size = *sizes.start();
     loop {

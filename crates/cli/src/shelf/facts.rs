@@ -1,4 +1,4 @@
-//! Facts about a model from its config and the headers of its weights.
+//! Properties of a model, from its config and the headers of its weights.
 
 use std::{fs, path::Path};
 
@@ -11,7 +11,7 @@ use crate::{
     files,
 };
 
-/// Facts about a model; those that its files do not state are absent.
+/// Properties of a model; those that its files do not state are absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
     /// `model_type` of the config, or the architecture of a GGUF file.
@@ -20,14 +20,14 @@ pub(crate) struct Facts {
     pub(crate) weights: Option<String>,
     /// Number of weights; unknown where codes are packed.
     pub(crate) parameters: Option<u64>,
-    /// Longest sequence that the model was trained for, in tokens.
+    /// Maximum sequence length of the training, in tokens.
     pub(crate) context: Option<u64>,
     pub(crate) licence: Option<String>,
     pub(crate) has_template: bool,
 }
 
 impl Facts {
-    /// The facts that a folder or file states.
+    /// Reads the properties of a folder or file.
     pub(crate) fn of(path: &Path) -> Facts {
         if path.is_dir() {
             return of_folder(path);
@@ -69,7 +69,7 @@ fn of_folder(folder: &Path) -> Facts {
     }
 }
 
-/// The quantization that a config states.
+/// The quantization stated by a config.
 fn quantization(config: &Json) -> Option<String> {
     let bits = ["bits", "w_bit"].iter().find_map(|key| config[*key].as_u64()).map(|bits| format!("{bits} bits"));
     let method = config["quant_method"].as_str().map(str::to_owned);
@@ -99,7 +99,7 @@ fn parameters(folder: &Path) -> Option<u64> {
     (count > 0).then_some(count)
 }
 
-/// The licence in the first lines of a README, between lines of `---`.
+/// The licence in a README's front matter.
 fn licence(readme: &str) -> Option<String> {
     let front = readme.strip_prefix("---")?.split("\n---").next()?;
     let line = front.lines().find_map(|line| line.strip_prefix("license:"))?;

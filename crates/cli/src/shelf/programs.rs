@@ -1,5 +1,5 @@
-//! The cache of exported programs. Beyond its size limit, the programs that were not used for
-//! longest are removed.
+//! The cache of exported programs. Beyond its size limit, the least recently used programs are
+//! removed.
 
 use std::{
     fs::{self, File, FileTimes},
@@ -11,16 +11,16 @@ use anyhow::{Context, Result};
 
 use crate::{environment, failure::usage, memory};
 
-/// Characters of a digest in a file name.
+/// Length of a digest in a file name, in characters.
 pub(crate) const DIGITS: usize = 16;
 
-/// The variable with the size limit in GiB.
+/// The environment variable with the size limit in GiB.
 const VARIABLE: &str = "FLAMBEAU_CACHE_SIZE";
 
-/// The size limit in GiB without the variable.
+/// Default size limit in GiB.
 const GIB: u64 = 64;
 
-/// A program of the cache.
+/// A cached program.
 #[derive(Clone, Debug)]
 pub(crate) struct CachedProgram {
     pub(crate) path: PathBuf,
@@ -35,10 +35,10 @@ pub(crate) fn folder() -> Result<PathBuf> {
     environment::cache("models")
 }
 
-/// Most bytes of all programs; `None` for no limit.
+/// Maximum total size of all programs in bytes; `None` for no limit.
 ///
 /// # Errors
-/// The variable holds no number.
+/// Fails if the variable is not a number.
 pub(crate) fn limit() -> Result<Option<u64>> {
     let gib = match environment::text(VARIABLE) {
         None => GIB,
@@ -47,7 +47,7 @@ pub(crate) fn limit() -> Result<Option<u64>> {
     Ok((gib > 0).then(|| gib.saturating_mul(1 << 30)))
 }
 
-/// The programs of a folder, the one that was not used for longest first. Other files are left out.
+/// The programs of a folder, least recently used first. Other files are ignored.
 pub(crate) fn list(folder: &Path) -> Vec<CachedProgram> {
     let mut list: Vec<CachedProgram> =
         fs::read_dir(folder).into_iter().flatten().flatten().filter_map(|entry| of(&entry)).collect();
@@ -62,7 +62,7 @@ fn of(entry: &fs::DirEntry) -> Option<CachedProgram> {
     Some(CachedProgram { path: entry.path(), label, bytes: facts.len(), used })
 }
 
-/// The label in a file name, which ends in two digests.
+/// The label in a file name, before its two digests.
 fn label(name: &str) -> Option<&str> {
     let mut rest = name.strip_suffix(".pte")?;
     for _ in 0..2 {
@@ -73,16 +73,16 @@ fn label(name: &str) -> Option<&str> {
     Some(rest)
 }
 
-/// Notes that a program is used now. Where that cannot be noted, it counts as older.
+/// Records the use of a program. A failure only makes it look older.
 pub(crate) fn touch(path: &Path) {
     let now = FileTimes::new().set_accessed(SystemTime::now());
     let _ = File::open(path).and_then(|file| file.set_times(now));
 }
 
-/// Removes programs until the others fit the limit; one stays whatever its size.
+/// Removes programs until the rest fits the limit. One program always stays.
 ///
 /// # Errors
-/// The variable with the limit is wrong, or a program cannot be removed.
+/// Fails if the variable is invalid or a program cannot be removed.
 pub(crate) fn make_room(folder: &Path, kept: &Path) -> Result<()> {
     let Some(limit) = limit()? else { return Ok(()) };
     for program in too_many(list(folder), kept, limit) {

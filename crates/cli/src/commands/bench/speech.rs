@@ -1,4 +1,4 @@
-//! How long a model of speech takes to hear and to write.
+//! Benchmarks of speech models.
 
 use std::{fs::File, path::Path, process::ExitCode, time::Instant};
 
@@ -14,19 +14,19 @@ use serde_json::{Value as Json, json};
 use super::{Args, Format, median};
 use crate::{failure::usage, files, progress, tokenizer};
 
-/// Number of tokens that the decoder reads one by one. As an id, it is in every vocabulary.
+/// Number of tokens that the decoder reads one by one, and a token ID that every vocabulary has.
 const TOKENS: usize = 32;
 const TOKEN: u32 = 1;
 
 /// A measured stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Samples to what the encoder takes.
+    /// Samples to encoder inputs.
     Features,
     Encoder,
-    /// A prompt with audio rows among tokens.
+    /// A prompt with audio rows among its tokens.
     Prompt,
-    /// One token, or all of a window in families that write as they hear.
+    /// One token, or a whole window in families that transcribe while they read audio.
     Decoder,
     /// The whole recording to text.
     Transcribe,
@@ -48,12 +48,12 @@ impl Stage {
 #[derive(Clone, Copy, Debug)]
 struct Lap {
     stage: Stage,
-    /// Seconds of sound that were worked on; none for a single token.
+    /// Seconds of audio processed; `None` for a single token.
     sound: Option<f64>,
     took: f64,
 }
 
-/// A stage's times in seconds, in ascending order.
+/// Times of a stage in seconds, ascending.
 struct Measured {
     stage: Stage,
     sound: Option<f64>,
@@ -101,7 +101,7 @@ pub(super) fn run(args: &Args, program: &Program, path: &Path) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// Tones that come and go four times a second, from deep to high.
+/// Test audio: tones that start four times a second, from low to high.
 fn tones(seconds: usize) -> Vec<f32> {
     let rate = SAMPLE_RATE as f32;
     let sample = |i: usize| {
@@ -111,7 +111,7 @@ fn tones(seconds: usize) -> Vec<f32> {
     (0..seconds * SAMPLE_RATE as usize).map(sample).collect()
 }
 
-/// A watch that tells how long each stage took.
+/// Stopwatch of the stages.
 struct Watch {
     start: Instant,
     sound: f64,
@@ -123,20 +123,20 @@ impl Watch {
         Watch { start: Instant::now(), sound: samples as f64 / f64::from(SAMPLE_RATE), laps: Vec::new() }
     }
 
-    /// Ends a stage that worked on all of the sound.
+    /// Ends a stage that processed all audio.
     fn lap(&mut self, stage: Stage) {
         self.laps.push(Lap { stage, sound: Some(self.sound), took: self.start.elapsed().as_secs_f64() });
         self.start = Instant::now();
     }
 
-    /// Reads so many tokens one by one, by a call for each.
+    /// Decodes this number of tokens, one call each.
     fn read(&mut self, count: usize, mut token: impl FnMut() -> Result<()>) -> Result<()> {
         (0..count).try_for_each(|_| token())?;
         self.tokens(count);
         Ok(())
     }
 
-    /// Ends a stage that read tokens one by one.
+    /// Ends a stage that decoded single tokens.
     fn tokens(&mut self, count: usize) {
         let took = self.start.elapsed().as_secs_f64() / count.max(1) as f64;
         self.laps.push(Lap { stage: Stage::Decoder, sound: None, took });
@@ -144,7 +144,7 @@ impl Watch {
     }
 }
 
-/// Each stage once, on the first window.
+/// Runs each stage once on the first window.
 fn stages(model: &mut SpeechModel, samples: &[f32]) -> Result<Vec<Lap>> {
     let window = |most: usize| &samples[..samples.len().min(most)];
     let mut logits = Vec::new();
@@ -208,7 +208,7 @@ fn stages(model: &mut SpeechModel, samples: &[f32]) -> Result<Vec<Lap>> {
     })
 }
 
-/// All of the recording, greedily.
+/// Transcribes the whole recording greedily.
 fn transcribe(model: &mut SpeechModel, tokenizer: &Tokenizer, samples: &[f32]) -> Result<Lap> {
     let mut watch = Watch::start(samples.len());
     let settings = Settings { temperatures: vec![0.0], ..Settings::default() };

@@ -25,25 +25,25 @@ pub(super) enum Command {
     System(Option<String>),
     /// A setting and its new value.
     Set(String, String),
-    /// The settings, or the part of that name.
+    /// Shows the settings, or the named part.
     Show(String),
-    /// The adapters to apply; an empty text asks for them.
+    /// Adapters to apply; an empty text lists them.
     Lora(String),
     Save(PathBuf),
     Load(PathBuf),
     Exit,
 }
 
-/// Commands by their first names.
+/// Commands by their primary names.
 pub(super) const COMMANDS: [&str; 11] =
     ["/help", "/reset", "/undo", "/retry", "/system", "/set", "/show", "/lora", "/save", "/load", "/exit"];
 
-/// Whether a command takes a file.
+/// Whether a command takes a file name.
 pub(super) fn takes_file(name: &str) -> bool {
     matches!(name, "/save" | "/load")
 }
 
-/// Whether more lines belong to what was typed so far.
+/// Whether the entry continues on the next line.
 pub(super) fn is_open(text: &str) -> bool {
     match text.trim().strip_prefix(BLOCK) {
         Some(rest) => !rest.ends_with(BLOCK),
@@ -51,7 +51,7 @@ pub(super) fn is_open(text: &str) -> bool {
     }
 }
 
-/// Reads what was typed. Only what begins with a slash is a command, and text in a block never is.
+/// Parses an entry. An entry that starts with a slash is a command, unless it is a text block.
 pub(super) fn parse(text: &str) -> Result<Entry> {
     let trimmed = text.trim();
     if let Some(rest) = trimmed.strip_prefix(BLOCK) {
@@ -88,7 +88,7 @@ pub(super) fn parse(text: &str) -> Result<Entry> {
     }))
 }
 
-/// Reads a setting; Ollama's words are taken too.
+/// Parses a setting. Ollama's names are accepted.
 fn set(rest: &str) -> Result<Command> {
     let rest = rest.strip_prefix("parameter ").unwrap_or(rest).trim();
     let (name, value) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));

@@ -1,4 +1,4 @@
-//! Where messages come from: a terminal with line editing, or lines of stdin.
+//! Message input: a terminal with line editing, or lines of stdin.
 
 use std::{
     io::{self, BufRead, IsTerminal},
@@ -30,14 +30,14 @@ pub(super) enum Input {
     Terminal {
         editor: Box<Editor<Entries, FileHistory>>,
         history: Option<PathBuf>,
-        /// Unless the terminal cannot be set so.
+        /// Fails if the terminal mode cannot be set.
         #[cfg(unix)]
         quiet: Option<Quiet>,
     },
     Lines,
 }
 
-/// Lets an entry go on over several lines, and completes commands.
+/// Line editor settings: multi-line entries and command completion.
 #[derive(Helper, Highlighter, Hinter)]
 pub(super) struct Entries;
 
@@ -87,7 +87,7 @@ impl Validator for Entries {
 }
 
 impl Input {
-    /// A terminal if stdin and stdout are one.
+    /// Uses the terminal if both stdin and stdout are one.
     pub(super) fn new() -> Result<Input> {
         if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
             return Ok(Input::Lines);
@@ -112,7 +112,7 @@ impl Input {
     /// The flags that Ctrl-C sets between entries.
     ///
     /// # Errors
-    /// It cannot be watched.
+    /// Fails if Ctrl-C cannot be handled.
     pub(super) fn interrupts(&self) -> Result<Interrupts> {
         #[cfg(unix)]
         if let Input::Terminal { quiet: Some(quiet), .. } = self {
@@ -144,8 +144,7 @@ impl Input {
     }
 }
 
-/// Writes the history. A failure only costs the next session this history, so it does not end the
-/// session.
+/// Saves the history. A failure only loses this session's entries, so the session goes on.
 fn keep(editor: &mut Editor<Entries, FileHistory>, path: &PathBuf) {
     let folder = path.parent().map(std::fs::create_dir_all);
     if folder.is_some_and(|made| made.is_ok()) {

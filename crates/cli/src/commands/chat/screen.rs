@@ -1,4 +1,4 @@
-//! How an answer is shown while it comes.
+//! Displays an answer while it is generated.
 
 use std::{
     borrow::Cow,
@@ -13,15 +13,15 @@ use indicatif::ProgressBar;
 use super::wrap::Wrap;
 use crate::progress;
 
-/// An answer as far as it came. Thoughts are dim on a terminal; elsewhere they go to stderr, so
-/// that stdout has answers alone.
+/// A partly displayed answer. Thoughts are dimmed on a terminal; otherwise they go to stderr, so
+/// that stdout contains only answers.
 pub(super) struct Screen {
     answer: Answer,
     /// Text before and after thoughts; `None` if thoughts go to stderr.
     around: Option<(&'static str, &'static str)>,
     /// Cursor position, if stdout is a terminal.
     wrap: Option<Wrap>,
-    /// A line until the answer begins.
+    /// Status line until the answer starts.
     waiting: Option<Waiting>,
     last: Option<Part>,
     failed: Option<io::Error>,
@@ -77,7 +77,7 @@ impl Screen {
         out.flush()
     }
 
-    /// The text as it fits the terminal; each part begins a line.
+    /// The text wrapped to the terminal's width, one part per line.
     fn wrapped<'t>(&mut self, text: &'t str, begins: bool) -> Cow<'t, str> {
         let Some(wrap) = &mut self.wrap else { return Cow::Borrowed(text) };
         if begins {
@@ -87,7 +87,7 @@ impl Screen {
         Cow::Owned(wrap.put(text, columns))
     }
 
-    /// Ends the last line and gives the answer.
+    /// Ends the last line and returns the answer.
     pub(super) fn end(mut self) -> io::Result<Answer> {
         self.waiting = None;
         if let Some(error) = self.failed {

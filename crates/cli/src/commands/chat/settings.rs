@@ -1,4 +1,4 @@
-//! Settings of answers, which `/set` changes.
+//! Settings of answers, changed by `/set`.
 
 use std::str::FromStr;
 
@@ -7,14 +7,14 @@ use flambeau::text::SamplingParams;
 
 use crate::prompt::unescape;
 
-/// How answers are generated.
+/// Generation settings.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) sampling: SamplingParams,
-    /// Most tokens of an answer; `None` for as many as the context holds.
+    /// Maximum number of tokens per answer; `None` for as many as the context holds.
     pub(super) max_new_tokens: Option<usize>,
     pub(super) think: bool,
-    /// Whether tokens a second are printed after each answer.
+    /// Whether to print tokens per second after each answer.
     pub(super) stats: bool,
     pub(super) stop: Vec<String>,
 }
@@ -37,10 +37,10 @@ const NAMES: [&str; 13] = [
 ];
 
 impl Settings {
-    /// Changes a setting by the name of its flag.
+    /// Changes a setting by its flag name.
     ///
     /// # Errors
-    /// There is no such setting, or the value is outside of its range; then nothing changes.
+    /// Fails if the name is unknown or the value is out of range; then nothing changes.
     pub(super) fn set(&mut self, name: &str, value: &str) -> Result<()> {
         let mut new = self.clone();
         let sampling = &mut new.sampling;
@@ -68,7 +68,7 @@ impl Settings {
         Ok(())
     }
 
-    /// All settings, one a line.
+    /// All settings, one per line.
     pub(super) fn lines(&self) -> Vec<String> {
         let s = &self.sampling;
         let switch = |on| if on { "on" } else { "off" }.to_owned();

@@ -1,4 +1,4 @@
-//! One turn after the other: from messages to a prompt, and from the model's text to the next
+//! Turns of a conversation: renders messages to a prompt, and parses the model's text into the next
 //! message.
 
 use std::{
@@ -21,8 +21,8 @@ use crate::{commands::generate, constraint::Form, failure::hint, language_model:
 /// Advice for a full context.
 const MORE_ROOM: &str = "/undo takes back the last exchange, /reset begins anew, --context-shift leaves out the oldest, and a larger -c N gives a checkpoint more room";
 
-/// Share of the context that a prompt leaves to the answer. A prompt that leaves less is cut to
-/// half of the context, so that cuts are rare.
+/// Minimum share of the context reserved for the answer. A longer prompt is cut to half of the
+/// context, so that cuts are rare.
 const ANSWER_SHARE: usize = 8;
 
 /// A conversation with a loaded model.
@@ -35,14 +35,14 @@ pub(super) struct Talk<'a> {
     stop_ids: Vec<u32>,
     /// Control tokens that mark thoughts.
     kept_ids: Vec<u32>,
-    /// The form that all answers have.
+    /// Constraint on all answers.
     form: Option<Form>,
     pub(super) settings: Settings,
-    /// The messages that prompts hold.
+    /// The messages in the prompt.
     window: Window,
     adapters: Adapters,
-    /// When the conversation began: a prompt that told another time would not begin as the last one
-    /// did.
+    /// Start time of the conversation. Templates render it in each prompt; a constant time keeps
+    /// the prompt's prefix cached.
     began: Clock,
 }
 
@@ -73,22 +73,22 @@ impl<'a> Talk<'a> {
         })
     }
 
-    /// Begins anew.
+    /// Starts a new conversation.
     pub(super) fn reset(&mut self) {
         self.conversation.reset();
         self.window = Window::default();
     }
 
-    /// Continues with another conversation.
+    /// Switches to another conversation.
     pub(super) fn load(&mut self, conversation: Conversation) {
         self.conversation = conversation;
         self.window = Window::default();
     }
 
-    /// The settings, or another part.
+    /// Prints the settings or another part.
     ///
     /// # Errors
-    /// There is no such part.
+    /// Fails if the part is unknown.
     pub(super) fn show(&mut self, part: &str) -> Result<Vec<String>> {
         let lines = |text: &str| text.lines().map(str::to_owned).collect();
         Ok(match part {
@@ -114,8 +114,8 @@ impl<'a> Talk<'a> {
         self.context().map_or_else(|| "context of unknown length".into(), |tokens| format!("a context of {tokens} tokens"))
     }
 
-    /// Applies adapters by `names` from the next answer on, and says which ones. Without names, it
-    /// says which ones are applied.
+    /// Applies adapters by `names` from the next answer on, and prints their names. Without names,
+    /// it prints the current ones.
     pub(super) fn apply_adapters(&mut self, names: &str) -> Result<()> {
         let model = self.session.sequence().model();
         let known = &model.metadata().adapters;
@@ -137,7 +137,7 @@ impl<'a> Talk<'a> {
         Ok(())
     }
 
-    /// Answers a message. One that cannot be answered is taken back.
+    /// Answers a message. If that fails, the message is removed.
     pub(super) fn say(&mut self, text: &str, cancelled: &AtomicBool) -> Result<()> {
         self.conversation.say(text);
         let done = self.answer(cancelled);
@@ -171,7 +171,7 @@ impl<'a> Talk<'a> {
         Ok(())
     }
 
-    /// A prompt that leaves room for the answer, without the oldest messages where there is none.
+    /// Renders a prompt that leaves room for the answer, omitting the oldest messages if necessary.
     fn fitting_prompt(&mut self) -> Result<(String, Vec<u32>)> {
         let (mut prompt, mut ids) = self.prompt()?;
         let Some(context) = self.context().filter(|_| self.args.context_shift) else { return Ok((prompt, ids)) };
@@ -191,7 +191,7 @@ impl<'a> Talk<'a> {
         Ok((prompt, ids))
     }
 
-    /// The conversation as the model's template writes it, and its tokens.
+    /// The conversation rendered with the model's template, and its tokens.
     fn prompt(&mut self) -> Result<(String, Vec<u32>)> {
         let mut chat = ChatInput {
             messages: self.window.of(self.conversation.messages()),
@@ -236,13 +236,13 @@ impl<'a> Talk<'a> {
     }
 }
 
-/// An adapter's name, and its scale behind a colon.
+/// An adapter's name, optionally with a scale after a colon.
 fn adapter(text: &str) -> (&str, f32) {
     let scaled = text.rsplit_once(':').and_then(|(name, scale)| Some((name, scale.parse::<f32>().ok()?)));
     scaled.filter(|(_, scale)| scale.is_finite()).unwrap_or((text, 1.0))
 }
 
-/// Control tokens that mark thoughts. Tokens that end an answer stay out of its text.
+/// Control tokens of thoughts that stay in the text. Tokens that end an answer are excluded.
 fn kept_ids(tokenizer: &Tokenizer, stop_ids: &[u32]) -> Vec<u32> {
     let is_marker = |text: &str| ThinkingSplitter::marker_texts().any(|marker| marker.contains(text));
     let ends = |id: &u32| stop_ids.contains(id) || tokenizer.is_eos(*id);

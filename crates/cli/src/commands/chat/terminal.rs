@@ -12,15 +12,14 @@ use signal_hook::{consts::SIGINT, flag, iterator::Signals, low_level};
 
 use crate::{failure::INTERRUPTED, interrupt::Interrupts};
 
-/// Keeps stdin's terminal from echoing, from its making to its end. Text that is typed meanwhile
-/// waits for the next reader.
+/// Disables the terminal's echo until dropped. Text typed meanwhile stays in the input buffer.
 pub(super) struct Quiet {
     before: Termios,
 }
 
 impl Quiet {
     /// # Errors
-    /// The terminal cannot be set.
+    /// Fails if the terminal mode cannot be set.
     pub(super) fn new() -> io::Result<Quiet> {
         let before = tcgetattr(io::stdin())?;
         let mut modes = before.clone();
@@ -32,12 +31,11 @@ impl Quiet {
         Ok(Quiet { before })
     }
 
-    /// Flags that Ctrl-C sets. A second Ctrl-C before they are cleared ends the process at once, as
-    /// with
-    /// [`interrupt::flag`](crate::interrupt::flag), and leaves the terminal as it was.
+    /// Flags that Ctrl-C sets. Like [`interrupt::flag`](crate::interrupt::flag), a second Ctrl-C
+    /// before they are cleared ends the process at once, after restoring the terminal.
     ///
     /// # Errors
-    /// Ctrl-C cannot be watched.
+    /// Fails if Ctrl-C cannot be handled.
     pub(super) fn interrupts(&self) -> Result<Interrupts> {
         let interrupts = Interrupts::default();
         flag::register(SIGINT, Arc::clone(&interrupts.flag)).context("cannot watch for Ctrl-C")?;

@@ -1,12 +1,12 @@
-//! The part of a conversation that fits the context.
+//! The messages that fit the context.
 
 use serde_json::Value as Json;
 
-/// Leaves the oldest messages out of prompts, except the system message. A prompt begins with a
-/// message of the user.
+/// Omits the oldest messages from prompts, except the system message. The first kept message is a
+/// user message.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Window {
-    /// Index of the first message behind the system message.
+    /// Index of the first message after the system message.
     first: usize,
 }
 
@@ -21,8 +21,8 @@ impl Window {
         messages.iter().enumerate().filter(|(at, message)| shown(*at, message)).map(|(_, message)| message.clone()).collect()
     }
 
-    /// Leaves out the oldest exchange; `None` if only the last message remains, otherwise the
-    /// number of messages that are left out.
+    /// Omits the oldest exchange; `None` if only the last message remains, otherwise the total
+    /// number of omitted messages.
     pub(super) fn shift(&mut self, messages: &[Json]) -> Option<usize> {
         let begin = self.first.max(usize::from(is(messages.first(), "system")));
         let next = (begin + 1..messages.len()).find(|&at| is(messages.get(at), "user"))?;

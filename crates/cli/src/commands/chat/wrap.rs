@@ -1,10 +1,10 @@
-//! Lines that break between words at the width of a terminal, while their text still comes.
+//! Word wrap of streamed text at the terminal's width.
 
 use std::fmt::Write as _;
 
 use console::measure_text_width;
 
-/// The mark around a block of code. Its lines are left as they are, so that they can be copied.
+/// Fence of a code block. Its lines are not wrapped, so that they can be copied.
 const FENCE: &str = "```";
 const TAB: usize = 8;
 
@@ -12,17 +12,18 @@ const TAB: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct Wrap {
     column: usize,
-    /// The word at the end of the line, as far as it came.
+    /// The incomplete word at the end of the line.
     word: String,
-    /// How the line of the text begins.
+    /// Indentation of the current line.
     start: String,
     is_code: bool,
-    /// Whether the last break took the place of a space.
+    /// Whether the last line break replaced a space.
     broke: bool,
 }
 
 impl Wrap {
-    /// The characters to write for a stretch of text on a terminal of so many columns.
+    /// The characters to write for the next piece of text on a terminal with this number of
+    /// columns.
     pub(super) fn put(&mut self, text: &str, width: usize) -> String {
         let mut out = String::with_capacity(text.len());
         for c in text.chars() {

@@ -73,7 +73,7 @@ fn program(name: &str, exported: &Exported, calls: bool, lines: &mut Vec<String>
             "calls": histogram_json(&counts) })
 }
 
-/// Bytes of the storages behind a weight. Each view of a shared storage counts in full.
+/// Size in bytes of the storages behind a weight. Each view of a shared storage counts in full.
 fn weight_bytes(weight: &Weight) -> u64 {
     match weight {
         Weight::Strided(view) => view.storage.len() as u64,

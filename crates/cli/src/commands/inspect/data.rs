@@ -53,7 +53,7 @@ pub(crate) fn describe_gguf(bytes: Bytes) -> Result<Description> {
     Ok(Description { lines, json })
 }
 
-/// A value; long texts and arrays only in words.
+/// A value; long texts and arrays are only described.
 fn value_json(value: &MetadataValue) -> Json {
     const LONGEST: usize = 200;
     match value {

@@ -20,15 +20,15 @@ use super::{
 };
 use crate::{files, source_map::SourceMap};
 
-/// The page's parts.
+/// Data of the page.
 const PAGE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// Nodes of a delegate that the page can show.
+/// Delegate nodes shown on the page.
 const MAX_NODES: usize = 200_000;
 
-/// Microseconds of a run by delegate and node.
+/// Microseconds per node, by delegate.
 pub(super) type Times = HashMap<(u64, u64), f64>;
 
 /// The page of a program. `sources` has the source lines of methods by name, and `times` the
@@ -108,7 +108,7 @@ fn method(
     }))
 }
 
-/// Values with a place in a planned arena.
+/// Values allocated in a planned arena.
 fn planned(plan: &ExecutionPlan) -> Vec<Json> {
     let value = |(at, value): (usize, &EValue)| {
         let EValue::Tensor(tensor) = value else { return None };
@@ -228,7 +228,7 @@ fn described(env: &flambeau::ir::Env, slots: &[Slot]) -> String {
     slots.iter().filter_map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// Median microseconds of each node in a trace of `--trace`, and the method that it names.
+/// Median microseconds of each node in a trace of `--trace`, and the traced method.
 pub(super) fn read_trace(path: &Path) -> Result<(Option<String>, Times)> {
     let text = files::read(path)?;
     let trace: Json = serde_json::from_slice(&text).with_context(|| format!("{} is no trace", path.display()))?;

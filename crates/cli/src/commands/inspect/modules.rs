@@ -2,8 +2,8 @@
 
 use flambeau::ir::{Graph, Node, Slot, SlotClass};
 
-/// The module path of each node of the main chain: where `known` has none, the module of its
-/// weights, or the common part of the modules around it.
+/// Module path of each node of the main chain. A node without an entry in `known` gets the module
+/// of its weights, or the common path of its neighbours.
 pub(super) fn module_paths(graph: &Graph, known: impl Fn(usize) -> Option<String>) -> Vec<String> {
     let nodes = graph.chains.get(graph.main as usize).map(Vec::as_slice).unwrap_or_default();
     let own: Vec<Option<String>> =
@@ -41,7 +41,7 @@ fn module_of_weights(graph: &Graph, node: &Node) -> Option<String> {
     found.map(str::to_owned)
 }
 
-/// The parts that both paths begin with.
+/// The common leading parts of both paths.
 fn common(a: &str, b: &str) -> String {
     let same = a.split('.').zip(b.split('.')).take_while(|(a, b)| a == b).map(|(part, _)| part);
     same.collect::<Vec<_>>().join(".")

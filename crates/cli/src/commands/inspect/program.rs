@@ -61,7 +61,7 @@ pub(crate) fn describe_bundled(bytes: &Bytes, nodes: bool) -> Result<Description
     Ok(description)
 }
 
-/// Bytes of all segments that named data refers to.
+/// Total size of the segments that hold named data, in bytes.
 fn segments_size(program: &Program) -> u64 {
     let mut used: Vec<u32> = program.file().named_data.values().copied().collect();
     used.sort_unstable();

@@ -1,4 +1,4 @@
-//! Where a server keeps files and batches.
+//! Flags of the store for files and batches.
 
 use std::path::PathBuf;
 
@@ -11,26 +11,26 @@ const MIB: usize = 1 << 20;
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct BatchArgs {
-    /// Folder of files and batches, which survive restarts. Its files hold prompts and answers;
+    /// Folder for files and batches, which survive restarts. Its files contain prompts and answers;
     /// only their owner can read them [default: flambeau/batches in the user's cache]
     #[arg(help_heading = "Batches", long, value_name = "DIR")]
     batch_dir: Option<PathBuf>,
 
-    /// Most bytes of the files in the folder of batches, in MiB; 0 takes no files and batches
+    /// Maximum total size of the files in the batch folder in MiB; 0 disables files and batches
     #[arg(help_heading = "Batches", long, value_name = "N", default_value_t = 4096)]
     batch_disk: usize,
 
-    /// Largest file of requests, in MiB
+    /// Maximum size of a batch input file in MiB
     #[arg(help_heading = "Batches", long, value_name = "N", default_value_t = 200, value_parser = positive)]
     max_batch_file: usize,
 }
 
 impl BatchArgs {
-    /// The server with a folder of batches, which have `at_once` requests at the same time. A
-    /// default folder that cannot be used costs a line of the log.
+    /// Enables the store on a server, with `at_once` concurrent batch requests. An unusable default
+    /// folder is only logged.
     ///
     /// # Errors
-    /// The folder of the flag cannot be used.
+    /// Fails if the folder of the flag is unusable.
     pub(super) fn attach(&self, server: Server, at_once: usize) -> Result<Server> {
         if self.batch_disk == 0 {
             return Ok(server);

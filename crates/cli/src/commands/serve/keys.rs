@@ -1,4 +1,4 @@
-//! The keys of a server's clients.
+//! API keys of the server's clients.
 
 use std::{
     fs,
@@ -9,28 +9,27 @@ use anyhow::{Context, Result};
 
 use crate::{environment, failure::usage};
 
-/// The variable that holds a key.
+/// The environment variable with a key.
 pub(crate) const VARIABLE: &str = "FLAMBEAU_API_KEY";
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct KeyArgs {
-    /// Key that requests have to bring; repeat it for more. Others on this machine can see it,
-    /// unlike a file or FLAMBEAU_API_KEY
+    /// Accepted API key; repeatable. Other users of this machine can see it, unlike a file or
+    /// FLAMBEAU_API_KEY
     #[arg(help_heading = "Server", long, value_name = "KEY")]
     api_key: Vec<String>,
 
-    /// File of keys, one a line; lines that begin with # are comments. SIGHUP makes the server read
-    /// it again
+    /// File with one API key per line; lines that start with # are comments. SIGHUP reloads it
     #[arg(help_heading = "Server", long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
 
-    /// Listen on an address that others reach without asking for a key
+    /// Allow a public address without an API key
     #[arg(help_heading = "Server", long)]
     pub(crate) insecure: bool,
 }
 
 impl KeyArgs {
-    /// All keys that are given.
+    /// All given keys.
     pub(crate) fn read(&self) -> Result<Vec<String>> {
         let mut keys = self.api_key.clone();
         keys.extend(environment::text(VARIABLE));
@@ -44,10 +43,10 @@ impl KeyArgs {
     }
 }
 
-/// The keys of a file.
+/// Reads the keys of a file.
 ///
 /// # Errors
-/// The file cannot be read, or holds none.
+/// Fails if the file is unreadable or contains no key.
 pub(crate) fn of_file(path: &Path) -> Result<Vec<String>> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let found = in_file(&text);

@@ -1,4 +1,4 @@
-//! How models of every kind are loaded to answer requests.
+//! Loads models of every kind for the server.
 
 use std::sync::Arc;
 
@@ -23,36 +23,34 @@ use crate::{
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct LoadingArgs {
-    /// Maximum number of running requests of a model; at most two recordings for a speech model
+    /// Maximum number of running requests per model; at most two recordings per speech model
     #[arg(help_heading = "Scheduling", long, value_name = "N", default_value_t = 4, value_parser = positive, alias = "np", alias = "max-seqs")]
     pub(crate) parallel: usize,
 
-    /// Most sequences of a model that are kept, with the texts of earlier requests; by default
-    /// twice --parallel
+    /// Maximum number of sequences per model that stay loaded with earlier texts; by default twice
+    /// --parallel
     #[arg(help_heading = "Scheduling", long, value_name = "N", value_parser = positive, alias = "prompt-cache-size")]
     pub(crate) sequences: Option<usize>,
 
-    /// Most memory for the caches of all sequences of a model, in MiB; by default half of what is
-    /// free, shared by the models
+    /// Maximum memory for the caches of all sequences of a model in MiB; by default half of the
+    /// free memory, shared by the models
     #[arg(help_heading = "Scheduling", long, value_name = "N", value_parser = positive)]
     pub(crate) cache_memory: Option<usize>,
 
-    /// Memory limit of the prompt cache in MiB, shared by all models: a prompt that begins like a
-    /// cached one computes only the rest. 0 turns the cache off; by default a quarter of free
-    /// memory, at most 8 GiB
+    /// Memory limit of the prompt cache in MiB, shared by all models: a prompt with a cached prefix
+    /// computes only the rest. 0 disables it; by default a quarter of the free memory, at most 8
+    /// GiB
     #[arg(help_heading = "Scheduling", long, value_name = "N", alias = "cram")]
     pub(crate) cache_ram: Option<usize>,
 
-    /// Most tokens of all requests of a model that are computed at the same time, prompts and
-    /// answers at their longest
+    /// Maximum total length of a model's running requests in tokens: prompts and longest answers
     #[arg(help_heading = "Scheduling", long, value_name = "N", value_parser = positive)]
     pub(crate) max_tokens_in_flight: Option<usize>,
 
     #[command(flatten)]
     pub(crate) defaults: DefaultsArgs,
 
-    /// Let models think before they answer, where their template has that choice and the request
-    /// does not make it
+    /// Enable thinking by default, if the template supports it; requests may override it
     #[arg(long)]
     pub(crate) think: bool,
 
@@ -69,27 +67,27 @@ pub(crate) struct LoadingArgs {
     pub(crate) export: ExportArgs,
 }
 
-/// Prompt tokens in one step on a CPU. It limits how long a prompt delays other answers.
+/// Prompt tokens per step on a CPU. It limits how long a prompt delays other answers.
 const CPU_CHUNK: usize = 128;
 
-/// Recordings that a model of speech transcribes at the same time: a short one need not wait for a
-/// long one, and each takes memory.
+/// Concurrent transcriptions per speech model: with two, a short recording need not wait for a long
+/// one. Each takes memory.
 const RECORDINGS: usize = 2;
 
 const MIB: usize = 1 << 20;
 
-/// Bytes of copies of idle texts.
+/// Memory for snapshots of idle texts in bytes.
 const MOST_KEPT: u64 = 8 << 30;
 
-/// The flags, and what commands settle among them.
+/// Loading settings: the flags, and values that commands derive from them.
 #[derive(Clone, Debug)]
 pub(crate) struct Loading {
     pub(crate) args: LoadingArgs,
-    /// Other names of each model.
+    /// Aliases of each model.
     pub(crate) aliases: Vec<String>,
-    /// Most requests of a model that wait.
+    /// Maximum number of waiting requests per model.
     pub(crate) queue: usize,
-    /// Most models that are loaded at the same time, at least 1.
+    /// Maximum number of loaded models, at least 1.
     pub(crate) models: usize,
 }
 
@@ -99,7 +97,7 @@ impl Loading {
         model.open_any(self.args.draft.logits(), self.args.load.engine.threads)
     }
 
-    /// Kind and adapters of a model that is loaded later.
+    /// Kind and adapters of an on-demand model.
     pub(crate) fn describe(&self, model: &ModelArgs) -> Result<(ModelKind, Vec<AdapterFacts>)> {
         let opened = self.open(model)?;
         let kind = match opened.kind {
@@ -111,12 +109,12 @@ impl Loading {
         Ok((kind, Metadata::of(&opened.program).adapters))
     }
 
-    /// Where a model is, and what the flags say of it.
+    /// Location of a model, with its flags.
     pub(crate) fn model(&self, name: &str) -> ModelArgs {
         ModelArgs::new(name, self.args.lock, &self.args.export).beside(self.args.load.given())
     }
 
-    /// Loads a model of any kind, and says what it is.
+    /// Loads a model and detects its kind.
     pub(crate) fn load(&self, name: &str, model: &ModelArgs, engine: &Arc<dyn Engine>) -> Result<AnyModel> {
         let opened = self.open(model)?;
         Ok(match opened.kind {

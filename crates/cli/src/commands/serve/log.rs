@@ -5,7 +5,7 @@ use std::io::{IsTerminal, stderr};
 use clap::ValueEnum;
 use tracing_subscriber::filter::LevelFilter;
 
-/// Form of the log.
+/// Log format.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum LogFormat {
     Text,
@@ -13,7 +13,7 @@ pub(super) enum LogFormat {
 }
 
 impl LogFormat {
-    /// Starts the log, once a process.
+    /// Initializes the log, once per process.
     pub(super) fn start(self, level: LevelFilter) {
         let log = tracing_subscriber::fmt().with_writer(stderr).with_target(false).with_max_level(level);
         match self {

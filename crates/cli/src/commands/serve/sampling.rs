@@ -1,4 +1,4 @@
-//! How tokens are drawn where a request does not say.
+//! Default sampling settings of the server.
 
 use anyhow::Result;
 use flambeau::text::{GenerationDefaults, SamplingParams};
@@ -7,7 +7,7 @@ use crate::failure::usage;
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct DefaultsArgs {
-    /// Sampling temperature of requests that name none; by default the model's own, or 1
+    /// Default sampling temperature; without it the model's own, or 1
     #[arg(help_heading = "Defaults of requests", long, value_name = "T", alias = "temp", allow_negative_numbers = true)]
     temperature: Option<f32>,
 
@@ -23,7 +23,7 @@ pub(crate) struct DefaultsArgs {
     #[arg(help_heading = "Defaults of requests", long, value_name = "P", allow_negative_numbers = true)]
     min_p: Option<f32>,
 
-    /// Repetition penalty on tokens that occurred already; 1 is none
+    /// Repetition penalty on tokens that already occurred; 1 disables it
     #[arg(help_heading = "Defaults of requests", long, value_name = "R", allow_negative_numbers = true)]
     repeat_penalty: Option<f32>,
 }
