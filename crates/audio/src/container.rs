@@ -13,7 +13,7 @@ pub(crate) const SUPPORTED: &str = "WAV, AIFF, CAF, FLAC, MP3, Ogg (Vorbis, Opus
 /// Number of leading bytes needed to recognise a file format.
 pub(crate) const HEAD: usize = 189;
 
-/// Most bytes of an MP4 stream that are kept because its index follows its sound.
+/// Maximum number of bytes of an MP4 stream buffered because its index follows its sound.
 const MOST: u64 = 4 << 30;
 
 /// Unsupported formats by their first bytes.

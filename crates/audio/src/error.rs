@@ -1,6 +1,6 @@
 use crate::container;
 
-/// Why sound cannot be read.
+/// Reason why audio is unreadable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

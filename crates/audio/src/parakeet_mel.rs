@@ -6,7 +6,7 @@ use crate::{bins::MelBins, spectrum::PowerSpectrum};
 const WINDOW: usize = 400;
 const HOP: usize = 160;
 const TRANSFORM: usize = 512;
-/// How much of each sample the next one loses.
+/// Pre-emphasis: fraction of each sample subtracted from the next one.
 const EMPHASIS: f32 = 0.97;
 /// Constants added to each power (2^-24) and to each deviation.
 const LEAST_POWER: f32 = 5.960_464_5e-8;

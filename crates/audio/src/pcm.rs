@@ -1,6 +1,6 @@
 //! Sound without a container.
 
-/// How a sample is written, little-endian.
+/// Format of a sample, little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sample {
     /// Unsigned 8 bits; 128 is silence.

@@ -158,7 +158,7 @@ impl Recording {
         })
     }
 
-    /// How long the recording is, as its file says.
+    /// Length of the recording as stated by its file.
     pub fn seconds(&self) -> Option<f64> {
         self.seconds
     }

@@ -118,7 +118,7 @@ pub(crate) unsafe fn texts(pointer: *const *const c_char, count: usize, name: &s
     pointers.iter().map(|&pointer| unsafe { text(pointer, name) }.map(str::to_owned)).collect()
 }
 
-/// Where an entry writes a result.
+/// Destination of an entry's result.
 #[derive(Debug)]
 pub(crate) struct Out<T>(NonNull<T>);
 
@@ -155,7 +155,7 @@ impl<T> Out<*mut T> {
         Ok(out)
     }
 
-    /// Hands an object to the caller.
+    /// Transfers an object to the caller.
     pub(crate) fn give(self, object: T) {
         self.set(Box::into_raw(Box::new(object)));
     }

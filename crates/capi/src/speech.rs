@@ -147,7 +147,7 @@ fn listen(
     Ok(Transcript { language, task, seconds: transcriber.seconds(), segments })
 }
 
-/// How samples of an element type are stored.
+/// Storage of samples of an element type.
 fn sample_of(dtype: DType) -> Result<Sample, Failure> {
     match dtype {
         DType::U8 => Ok(Sample::U8),

@@ -57,7 +57,7 @@ impl Loan {
     /// The memory as shared bytes. `release` is called when nothing reads them any more.
     ///
     /// # Errors
-    /// There is no such memory.
+    /// Fails if the memory is not valid.
     pub(crate) fn bytes(self) -> Result<Bytes, Failure> {
         // SAFETY: `new` was promised that the pointer is null or leads to so many bytes.
         unsafe { border::array(self.data, self.size, "data")? };

@@ -22,7 +22,7 @@ pub(crate) struct Liveness {
     pub(crate) chains: Vec<Vec<Deaths>>,
 }
 
-/// Who mentions a slot.
+/// Nodes that use a slot.
 #[derive(Clone, Copy, PartialEq)]
 enum Owner {
     Nobody,

@@ -104,7 +104,7 @@ pub(crate) struct Machine {
     inferred: Inferred,
 }
 
-/// How nodes were prepared.
+/// Preparation of the nodes.
 #[derive(Debug)]
 pub(crate) struct Counts {
     /// Steps that a plan held.

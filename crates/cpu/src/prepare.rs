@@ -1,4 +1,4 @@
-//! The engine's half of every node: how it becomes calls.
+//! Preparation of nodes: their conversion to calls.
 
 use flambeau_ir::{InferError, Node, for_each_node};
 
@@ -7,7 +7,7 @@ use crate::{
     plan::Planner,
 };
 
-/// How the engine runs a kind of node.
+/// Preparation of a kind of node.
 ///
 /// Each kind of node has one implementation. Usually a node is prepared ahead of a run, and its
 /// calls become steps of a plan. If its work depends on the run, it is prepared at run time, and
@@ -30,7 +30,7 @@ pub(crate) trait Prepare {
 /// Result of preparing a node.
 pub(crate) type Prepared<T = ()> = Result<T, Obstacle>;
 
-/// Why a node is not prepared.
+/// Reason why a node is not prepared.
 #[derive(Debug)]
 pub(crate) enum Obstacle {
     /// It has to wait for its turn.
@@ -39,7 +39,7 @@ pub(crate) enum Obstacle {
     Failed(OpError),
 }
 
-/// Why a node is prepared when its turn comes, rather than ahead of the run.
+/// Reason why a node is prepared at its turn rather than ahead of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Dynamic {
     #[error("sizes of its operands depend on data")]

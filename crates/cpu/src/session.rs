@@ -26,7 +26,7 @@ pub(crate) const LEND_SHARE: usize = 2;
 /// Maximum number of cached plans, one for each of the latest sets of input shapes.
 const MAX_PLANS: usize = 4;
 
-/// How runs of a session go.
+/// Execution mode of a session's runs.
 #[derive(Debug, Default)]
 pub(crate) struct PlanCache {
     /// The latest first.
@@ -41,7 +41,7 @@ impl PlanCache {
         self.plans.first().map_or(0, RunPlan::len)
     }
 
-    /// The plan for the bound inputs, laid out now if there is none.
+    /// The plan for the bound inputs, created on first use.
     ///
     /// # Errors
     /// The first node that cannot work on them. The failed plan is not kept.

@@ -1,4 +1,4 @@
-//! How arrays are kept while sessions that share them are not running.
+//! Storage of arrays between runs of sessions that share them.
 
 use flambeau_ir::{
     Tid,

@@ -1,4 +1,4 @@
-//! Why a kernel cannot run.
+//! Reason why a kernel cannot run.
 
 /// Errors in a call's operands.
 #[derive(Debug, thiserror::Error)]

@@ -133,7 +133,7 @@ fn slices(call: &Call<'_>, sorts: bool) -> Results {
     ])
 }
 
-/// How often each whole number from 0 on occurs, or how much it weighs.
+/// Number of occurrences of each integer from 0 on, or their total weight.
 fn bincount(call: &Call<'_>) -> Results {
     /// More bins than this are not a model's.
     const MAX: i64 = 1 << 28;

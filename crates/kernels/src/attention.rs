@@ -81,7 +81,7 @@ fn attend(
     Ok(())
 }
 
-/// Where attention goes.
+/// Destination of attention results.
 struct Target {
     shape: Shape,
     strides: [isize; 4],

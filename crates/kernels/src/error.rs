@@ -1,6 +1,6 @@
 //! Errors of kernels: refused operands and parameters.
 
-/// Why a kernel did not run. Nothing has been written when one is returned.
+/// Reason why a kernel did not run. The output is then unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -203,7 +203,7 @@ impl<'a> QMatrix<'a> {
         self.cols
     }
 
-    /// How values are coded.
+    /// Coding of values.
     pub fn format(&self) -> Format {
         self.format
     }

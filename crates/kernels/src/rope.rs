@@ -16,7 +16,7 @@ use crate::{
 /// Rows of the table that a task computes.
 const ROWS: usize = 64;
 
-/// How positions turn into rotations.
+/// Conversion of positions to rotations.
 #[derive(Clone, Copy, Debug)]
 pub struct Rope<'a> {
     /// Leading elements of a head that rotate; even.

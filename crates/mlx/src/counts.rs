@@ -1,4 +1,4 @@
-//! How often the nodes of the main chain ran in regions, and one by one.
+//! Counts of main chain nodes that ran in fused regions and one by one.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -21,7 +21,7 @@ pub(crate) trait Describe {
     /// The computation of a region in words.
     fn region(&self, nodes: Range<usize>, is_of_rows: bool) -> String;
 
-    /// Why a node runs by itself.
+    /// Reason why a node runs by itself.
     fn why_single(&self, nodes: &[Node], at: usize) -> String;
 }
 

@@ -282,7 +282,7 @@ impl Cx<'_> {
         Ok(Array::full(self.api(), &[], value, dtype)?)
     }
 
-    /// Where a value slot's content comes from, if it is open.
+    /// Origin of a value slot's content, if it is open.
     pub(crate) fn origin(&self, vid: Vid) -> Option<Origin> {
         self.m.env.origins.get(vid.0 as usize).copied().flatten()
     }

@@ -30,10 +30,10 @@ use crate::{
     uploads::{Uploads, new_bytes, upload},
 };
 
-/// How the engine uses MLX.
+/// Options of the MLX engine.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Where to compute; `None` takes the first GPU, or the CPU where there is none.
+    /// Device; `None` selects the first GPU, or the CPU without a GPU.
     pub device: Option<Device>,
     /// Whether to compile runs of a repeated signature; `None` means on GPUs. On MLX's CPU backend,
     /// compiled runs are only cached, not fused; this holds for the whole process.
@@ -54,11 +54,11 @@ pub struct Options {
 pub struct MemoryUse {
     /// In arrays.
     pub active: u64,
-    /// Most in arrays at one time.
+    /// Peak size of all arrays.
     pub peak: u64,
     /// Freed, and kept for reuse.
     pub cached: u64,
-    /// Most that arrays may take.
+    /// Limit on the size of all arrays.
     pub limit: u64,
 }
 
@@ -137,7 +137,7 @@ impl MlxEngine {
         self.api.version(false)
     }
 
-    /// Where it computes.
+    /// Device of the engine.
     pub fn device(&self) -> Device {
         self.device
     }
@@ -186,7 +186,7 @@ impl MlxEngine {
         self.batches.joined_runs.load(Ordering::Relaxed)
     }
 
-    /// Gives memory that MLX keeps for reuse back to the system.
+    /// Returns memory that MLX keeps for reuse to the system.
     pub fn clear_cache(&self) {
         let api = self.api;
         self.owner.queue.post(move || drop(api.memory(Memory::ClearCache, 0)));

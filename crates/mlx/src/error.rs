@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 pub(crate) use flambeau_ir::engine::OpError;
 
-/// Why the engine cannot be had.
+/// Reason why the engine is not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -14,7 +14,7 @@ pub enum Error {
     /// The folder holds no MLX.
     #[error("{path} holds no MLX: {what}")]
     Incomplete { path: PathBuf, what: String },
-    /// The version is none that the shim was made for.
+    /// The shim does not support this version.
     #[error("MLX {version} in {path} is not supported; versions 0.30 to 0.32 are")]
     Version { path: PathBuf, version: String },
     /// The C++ compiler is missing or refuses the shim.

@@ -11,7 +11,7 @@ use crate::{
     rows::{One, Rows},
 };
 
-/// How the engine runs a kind of node.
+/// Evaluation of a kind of node.
 pub(crate) trait Eval {
     /// Whether the rule runs on the actual sizes first. Nodes that only move slot contents or run
     /// chains need no rule.
@@ -22,8 +22,8 @@ pub(crate) trait Eval {
         true
     }
 
-    /// How the node runs once for several sequences, given the slots of one; `None` if it runs per
-    /// sequence.
+    /// Joint evaluation for several sequences, given the slots of one; `None` if the node runs
+    /// per sequence.
     fn rows(&self, _one: One<'_>) -> Option<Rows> {
         None
     }
@@ -88,7 +88,7 @@ macro_rules! dispatch_eval {
             match node { $(Node::$name(n) => n.is_supported(support)),* }
         }
 
-        /// How the node runs once for several sequences.
+        /// Joint evaluation for several sequences.
         pub(crate) fn rows(node: &Node, one: One<'_>) -> Option<Rows> {
             match node { $(Node::$name(n) => n.rows(one)),* }
         }

@@ -60,7 +60,7 @@ pub use fused::{Region, SingleNode, StepPlan};
 pub use locate::{Install, Search};
 pub use shim::{Shim, shim_sources};
 
-/// Where MLX computes.
+/// A device of MLX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Device {
     /// MLX's CPU backend.

@@ -8,7 +8,7 @@ use std::{
 
 use crate::Error;
 
-/// Where to look for MLX.
+/// Places to search for MLX.
 #[derive(Clone, Debug, Default)]
 pub struct Search {
     /// The only place to search: a Python package, a folder of packages, a virtual environment or

@@ -17,12 +17,12 @@ use crate::{
     profile,
 };
 
-/// How a session runs its main chain.
+/// Execution of a session's main chain.
 #[derive(Debug, Default)]
 pub(crate) struct MainChain {
     /// Runs of nodes that have kernels of their own; on CUDA only.
     pub(crate) plan: Option<Plan>,
-    /// How the nodes ran.
+    /// Execution modes of the nodes.
     pub(crate) counts: Counts,
 }
 
@@ -72,7 +72,7 @@ impl MainChain {
         })
     }
 
-    /// How the steps of all runs were computed.
+    /// Counts of all runs by execution mode.
     pub(crate) fn steps(&self, graph: &Checked) -> Steps {
         let nodes = graph.chains.get(graph.main as usize).map_or(&[][..], |chain| &chain[..]);
         self.plan.as_ref().map_or_else(|| self.counts.steps(nodes, &NoKernels), |plan| self.counts.steps(nodes, plan))

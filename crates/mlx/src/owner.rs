@@ -56,7 +56,7 @@ impl Drop for Owner {
     }
 }
 
-/// How long a thread polls for an answer before it sleeps. With a GPU, waking up costs as much as
+/// Time that a thread polls for an answer before it sleeps. With a GPU, waking up costs as much as
 /// many launches. On a CPU, MLX needs the core itself.
 fn spin_of(device: Device) -> Duration {
     if device == Device::Cpu { Duration::ZERO } else { Duration::from_micros(200) }

@@ -8,7 +8,7 @@
 use flambeau_ir::{In, Tid, infer::run::Contents};
 use smallvec::SmallVec;
 
-/// How a node runs on the rows of several sequences.
+/// Evaluation of a node on the rows of several sequences.
 #[derive(Debug)]
 pub(crate) struct Rows {
     /// The operands that may hold one row per sequence. All others are the same for every sequence.

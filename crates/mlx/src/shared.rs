@@ -1,4 +1,4 @@
-//! How MLX's arrays are kept while sessions that share them are not running.
+//! Storage of MLX arrays between runs of sessions that share them.
 
 use flambeau_ir::{
     Tid,

@@ -34,7 +34,7 @@ const FLAGS: [&str; 6] = ["-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility
 /// Compilers to try if none is stated.
 const COMPILERS: [&str; 3] = ["c++", "g++", "clang++"];
 
-/// How to get the shim for an installed MLX.
+/// Source of the shim for an installed MLX.
 #[derive(Clone, Debug)]
 pub struct Shim {
     /// The MLX to compile against and link to.

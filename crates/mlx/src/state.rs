@@ -221,7 +221,7 @@ impl State {
         Ok(Built { results: results?, _inputs: held })
     }
 
-    /// The run by a compiled form of the main chain; `None` if there is none for these inputs.
+    /// Runs a compiled form of the main chain; `None` if there is none for these inputs.
     fn build_compiled(&mut self, inputs: &[Value], feedback: Option<&Feedback>) -> Option<Result<Built>> {
         let count = self.compiles.clone()?;
         let traced = self.traces.run(&mut self.machine, &mut self.main, inputs, feedback)?;

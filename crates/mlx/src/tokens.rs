@@ -72,5 +72,5 @@ pub(crate) struct InFlight {
     pub(crate) last: Option<Token>,
 }
 
-/// Takes the place of a token where no logit exceeds −∞.
+/// Placeholder token if no logit exceeds −∞.
 pub(crate) const NONE: f64 = -1.0;

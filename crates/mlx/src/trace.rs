@@ -34,7 +34,7 @@ const MAX_SIGNATURES: usize = 32;
 struct Compiled {
     closure: Closure,
     guards: Vec<Guard>,
-    /// How the nodes of one run are computed.
+    /// Execution of one run's nodes.
     counts: Counts,
 }
 
@@ -172,7 +172,7 @@ fn arguments(m: &Machine, inputs: &[Value], feedback: Option<&Feedback>, written
     Ok(arrays)
 }
 
-/// Takes the written buffers off the results.
+/// Removes the written buffers from the results.
 fn bind(m: &mut Machine, mut results: Vec<Array>, written: &[Tid]) -> Result<Vec<Array>> {
     let buffers = results.split_off(results.len() - written.len());
     for (&tid, array) in written.iter().zip(buffers) {

@@ -18,7 +18,7 @@ pub(crate) struct Slot {
     /// A host copy of the elements if they are few. Nodes read integers from it without waiting for
     /// the device.
     pub(crate) host: Option<Tensor>,
-    /// Where the only element comes from, in a trace that leaves it open.
+    /// Origin of the only element, in a trace that leaves it open.
     pub(crate) origin: Option<Origin>,
     /// The part of the length that a trace leaves open.
     pub(crate) padded: Option<Padded>,

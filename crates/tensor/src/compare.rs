@@ -9,7 +9,7 @@ pub struct Tolerance {
     pub absolute: f64,
 }
 
-/// How two tensors differ.
+/// Difference of two tensors.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Mismatch {

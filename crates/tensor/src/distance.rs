@@ -2,7 +2,7 @@
 
 use crate::{DType, Tensor, bf16, cast, f16};
 
-/// How far two tensors of one type and shape are apart.
+/// Distance of two tensors with equal type and shape.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Distance {
     /// Largest absolute difference. Infinite if exactly one of the two elements is NaN or infinite.

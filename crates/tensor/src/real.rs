@@ -17,7 +17,7 @@ pub enum Real {
     Sqrt(Arc<Real>),
 }
 
-/// How a real number becomes an integer.
+/// Conversion of a real number to an integer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Rounding {
     Floor,

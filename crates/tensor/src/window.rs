@@ -4,7 +4,7 @@ use std::ops::{Add, Mul, Sub};
 
 use crate::Expr;
 
-/// How the windows of a convolution, of pooling or of patches walk over one axis.
+/// Steps of a window along one axis, for convolution, pooling and patches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowAxis {
     /// Steps between outputs (of a transposed convolution: between inputs).

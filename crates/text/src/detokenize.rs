@@ -8,7 +8,7 @@ use tokenizers::DecoderWrapper;
 use crate::error::Result;
 use crate::tokenizer::Shared;
 
-/// How a tokenizer's decoder is carried out incrementally.
+/// Incremental form of a tokenizer's decoder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DecodePlan {
     /// Tokens are bytes written in the GPT-2 alphabet; the text is the lossy UTF-8 reading of all
@@ -80,7 +80,7 @@ pub struct DetokenizeStream {
     kept: Vec<u32>,
     /// Bytes of a character that is not yet complete.
     pending: Vec<u8>,
-    /// How often the decoder's `strip` may still apply.
+    /// Number of times the decoder's `strip` may still apply.
     strip_left: usize,
     window: Window,
 }
@@ -101,7 +101,7 @@ impl DetokenizeStream {
         self
     }
 
-    /// Takes the next id and returns the text that is now certain, often none or more than one
+    /// Appends the next ID and returns the text that is now final, often none or more than one
     /// token's.
     ///
     /// # Errors

@@ -103,7 +103,7 @@ pub enum Error {
     },
 }
 
-/// Why a JSON file cannot be used.
+/// Reason why a JSON file is unusable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigFault {
@@ -113,7 +113,7 @@ pub enum ConfigFault {
     Json(#[from] serde_json::Error),
 }
 
-/// Why the tokenizer of a GGUF file cannot be built.
+/// Reason why the tokenizer of a GGUF file cannot be built.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GgufFault {
@@ -138,7 +138,7 @@ pub enum GgufFault {
     Library(LibraryError),
 }
 
-/// Why a `tokenizer.model` or `tekken.json` cannot be read.
+/// Reason why a `tokenizer.model` or `tekken.json` is unreadable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelFileFault {

@@ -86,7 +86,7 @@ impl GrammarCompiler {
     /// Texts of a grammar in the Lark notation of llguidance.
     ///
     /// # Errors
-    /// The grammar is none, or is too large.
+    /// Fails if the grammar is invalid or too large.
     pub fn lark(&self, grammar: String) -> Result<Constraint> {
         limits::check_grammar(&grammar)?;
         self.compile(|| TopLevelGrammar::from_lark(grammar))

@@ -12,9 +12,9 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use crate::error::{Error, ModelFileFault, Result};
 use crate::gguf::{CONTROL, GgufVocab, NORMAL};
 
-/// Most tokens of a vocabulary.
+/// Maximum number of tokens in a vocabulary.
 const MAX_TOKENS: usize = 1 << 21;
-/// Most bytes of a token.
+/// Maximum number of bytes in a token.
 const MAX_TOKEN_BYTES: usize = 1 << 10;
 
 /// The bytes of the same tokenizer's `tokenizer.json`, and its vocabulary.

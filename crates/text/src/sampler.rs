@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::error::{Error, Result};
 use crate::rng::Rng;
 
-/// How the next token is chosen. The default is greedy.
+/// Sampling parameters. The default is greedy decoding.
 ///
 /// The steps run in this order, each on the result of the previous one. `z` are the logits, `c(t)`
 /// counts how often token `t` occurs in the history (its last
@@ -41,7 +41,7 @@ pub struct SamplingParams {
     pub frequency_penalty: f32,
     /// Subtracted once for each token that occurs; 0 changes nothing.
     pub presence_penalty: f32,
-    /// How many of the last tokens of the history the penalties look at; 0 means all.
+    /// Number of recent history tokens that the penalties consider; 0 means all.
     pub repeat_last_n: usize,
     /// Added to the logits of these token ids; ids outside of the vocabulary are ignored.
     pub logit_bias: Vec<(u32, f32)>,
@@ -106,7 +106,7 @@ struct Candidate {
     weight: f32,
 }
 
-/// Draws tokens by [`SamplingParams`]: the same parameters, logits and calls give the same tokens.
+/// Samples tokens by [`SamplingParams`]. Equal parameters, logits and calls give equal tokens.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     params: SamplingParams,

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 
-/// Most stop strings that one matcher takes.
+/// Maximum number of stop strings per matcher.
 pub const MAX_STOP_STRINGS: usize = 64;
 /// Longest stop string, in bytes.
 pub const MAX_STOP_BYTES: usize = 4096;
@@ -54,7 +54,7 @@ impl Pattern {
         Self { bytes, fall, matched: 0 }
     }
 
-    /// Takes one byte; true if the string is now complete.
+    /// Appends one byte; true if the string is now complete.
     fn feed(&mut self, byte: u8) -> bool {
         while self.matched > 0 && self.bytes[self.matched] != byte {
             self.matched = self.fall[self.matched - 1];
@@ -83,7 +83,7 @@ impl StopMatcher {
         Ok(Self { stops, held: String::new(), stopped: None })
     }
 
-    /// Takes the next piece of text; after a stop, text is dropped.
+    /// Appends a piece of text; after a stop, text is dropped.
     pub fn push(&mut self, text: &str) -> StopStep {
         if self.stopped.is_some() {
             return StopStep { text: String::new(), stopped: self.stopped };

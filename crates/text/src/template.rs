@@ -20,7 +20,7 @@ use guard::Budget;
 
 /// Largest template source, in bytes.
 const MAX_SOURCE_BYTES: usize = 256 << 10;
-/// Most steps of the template engine in one rendering.
+/// Maximum number of template engine steps per rendering.
 const MAX_STEPS: u64 = 1 << 22;
 
 /// A model's chat template, ready to render. Its source is the Jinja dialect that Hugging Face's
@@ -48,7 +48,7 @@ pub struct ChatInput {
     pub add_generation_prompt: bool,
     /// Further variables, such as `enable_thinking`.
     pub extra: Map<String, Json>,
-    /// The time for `strftime_now`; without it the template has no such function.
+    /// Time for `strftime_now`; without it, templates lack this function.
     pub now: Option<Clock>,
 }
 

@@ -25,7 +25,7 @@ pub struct Tokenizer {
 /// Data shared by all clones and streams of a tokenizer.
 pub(crate) struct Shared {
     inner: tokenizers::Tokenizer,
-    /// The same tokenizer, blind to special tokens in text; made when it is first needed.
+    /// The tokenizer without special tokens in text, created on first use.
     plain: OnceLock<tokenizers::Tokenizer>,
     special_ids: HashSet<u32>,
     vocab_size: usize,

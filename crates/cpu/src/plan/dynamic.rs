@@ -185,7 +185,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Where a result of a node goes that is prepared when its turn comes.
+    /// Destination of a result of a node that is prepared at its turn.
     fn record_result(&mut self, tid: Tid) -> NodeResult {
         let Some(recorder) = self.recorder() else { return NodeResult { tid, held: None, expected: None } };
         if recorder.graph.slots.class(tid) == Some(SlotClass::Buffer) {

@@ -33,7 +33,7 @@ impl RunPlan {
         result
     }
 
-    /// Takes what the steps need; [`Workspace::release`] gives it back.
+    /// Acquires storage for the steps; [`Workspace::release`] returns it.
     pub(crate) fn begin(&self, m: &mut Machine, workspace: &mut Workspace) {
         workspace.reserve(m, &self.scratch, self.held);
         m.counts.planned += self.prepared;
@@ -77,7 +77,7 @@ impl RunPlan {
         Ok(())
     }
 
-    /// Gives the layers of a step their storage, until it is [taken away](Self::unbind_layers).
+    /// Binds a step's layers to storage until [`unbind_layers`](Self::unbind_layers).
     ///
     /// # Errors
     /// If an operand holds nothing; then nothing has storage.
@@ -112,7 +112,7 @@ impl RunPlan {
         })
     }
 
-    /// Takes the storage of a step's layers away.
+    /// Unbinds a step's layers from storage.
     pub(crate) fn unbind_layers(&mut self, at: usize, workspace: &mut Workspace) {
         if let Action::Call(call) = &mut self.steps[at].action {
             unbind_call(workspace, call);

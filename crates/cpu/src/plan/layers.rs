@@ -15,7 +15,7 @@ use crate::{
     ops::{float_dtype, linalg::float_view, quantized::matrix},
 };
 
-/// How a weight is stored; its operands follow one another.
+/// Storage format of a weight; its operands follow each other.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum WeightStorage {
     /// `[N, K]`

@@ -67,7 +67,7 @@ enum Location {
     Held(usize),
 }
 
-/// Where an operand's sizes and strides come from.
+/// Origin of an operand's sizes and strides.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Layout {
     /// The operand itself.
@@ -248,7 +248,7 @@ pub(crate) struct RunPlan {
     inputs: Vec<Option<(DType, Shape)>>,
     rows: OutputRows,
     steps: Vec<Step>,
-    /// How many of the steps are calls prepared ahead.
+    /// Number of steps that are calls prepared ahead.
     prepared: u64,
     /// Steps at which joint runs may meet.
     meetings: Vec<(usize, Meeting)>,

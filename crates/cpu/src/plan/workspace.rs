@@ -27,7 +27,7 @@ impl Default for Workspace {
 }
 
 impl Workspace {
-    /// Takes scratch storage of these sizes from the arena, and reserves places for the arrays.
+    /// Allocates scratch storage of these sizes in the arena, and reserves places for the arrays.
     pub(super) fn reserve(&mut self, m: &mut Machine, scratch: &[usize], held: usize) {
         self.scratch.clear();
         for &bytes in scratch {
@@ -37,13 +37,13 @@ impl Workspace {
         self.held.resize_with(held, || None);
     }
 
-    /// Gives everything back.
+    /// Returns all storage.
     pub(crate) fn release(&mut self, m: &mut Machine) {
         self.scratch.drain(..).flatten().for_each(|data| m.cx.arena.free_storage(data));
         self.held.drain(..).flatten().for_each(|array| m.cx.arena.free(array));
     }
 
-    /// Gives an operand its storage, and its sizes where they are open.
+    /// Binds an operand to its storage, and sets open sizes.
     pub(super) fn bind(
         &self,
         m: &Machine,
@@ -75,7 +75,7 @@ impl Workspace {
         Ok(())
     }
 
-    /// Takes an operand's storage away.
+    /// Unbinds an operand from its storage.
     pub(super) fn unbind(&self, location: Location, array: &mut Array) {
         if location != Location::Constant {
             array.data = Arc::clone(&self.nothing);
@@ -109,7 +109,7 @@ impl Workspace {
         }
     }
 
-    /// Lets an array outlast its step.
+    /// Keeps an array beyond its step.
     pub(super) fn hold(&mut self, m: &mut Machine, number: usize, array: Array) {
         if let Some(old) = self.held[number].replace(array) {
             m.cx.arena.free(old);

@@ -82,7 +82,7 @@ impl Regions {
         Grid { start, cell, samples }
     }
 
-    /// How many channels a region's cells have if each cell has its own.
+    /// Number of channels of a region's cells, if each cell has its own.
     fn own_channels(&self) -> Result<usize, Error> {
         let cells = self.rows * self.cols;
         if cells == 0 || !self.channels.is_multiple_of(cells) {

@@ -6,7 +6,7 @@ use rustfft::{FftPlanner, num_complex::Complex64};
 use super::{Field, Results, reals};
 use crate::{Call, Error, complex};
 
-/// How a signal is cut into frames.
+/// Partition of a signal into frames.
 #[derive(Clone, Debug)]
 struct Frames {
     n_fft: usize,

@@ -19,7 +19,7 @@ pub(super) struct Lu {
     factors: Matrix,
     /// The row that was exchanged with each row in turn.
     pivots: Vec<usize>,
-    /// The number of the first pivot that is zero, counted from 1; 0 if there is none.
+    /// Number of the first zero pivot, counted from 1; 0 if there is none.
     info: i32,
 }
 

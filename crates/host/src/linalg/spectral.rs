@@ -339,7 +339,7 @@ pub(super) fn norm(call: &Call<'_>, order: Option<&'static str>) -> Results {
     Ok(vec![norms.reshape(&shape)?])
 }
 
-/// How far a matrix enlarges errors.
+/// Factor by which a matrix enlarges errors.
 pub(super) fn condition(call: &Call<'_>) -> Results {
     let a = Batch::of(call.tensor("self")?)?;
     let order = if call.arg("p").is_some() { Order::of(call, "p")? } else { Order::Number(2.0) };

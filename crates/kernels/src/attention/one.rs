@@ -33,7 +33,7 @@ pub(super) struct Shape {
     pub(super) heads: usize,
     pub(super) depth: usize,
     width: usize,
-    /// Most keys.
+    /// Maximum number of keys.
     keys: usize,
 }
 
@@ -80,7 +80,7 @@ pub(super) trait Lines: Copy {
 /// A tile for one query with the heads of a group as rows. Its operands have lines.
 pub(super) struct One<'a, K> {
     pub(super) tile: Tile<'a, K>,
-    /// Most keys that any task sees.
+    /// Maximum number of keys per task.
     pub(super) most: usize,
 }
 

@@ -27,7 +27,7 @@ pub(super) struct Tile<'a, K> {
     pub(super) rows: Range<usize>,
     pub(super) keys: Range<usize>,
     pub(super) scratch: &'a mut [u32],
-    /// Where the state goes; without one the result is written.
+    /// Destination of the state; without one the result is written.
     pub(super) state: Option<&'a mut [f32]>,
 }
 
@@ -298,7 +298,7 @@ impl<S: Float> Tile<'_, View<'_, S>> {
         }
     }
 
-    /// Lays the mask out as `[key][row]` where the weights will be; `false` if there is none.
+    /// Transposes the mask to `[key][row]` in the space of the weights; `false` without a mask.
     #[inline(always)]
     fn read_mask<I: Isa>(&self, isa: I, s: Shape, keys: Range<usize>, b: &mut Buffers) -> bool {
         if !matches!(self.problem.mask, Mask::Bool(_) | Mask::Add(_)) {

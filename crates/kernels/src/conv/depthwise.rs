@@ -95,7 +95,7 @@ impl<T: Float> Depthwise<'_, T> {
         }
     }
 
-    /// Where output `position` reads: first elements of the input and of the filter.
+    /// Offsets that output `position` reads: first elements of the input and of the filter.
     fn reads(&self, position: usize, to: &mut Vec<(usize, usize)>) {
         let (g, position, image) = (self.g, position % self.g.positions(), position / self.g.positions());
         let [_, h, w] = g.output;

@@ -13,10 +13,10 @@ use crate::{
     view::Walk,
 };
 
-/// Most operands of a fused computation.
+/// Maximum number of operands of a fused computation.
 pub const MAX_INPUTS: usize = 4;
 
-/// Most steps of a fused computation, operands included.
+/// Maximum number of steps of a fused computation, including operands.
 pub const MAX_STEPS: usize = 16;
 
 /// Elements that take a step together.

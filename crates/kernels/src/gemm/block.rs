@@ -135,7 +135,7 @@ fn held_rows(row_words: usize, tile: usize) -> usize {
     HELD_WORDS.checked_div(row_words).map_or(tile, |rows| (rows / tile * tile).clamp(tile, ROWS))
 }
 
-/// How columns are cut into panels.
+/// Partition of columns into panels.
 #[derive(Clone, Copy)]
 pub(crate) struct Panels {
     lanes: usize,

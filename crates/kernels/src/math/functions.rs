@@ -214,7 +214,7 @@ pub(crate) fn gelu<I: Isa>(isa: I, x: I::V) -> I::V {
     isa.mul(x, isa.add(half, isa.max(isa.min(r, half), isa.splat(-0.5))))
 }
 
-/// Where erf(x/√2)/2 rounds to ½.
+/// Limit beyond which erf(x/√2)/2 rounds to ½.
 const GELU_END: f32 = 5.5;
 
 const GELU_UPPER: [f32; 6] = [2.275_722_9e-8, 6.352_735e-6, 1.688_15e-4, 4.677_232_3e-3, 3.385_107_5e-2, 0.398_942_24];

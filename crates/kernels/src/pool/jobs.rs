@@ -277,7 +277,7 @@ impl Jobs {
         self.sleepers.fetch_sub(1, SeqCst);
     }
 
-    /// Lets all workers end.
+    /// Ends all workers.
     pub(super) fn stop(&self) {
         self.stop.store(true, SeqCst);
         drop(lock(&self.lock));

@@ -40,13 +40,13 @@ impl List {
     }
 }
 
-/// How far a worker has come.
+/// Progress of a worker.
 pub(super) struct Prefetcher {
     /// Which of all threads the worker is, and how many there are.
     share: (usize, usize),
     number: usize,
     piece: usize,
-    /// How much of this worker's part of each piece has been prefetched.
+    /// Prefetched amount of this worker's part of each piece.
     done: usize,
 }
 

@@ -10,7 +10,7 @@ use crate::{
     view::Walk,
 };
 
-/// How vectors join.
+/// Combination of two vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fold {
     Sum,

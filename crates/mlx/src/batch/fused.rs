@@ -126,7 +126,7 @@ impl BatchRun<'_, '_> {
         Ok(true)
     }
 
-    /// Lets the first session's slots hold the rows of all; `false` if a slot has none.
+    /// Points the first session's slots at the rows of all sessions; `false` if a slot is empty.
     fn lend(&mut self, tids: &[Tid], borrowed: &mut Borrowed) -> Result<bool> {
         let rows = tids.iter().map(|&tid| self.rows_for(tid, borrowed)).collect::<Result<Option<Vec<_>>>>()?;
         let Some(rows) = rows else { return Ok(false) };
@@ -151,7 +151,7 @@ impl BatchRun<'_, '_> {
         Ok(Some(self.rows_of(tid)?.share()?))
     }
 
-    /// Takes the results of a launch and restores the first session's own slot contents.
+    /// Stores the results of a launch and restores the first session's own slot contents.
     fn give_back(&mut self, borrowed: Borrowed) {
         for (tid, slot) in borrowed.own {
             if !borrowed.outs.contains(&tid) {

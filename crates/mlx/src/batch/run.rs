@@ -325,7 +325,7 @@ impl<'m, 's> BatchRun<'m, 's> {
         Ok(())
     }
 
-    /// Gives each session its own value of a slot.
+    /// Sets each session's own value of a slot.
     fn part(&mut self, tid: Tid) -> Result<()> {
         let is_constant = self.class(tid) == Some(SlotClass::Constant);
         match &mut self.contents[tid.0 as usize] {

@@ -48,7 +48,7 @@ unsafe extern "C" fn release_bytes(context: *mut c_void) {
 }
 
 impl Array {
-    /// Takes a handle over that an entry has made.
+    /// Takes ownership of a handle returned by an entry.
     pub(super) fn own(api: Api, raw: Raw) -> Array {
         Array { api, raw: NonNull::new(raw).expect("an entry that succeeds makes a handle") }
     }

@@ -123,7 +123,7 @@ codes! {
     Memory {
         /// Bytes in use.
         Active,
-        /// Most bytes in use since the start or the last reset.
+        /// Peak number of bytes in use since the start or the last reset.
         Peak,
         /// Freed bytes that MLX keeps for reuse.
         Cache,

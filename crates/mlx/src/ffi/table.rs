@@ -12,7 +12,7 @@ use super::{
 /// An array that the shim owns.
 pub(crate) type Raw = *mut c_void;
 
-/// Gives a context back.
+/// Releases a context.
 pub(super) type Release = unsafe extern "C" fn(*mut c_void);
 
 /// A function that MLX traces.

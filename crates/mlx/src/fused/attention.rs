@@ -35,7 +35,7 @@ use crate::{
 pub(super) const SPLITS: usize = 16;
 /// Minimum number of positions for two ranges. Below it, merging costs more than reading.
 pub(super) const SPLIT_ROWS: usize = 128;
-/// The same limits for wide heads, where a warp reads one position at a time.
+/// Limits for wide heads, where a warp reads one position at a time.
 const WIDE_SPLITS: usize = 32;
 const WIDE_SPLIT_ROWS: usize = 32;
 /// Number of key heads with counters.

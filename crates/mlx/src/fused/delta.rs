@@ -57,7 +57,7 @@ pub(crate) struct Delta {
     /// For query and key: epsilon of the norm, and the factor of the normalised row.
     scales: [(f32, Tid); 2],
     norm: (Tid, f32),
-    /// Where the window of the next step begins and ends among all tokens.
+    /// Start and end of the next step's window among all tokens.
     kept_range: [Vid; 2],
     sizes: DeltaNetSizes,
     /// Nodes among the others that compute sizes.

@@ -77,7 +77,7 @@ fn next_step<'a>(scope: &Scope<'_>, steps: &'a BTreeMap<usize, Step>, mut at: us
     }
 }
 
-/// Where the layer that begins at a step ends, and the slot of its result.
+/// End of the layer that starts at a step, and the slot of its result.
 fn layer(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>, first: usize) -> Option<(usize, Tid)> {
     scope.candidate(Form::Layer, first, |place| layer_from(scope, steps, place))
 }

@@ -92,7 +92,7 @@ impl Builder {
         Builder { resident, headers, rows: None, inputs, values, stand_ins, bound, parts, reads, writes }
     }
 
-    /// The same for parts that compute up to `rows` rows, one per sequence.
+    /// Like the above, for parts that compute up to `rows` rows, one per sequence.
     pub(super) fn of_rows(resident: Option<Residency>, rows: usize) -> Builder {
         Builder { headers: [cuda::rows(), cuda::resident_rows()], rows: Some(rows), ..Builder::new(resident) }
     }

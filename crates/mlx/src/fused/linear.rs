@@ -17,7 +17,7 @@ const MAX_JOINED: usize = 8192;
 const MOST: usize = 4;
 const MOST_FORMATS: usize = 2;
 
-/// How a matrix is stored.
+/// Storage format of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     /// The element type itself.

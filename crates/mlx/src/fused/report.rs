@@ -1,4 +1,4 @@
-//! How a step of one token runs: its regions, and the nodes that run one by one.
+//! Execution plan of a one-token step: fused regions, and nodes that run one by one.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use super::{
 /// Nodes of a match that makes a run of nodes a candidate for its form.
 const MIN_MATCH: usize = 6;
 
-/// Most nodes from the beginning of a match to the node that its form must contain.
+/// Maximum number of nodes from the start of a match to the node that its form requires.
 const MAX_NODES: usize = 48;
 
 /// How a step of one token runs on a CUDA device. It follows from the graph alone, without a
@@ -35,7 +35,7 @@ pub struct Region {
     pub nodes: Range<usize>,
     /// The computation in words, such as `norm, 3 products`.
     pub form: String,
-    /// Why it has a launch apart from the rest of its decoder layer, if a layer may begin there.
+    /// Reason why it has a launch apart from its decoder layer, if a layer may start there.
     pub apart: Option<String>,
 }
 
@@ -80,7 +80,7 @@ impl Plan {
         self.steps.get(&at).map(|step| (step.form(), step.end))
     }
 
-    /// Why the step at a node is no part of a layer's launch.
+    /// Reason why a step is not part of a layer's launch.
     fn why_apart(&self, nodes: &[Node], at: usize) -> Option<String> {
         let is_last = self.steps.range(at + 1..).next().is_none();
         let is_apart = !is_last && !self.groups.contains_key(&at) && self.layers.as_ref().is_none_or(|layers| layers.at != at);

@@ -110,7 +110,7 @@ fn two_layers() -> (String, String) {
     (LAYER.replace("t25", "t35"), second.replace("v2", "v5").replace("v1", "v4").replace("v0", "v3"))
 }
 
-/// Where one launch takes layers together.
+/// Limit of one launch over several layers.
 fn layers(text: &str) -> Option<(usize, usize)> {
     plan(text, true).layers.map(|layers| (layers.at, layers.end))
 }

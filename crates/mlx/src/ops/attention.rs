@@ -18,7 +18,8 @@ enum Visible<'a> {
     All,
     /// Keys up to its own position, the last query being aligned with the last key.
     Causal,
-    /// Where a bool mask is true, or with an additive mask.
+    /// Attention weights are kept where a bool mask is true; an additive mask is added to the
+    /// scores.
     Masked(&'a Slot),
 }
 

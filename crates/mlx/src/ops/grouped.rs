@@ -65,7 +65,7 @@ impl Grouped {
             && self.count >= ROWS_TO_GROUP
     }
 
-    /// Most tiles that the rows can make.
+    /// Maximum number of tiles for the rows.
     fn tiles(&self) -> usize {
         self.count / TILE_ROWS + self.experts.min(self.count)
     }

@@ -1,4 +1,4 @@
-//! How results differ, and when they do.
+//! Differences between results.
 
 use std::{fmt, ops::RangeInclusive};
 
@@ -23,7 +23,7 @@ pub struct Difference {
     pub expected: String,
     /// The mismatch or the error in words.
     pub what: String,
-    /// How far the results are apart, if they have one type and shape.
+    /// Distance of the results, if they have the same type and shape.
     pub distance: Option<Distance>,
 }
 

@@ -1,6 +1,6 @@
 //! The kinds of pre-tokenizers that `tokenizer.ggml.pre` names, as llama.cpp has them.
 
-/// How text is cut before byte-level BPE.
+/// Pre-tokenization of text before byte-level BPE.
 pub(super) enum Cut<'a> {
     /// By GPT-2's own expression.
     Gpt2,

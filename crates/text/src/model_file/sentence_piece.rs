@@ -22,7 +22,7 @@ enum Field<'a> {
 /// A cursor over the fields of a message.
 struct Fields<'a> {
     bytes: &'a [u8],
-    /// Where the rest begins in the file.
+    /// Offset of the unread rest in the file.
     at: usize,
 }
 

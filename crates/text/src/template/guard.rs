@@ -26,7 +26,7 @@ const BASE_BYTES: u64 = 16 << 20;
 const BYTES_PER_INPUT_BYTE: u64 = 256;
 /// Longest text that one operation may make.
 const MAX_VALUE_BYTES: u64 = 16 << 20;
-/// Most items that an operation on lists may make.
+/// Maximum number of items that a list operation may produce.
 const MAX_ITEMS: usize = 100_000;
 /// Largest width or precision in a format string.
 const MAX_FORMAT_NUMBER: u32 = 4096;
@@ -139,7 +139,7 @@ pub(super) fn install<'s>(main: &mut Instructions<'s>, blocks: &mut BTreeMap<&'s
     }
 }
 
-/// Gives the environment the functions of `transformers`, within limits.
+/// Adds the template functions of `transformers`, with limits.
 pub(super) fn environment(env: &mut Environment<'_>, budget: &Arc<Budget>, now: Option<Clock>) {
     env.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))

@@ -114,7 +114,7 @@ pub(super) fn install(code: &mut Instructions<'_>) {
     }
 }
 
-/// Gives the environment the payments.
+/// Adds metering to the environment.
 pub(super) fn environment(env: &mut Environment<'_>, budget: &Arc<Budget>) {
     type Pay = fn(&Budget, &Value) -> Result<(), Error>;
     let nested: Pay = |budget, value| pay_nested(budget, value, 0, &mut budget.max_items());

@@ -8,13 +8,13 @@ use minijinja::syntax::SyntaxConfig;
 
 use crate::error::{Error, Result, TemplateLimit};
 
-/// Most operators, calls and look-ups in one tag.
+/// Maximum number of operators, calls and look-ups in one tag.
 const MAX_CHAIN: usize = 400;
-/// Most `elif` branches in a template.
+/// Maximum number of `elif` branches in a template.
 const MAX_ELIF: usize = 200;
 /// Maximum factor of a constant text.
 const MAX_REPEAT: u64 = 1000;
-/// Most items of a constant list that is repeated.
+/// Maximum number of items of a repeated constant list.
 const MAX_ITEMS: u64 = 100_000;
 
 /// Refuses templates that would exhaust stack or memory while they are compiled. Other mistakes are

@@ -11,7 +11,7 @@ use crate::{
 /// The text around a query and a document that Qwen3-Reranker was trained with.
 const TEMPLATE: &str = include_str!("rerank_template.txt");
 
-/// Most labels of a classifier.
+/// Maximum number of labels of a classifier.
 const MAX_LABELS: usize = 1 << 12;
 
 /// The encoder with the head that its folder states: a vector of the text, or scores.

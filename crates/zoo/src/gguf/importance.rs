@@ -11,7 +11,7 @@ use crate::{Checkpoint, Error, Result, checkpoint::Architecture, limits::MAX_GGU
 /// Start of a GGUF file.
 const MAGIC: &[u8] = b"GGUF";
 
-/// Most bytes of a name in an older file.
+/// Maximum length of a name in an older file, in bytes.
 const MOST_NAME_BYTES: usize = 4096;
 
 /// Mean squares [K], or [E, K] for a stack of experts, by the file's name of a weight.

@@ -27,7 +27,7 @@ pub(super) enum Words {
     Bytes { bits: u32 },
 }
 
-/// How activations are laid out.
+/// Layout of activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     /// Codes per lane; 1 if activations keep their order.
@@ -81,10 +81,10 @@ pub(crate) struct Prepared {
     pub(super) m: usize,
     /// Words of one row.
     pub(super) stride: usize,
-    /// Where the sums start, `[m][group]`, each row padded with zeros.
+    /// Offset of the sums, `[m][group]`, each row padded with zeros.
     pub(super) sums: usize,
     pub(super) sum_stride: usize,
-    /// Where the values of 1 in each row start, for bytes.
+    /// Offset of the values of 1 in each row, for bytes.
     pub(super) units: usize,
 }
 

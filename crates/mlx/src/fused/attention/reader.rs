@@ -10,7 +10,7 @@ use super::{
     window::{in_order, in_ring, ring_row},
 };
 
-/// Most nodes from the query's reshape to the result.
+/// Maximum number of nodes from the query's reshape to the result.
 const MAX_NODES: usize = 48;
 
 /// The meaning of a slot within the run of nodes.

@@ -18,7 +18,7 @@ use crate::{
 /// Maximum number of position ranges, and minimum number of positions for two ranges. Several
 /// sequences fill a device with longer ranges than one sequence does.
 const SPLITS: (usize, usize) = (16, 512);
-/// The same where heads are wide.
+/// Limits for wide heads.
 const WIDE_SPLITS: (usize, usize) = (32, 128);
 
 impl Attention {

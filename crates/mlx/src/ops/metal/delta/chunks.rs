@@ -21,7 +21,7 @@ use crate::{
 
 /// Rows of a triangle that are solved one after the other; larger ones are put together from such.
 const BLOCK: usize = 16;
-/// Most steps of a chunk.
+/// Maximum number of steps per chunk.
 const MOST: usize = 64;
 
 /// The result `[B, T, H, Dv]` and the last state `[B, H, Dv, Dk]`.
@@ -46,7 +46,7 @@ pub(super) fn in_chunks(operands: &Operands) -> Result<(Array, Array)> {
     Ok((Window::whole(&[batch, cut.count * size, heads, dv]).narrow(1, 0, steps, 1).of(&y)?, swapped(&state)?))
 }
 
-/// How steps are cut into chunks; the last one is filled up with steps that change nothing.
+/// Partition of steps into chunks; the last one is padded with steps that change nothing.
 struct Cut {
     batch: usize,
     steps: usize,
