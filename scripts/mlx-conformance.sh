@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the cases of the repository, and the archives beside the checkout where they are, on the MLX that scripts/install-mlx.sh
-# installed: programs as they are, and what this compiler makes of the exported ones.
+# Runs the repository's cases, and the archives beside the checkout if present, on the MLX installed by scripts/install-mlx.sh:
+# ExecuTorch's programs, and programs compiled from exported archives.
 # Usage: scripts/mlx-conformance.sh [built flambeau command]
 set -euo pipefail
 cd "$(dirname "$0")/.."

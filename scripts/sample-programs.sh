@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Draws programs that nobody here wrote with a seed, compiles and runs them, and compares with PyTorch: PyTorch's own operator samples
-# and random chains of views, writes and dynamic shapes. Prints a command that repeats each failure.
+# Compiles and runs random programs and compares them with PyTorch: samples of PyTorch's operator database, and chains of views,
+# in-place writes and dynamic shapes. Prints a command that reproduces each failure.
 # Usage: scripts/sample-programs.sh [SEED [FOLDER]]      default: today's date, a new temporary folder
-# PYTHON names the Python that has PyTorch 2.15; FLAMBEAU the command, target/release/flambeau unless set.
+# PYTHON: a Python with PyTorch 2.15. FLAMBEAU: the command, by default target/release/flambeau.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 seed=${1:-$(date +%Y%m%d)}
@@ -13,7 +13,7 @@ flambeau=${FLAMBEAU:-target/release/flambeau}
 mkdir -p "$out"
 status=0
 
-# Writes cases by a script of scripts/reference, runs them, and tells how to repeat those that fail.
+# Writes cases with a script of scripts/reference, runs them, and prints how to reproduce failures.
 sample() {
   local name=$1
   shift

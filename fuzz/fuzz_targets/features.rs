@@ -1,5 +1,4 @@
-//! Samples of any value in blocks of any size: spectrograms of every family, and where somebody
-//! speaks.
+//! Spectrograms of every family and voice activity, for samples of any value in blocks of any size.
 
 #![no_main]
 
@@ -9,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 const MELS: usize = 80;
 const FRAMES: usize = 100;
 
-// The first byte is the size of a block, in units of 37 samples.
+// The first byte is the block size in units of 37 samples.
 fuzz_target!(init: flambeau_fuzz::keep_unwinding(), |bytes: &[u8]| {
     let Some((&size, bytes)) = bytes.split_first() else { return };
     let samples: Vec<f32> = bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();

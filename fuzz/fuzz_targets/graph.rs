@@ -1,5 +1,5 @@
-//! Random graphs, some with changed fields. Plans give what the graphs give with their fused nodes
-//! spelled out; changed graphs are refused, or run, or end with an error.
+//! Random graphs, some with changed fields. A planned graph equals the same graph with decomposed
+//! nodes. A changed graph is rejected, runs, or returns an error.
 
 #![no_main]
 
@@ -18,7 +18,7 @@ use flambeau_testcases::mutate;
 use flambeau_testgraphs::{RandomGraph, Rounding, random_graph};
 use libfuzzer_sys::{Corpus, fuzz_target};
 
-/// Which graph is drawn, and how it is changed.
+/// Seed of a graph, and changes to it.
 #[derive(Arbitrary, Debug)]
 struct Drawn {
     graph: u32,
@@ -34,7 +34,7 @@ fn run(graph: Checked, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
     first
 }
 
-/// Whether two results are one, where engines may not round: shape, type and bits.
+/// Whether two results have equal shapes, types and bits.
 fn is_same(found: &Value, expected: &Value, rounds: bool) -> bool {
     match (found, expected) {
         (Value::Tensor(a), Value::Tensor(b)) => {

@@ -1,5 +1,4 @@
-//! Payloads of the delegate. A graph that is valid reads back as it was written, as bytes and as
-//! text.
+//! Payloads of the delegate. A valid graph survives a round trip through bytes and through text.
 
 #![no_main]
 

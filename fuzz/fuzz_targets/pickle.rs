@@ -1,4 +1,4 @@
-//! Pickled weights: the program of pickle's machine is the fuzzer's bytes.
+//! Pickled weights: the fuzzer's bytes are the program of pickle's stack machine.
 
 #![no_main]
 

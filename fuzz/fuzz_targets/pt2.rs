@@ -1,5 +1,5 @@
-//! Archives of `torch.export`: a whole archive, or one whose program or table of weights or
-//! constants is the fuzzer's bytes.
+//! Archives of `torch.export`: a whole archive, or one with the fuzzer's bytes as its program, table
+//! of weights or table of constants.
 
 #![no_main]
 
@@ -7,7 +7,7 @@ use flambeau_pt2::Archive;
 use flambeau_tensor::Bytes;
 use libfuzzer_sys::fuzz_target;
 
-/// Members that the first byte chooses from; the rest are the member's contents.
+/// Members selected by the first byte. The other bytes are the member's contents.
 const MEMBERS: [&str; 3] = [
     "archive/models/model.json",
     "archive/data/weights/model_weights_config.json",

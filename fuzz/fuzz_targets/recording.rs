@@ -7,12 +7,12 @@ use std::io::Cursor;
 use flambeau_audio::{Pcm, Recording, Sample};
 use libfuzzer_sys::fuzz_target;
 
-/// A packet of a few bytes may hold a second of silence: more than this is not listened to.
+/// Maximum number of samples to read, since a packet of a few bytes may hold a second of silence.
 const MOST_SAMPLES: usize = 1 << 22;
 
 const RATE: u32 = 16_000;
 
-// The first byte chooses how the others are read.
+// The first byte selects the reader.
 fuzz_target!(init: flambeau_fuzz::keep_unwinding(), |bytes: &[u8]| {
     let Some((&choice, bytes)) = bytes.split_first() else { return };
     let stream = Cursor::new(bytes.to_vec());

@@ -1,4 +1,4 @@
-//! Payloads whose graphs are valid and small run on the CPU engine, twice.
+//! Payloads with small valid graphs, run twice on the CPU engine.
 
 #![no_main]
 

@@ -1,5 +1,4 @@
-//! Files of tensors, as inputs of methods come: `.bin`, `.npy`, `.npz` and `.safetensors`, by the
-//! first byte.
+//! Tensor files: `.bin`, `.npy`, `.npz` or `.safetensors`, selected by the first byte.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Tokenizers, with the files beside them on lines of their own.
+//! Tokenizers: `tokenizer.json` and its companion files, one per line.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Tokenizers in other forms than `tokenizer.json`.
+//! Tokenizers in other formats than `tokenizer.json`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Archives around the fuzzer's bytes, and what programs in them hold.
+//! Archives that contain the fuzzer's bytes, and readers of their weights.
 
 use std::io::{Cursor, Write};
 

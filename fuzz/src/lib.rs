@@ -1,4 +1,4 @@
-//! What the targets share.
+//! Shared code of the fuzz targets.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Which graphs are run, and with what.
+//! Selects cheap graphs and generates their inputs.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use flambeau_ir::{
 };
 use flambeau_tensor::{AlignedBytes, Bytes, DType, Expr, Tensor, cast, numel};
 
-/// What a run may take before it says more of the graph than of its engine: nodes, and elements and
-/// products of all of them.
+/// Maximum number of nodes of a run, and maximum number of elements and products of all nodes. Larger
+/// graphs only exercise memory and time limits.
 const MOST_NODES: u64 = 1000;
 const MOST_WORK: u64 = 1 << 24;
-/// Elements of an argument, and bytes of a constant.
+/// Maximum number of elements of an argument and of bytes of a constant.
 const MOST_ELEMENTS: usize = 1 << 20;
 
-/// Constants that are zero, by name.
+/// Zero-filled constants by name.
 pub struct Zeros(BTreeMap<String, usize>);
 
 impl Zeros {
-    /// Those that the graph names.
+    /// The constants of a graph.
     pub fn of(graph: &Graph) -> Zeros {
         let bytes = |(name, slot): &(String, Slot)| {
             let Slot::Tensor(Tid(slot)) = slot else { return None };
@@ -38,7 +38,7 @@ impl Constants for Zeros {
     }
 }
 
-/// The graph with a size for each open one of its inputs.
+/// Replaces the dynamic sizes of a graph's inputs by static ones.
 pub fn with_static_inputs(mut graph: Graph, rng: &mut Rng) -> Graph {
     for dim in graph.meta.iter_mut().flat_map(|meta| &mut meta.shape) {
         if let MetaDim::Dynamic { min, max } = *dim {
@@ -48,8 +48,7 @@ pub fn with_static_inputs(mut graph: Graph, rng: &mut Rng) -> Graph {
     graph
 }
 
-/// Arguments for a graph whose inputs have static sizes: small numbers. `None` if one would be
-/// large.
+/// Small random arguments for a graph with static input sizes; `None` if one is too large.
 pub fn arguments(graph: &Graph, rng: &mut Rng) -> Option<Vec<Value>> {
     let argument = |slot: &Slot| match slot {
         Slot::Value(_) => Some(Value::Int(rng.i32(-1..5))),
@@ -66,7 +65,7 @@ fn tensor(meta: &TensorMeta, rng: &mut Rng) -> Option<Tensor> {
     cast(&Tensor::from_slice(&values, &shape).ok()?, meta.dtype).ok()
 }
 
-/// Whether the checker can tell that a run ends soon and in little memory.
+/// Whether the checker can bound a run's time and memory.
 pub fn is_cheap(graph: &Checked) -> bool {
     let (mut nodes, mut steps, mut work) = (0, 1u64, 0u64);
     graph.visit(&mut |node, before| {
@@ -77,16 +76,15 @@ pub fn is_cheap(graph: &Checked) -> bool {
         let largest = Largest::of(node, before);
         work = work.saturating_add(largest.elements()).saturating_add(cost(node).flops(&largest));
         if let Node::Scan(_) = node {
-            // A scan along an axis takes its steps whether or not there is anything along the
-            // others.
+            // A scan takes its steps even if the other axes are empty.
             steps = steps.saturating_mul(largest.elements().max(largest.longest()).max(1));
         }
     });
     nodes <= MOST_NODES && work.max(1).saturating_mul(steps) <= MOST_WORK
 }
 
-/// A node's cost. Transposed convolutions run as others do, over an input with zeros between its
-/// elements.
+/// A node's cost. A transposed convolution counts as a convolution over its input with zeros
+/// inserted.
 fn cost(node: &Node) -> Cost {
     match node {
         Node::ConvTranspose1D(n) => Cost::Convolution(n.w, n.out),
@@ -96,20 +94,20 @@ fn cost(node: &Node) -> Cost {
     }
 }
 
-/// The largest shapes that the tensors of a node can have.
+/// The largest possible shapes of a node's tensors.
 struct Largest(BTreeMap<Tid, (DType, Vec<usize>)>);
 
 impl Largest {
     fn of(node: &Node, before: &Env) -> Largest {
         let mut env = before.clone();
-        // What branches and bodies leave is seen when their own nodes are visited.
+        // Results of branches and bodies count when their own nodes are visited.
         let _ = node.infer(&mut env);
         let most = |size: &Expr| size.bounds(&|symbol| env.range(symbol)).1.max(0) as usize;
         let shape = |tid| env.get(tid).map(|spec| (tid, (spec.dtype, spec.dims.iter().map(most).collect())));
         Largest(node.tensors(|_| true).into_iter().filter_map(shape).collect())
     }
 
-    /// The size of the longest axis.
+    /// Size of the longest axis.
     fn longest(&self) -> u64 {
         self.0.values().flat_map(|(_, shape)| shape).map(|&size| size as u64).max().unwrap_or(0)
     }

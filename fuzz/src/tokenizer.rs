@@ -1,11 +1,11 @@
-//! Tokenizers, whose library panics on some files; the reader turns that into an error.
+//! Tokenizers. Their library panics on some files; the reader converts these panics to errors.
 
 use std::panic;
 
 use flambeau_text::Tokenizer;
 
-/// Lets panics unwind to those who catch them, where the fuzzer's hook would end the process. What
-/// nobody catches is still a finding.
+/// Removes the fuzzer's panic hook, which ends the process even for caught panics. Uncaught panics
+/// still count as findings.
 pub fn keep_unwinding() {
     drop(panic::take_hook());
 }

@@ -1,5 +1,4 @@
-//! Writes the inputs that the targets begin with, from files of the repository and some that are
-//! made here: `seeds FOLDER`.
+//! Writes the initial corpora from files of the repository and generated inputs: `seeds FOLDER`.
 
 #![forbid(unsafe_code)]
 
@@ -28,7 +27,7 @@ impl Corpora<'_> {
         fs::write(folder.join(format!("seed-{}", self.written)), seed)
     }
 
-    /// Adds a seed behind the byte by which its target chooses what it is.
+    /// Adds a seed after its target's selector byte.
     fn add_as(&mut self, target: &str, choice: u8, seed: impl AsRef<[u8]>) -> io::Result<()> {
         self.add(target, [&[choice], seed.as_ref()].concat())
     }
@@ -60,7 +59,7 @@ impl Corpora<'_> {
         self.add("ptd", bytes)
     }
 
-    /// Drawn graphs: the number of one, how many nodes it has at most, and changes.
+    /// Random graphs: seed, maximum number of nodes, and changes.
     fn graphs(&mut self) -> io::Result<()> {
         (0..64u8).try_for_each(|i| self.add("graph", [&[i, 0, 0, 0, 1 + i % 15], &vec![i; usize::from(i % 7)][..]].concat()))
     }
@@ -103,6 +102,8 @@ impl Corpora<'_> {
             self.add("gguf", fs::read(path)?)?;
         }
         self.add("gguf", gguf())?;
+        self.add("ggml", ggml())?;
+        self.add("ctranslate2", ctranslate2())?;
         self.add("nemo", fs::read("../crates/testcases/checkpoints/speech-parakeet-nemo/checkpoint.nemo")?)?;
         for family in ["llama", "qwen2", "qwen3", "phi3"] {
             for scaling in scalings() {
@@ -190,7 +191,7 @@ impl Corpora<'_> {
     }
 }
 
-/// A recording in a WAV file: `samples` of a tone in 16 bits, in so many channels.
+/// A WAV file with `samples` 16-bit samples of a tone per channel.
 fn wav(samples: u32, rate: u32, channels: u16) -> Vec<u8> {
     let (frame, size) = (2 * channels, 2 * samples * u32::from(channels));
     let mut wav = [&b"RIFF"[..], &(36 + size).to_le_bytes(), b"WAVEfmt ", &16u32.to_le_bytes(), &1u16.to_le_bytes()].concat();
@@ -251,7 +252,7 @@ fn config(family: &str) -> Value {
     })
 }
 
-/// Every way in which a config scales rotary frequencies.
+/// All kinds of rotary scaling in configs.
 fn scalings() -> [Value; 5] {
     let original = 8;
     [
@@ -338,6 +339,35 @@ fn gguf() -> Vec<u8> {
     }
     let head = [&b"GGUF"[..], &3u32.to_le_bytes(), &0u64.to_le_bytes(), &(entries.len() as u64).to_le_bytes()].concat();
     entries.into_iter().fold(head, |all, (key, kind, value)| [all, text(key), kind.to_le_bytes().to_vec(), value].concat())
+}
+
+/// The head of a small Whisper in whisper.cpp's format, with a vocabulary of two tokens and one tensor.
+fn ggml() -> Vec<u8> {
+    let (vocab, positions, width, heads, layers, mels) = (2, 4, 8, 2, 1, 2);
+    let sizes = [vocab, positions, width, heads, layers, positions, width, heads, layers, mels, 1];
+    let filters = [mels, 2, 0, 0, 0, 0];
+    let numbers = [0x6767_6d6c].into_iter().chain(sizes).chain(filters);
+    let mut file: Vec<u8> = numbers.flat_map(u32::to_le_bytes).collect();
+    file.extend(2u32.to_le_bytes());
+    for token in [&b"a"[..], b"b"] {
+        file.extend((token.len() as u32).to_le_bytes());
+        file.extend(token);
+    }
+    let name = b"decoder.ln.bias";
+    file.extend([1, name.len() as u32, 0, width].into_iter().flat_map(u32::to_le_bytes));
+    file.extend(name);
+    file.extend([0u8; 32]);
+    file
+}
+
+/// The start of a Whisper in CTranslate2's format: one variable and one alias.
+fn ctranslate2() -> Vec<u8> {
+    let text = |text: &str| [&(text.len() as u16 + 1).to_le_bytes()[..], text.as_bytes(), &[0]].concat();
+    let number = u32::to_le_bytes;
+    let name = "encoder/conv1/bias";
+    let variable = [&text(name)[..], &[1], &number(2), &[0], &number(8), &[0; 8]].concat();
+    let head = [&number(6)[..], &text("WhisperSpec"), &number(3), &number(1)].concat();
+    [&head[..], &variable, &number(1), &text("alias"), &text(name)].concat()
 }
 
 fn main() -> io::Result<()> {
