@@ -74,15 +74,19 @@ pub(crate) struct Stacked {
     pub(crate) cols: usize,
 }
 
+/// The adapter of each rank of a weight's updates.
+pub(crate) fn ranks(updates: &[LowRank]) -> Vec<usize> {
+    updates.iter().flat_map(|update| vec![update.adapter; update.rank()]).collect()
+}
+
 impl Stacked {
     /// `None` without updates.
     pub(crate) fn of(updates: &[LowRank]) -> Option<Stacked> {
         let first = updates.first()?;
         let (rows, cols) = (first.up.shape[0], first.down.shape[1]);
-        let adapters = updates.iter().flat_map(|update| vec![update.adapter; update.rank()]).collect();
         let up = (0..rows).flat_map(|row| updates.iter().flat_map(move |update| update.up.row(row))).copied().collect();
         let down = updates.iter().flat_map(|update| &update.down.values).copied().collect();
-        Some(Stacked { adapters, up, down, rows, cols })
+        Some(Stacked { adapters: ranks(updates), up, down, rows, cols })
     }
 
     /// `up` transposed, row-major [R, rows].

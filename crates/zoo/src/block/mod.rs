@@ -79,7 +79,7 @@ pub(crate) fn program(checkpoint: &Checkpoint, config: &Config, settings: Settin
     let s = w.b.symbol("s0", 1, settings.chunk);
     let ids = w.b.input("input_ids", DType::I64, vec![Expr::Int(1), s.clone()]);
     let places = w.b.input("cache_position", DType::I64, vec![s]);
-    w.take_adapters();
+    w.take_adapters()?;
     let mut decoder = Decoder::new(w, config, settings, places)?;
     let x = embedded(&mut decoder.w, config, &ids)?;
     let per_layer = config.per_layer.map(|p| decoder.per_layer_inputs(&p, &ids, &x)).transpose()?;

@@ -9,10 +9,17 @@ use flambeau_pt2::Weight;
 use flambeau_tensor::{DType, Expr, Tensor, cast};
 
 use super::Writer;
-use crate::{CheckpointTensor, Error, Result, builder::Val, low_rank::Stacked};
+use crate::{
+    CheckpointTensor, Error, Result,
+    builder::Val,
+    low_rank::{Stacked, ranks},
+};
 
 /// Name of the input with the adapters' scales.
 const SCALES: &str = "adapter_scales";
+
+/// Number of axes of a layer's activations.
+const AXES: usize = 3;
 
 /// The scales of a program's adapters, and their uses.
 #[derive(Debug)]
@@ -42,13 +49,28 @@ struct Lowered {
 }
 
 impl Writer<'_> {
-    /// Adds the input with the adapters' scales, if the checkpoint has adapters.
-    pub(crate) fn take_adapters(&mut self) {
+    /// Adds the input with the adapters' scales, if the checkpoint has adapters, and computes the
+    /// scale of each rank before the layers. Engines can then fuse a layer's nodes.
+    ///
+    /// # Errors
+    /// Fails if a constant cannot be created.
+    pub(crate) fn take_adapters(&mut self) -> Result<()> {
         let count = self.checkpoint.adapters().len();
-        if count > 0 {
-            let scales = self.b.input(SCALES, DType::F32, vec![Expr::Int(count as i64)]);
-            self.adapters = Some(Adapters { scales, factors: Vec::new(), written: Vec::new() });
+        if count == 0 {
+            return Ok(());
         }
+        let scales = self.b.input(SCALES, DType::F32, vec![Expr::Int(count as i64)]);
+        let mut adapters = Adapters { scales, factors: Vec::new(), written: Vec::new() };
+        let mut kinds: Vec<Vec<usize>> = self.tensors().values().map(|tensor| ranks(tensor.updates())).collect();
+        kinds.retain(|ranks| !ranks.is_empty());
+        kinds.sort();
+        kinds.dedup();
+        for ranks in kinds {
+            let factors = self.factors(&adapters, &ranks, AXES)?;
+            adapters.factors.push((ranks, AXES, factors));
+        }
+        self.adapters = Some(adapters);
+        Ok(())
     }
 
     /// Checks that the program contains all updates of the checkpoint.
