@@ -19,7 +19,7 @@ use flambeau::{
 };
 use flambeau_testcases::{Outcome, test};
 
-use fresh::{CHUNK, CHUNK_WITH_RINGS, VOCABULARY, export_with, families, model, model_with_separate_gates};
+use fresh::{CHUNK, CHUNK_WITH_RINGS, VOCABULARY, export_with, families, model, model_with_adapter, model_with_separate_gates};
 use installed::alone;
 
 /// Token counts of calls. Each row of calls begins a sequence: prompts below one chunk or of
@@ -36,18 +36,23 @@ struct Exported {
     scheme: &'static str,
     chunk: usize,
     has_separate_gates: bool,
+    has_adapter: bool,
     rules: fn() -> Vec<WeightRule>,
 }
 
 /// A family with linear layers in 4 bits, and caches without rings.
 const fn of(family: &'static str) -> Exported {
-    Exported { family, scheme: "4w", chunk: CHUNK, has_separate_gates: false, rules: Vec::new }
+    Exported { family, scheme: "4w", chunk: CHUNK, has_separate_gates: false, has_adapter: false, rules: Vec::new }
 }
 
 impl Exported {
     fn program(self) -> Program {
         let config = families().into_iter().find(|(known, _)| *known == self.family).expect("a family of this name").1;
-        let built = if self.has_separate_gates { model_with_separate_gates(&config) } else { model(&config, self.chunk) };
+        let built = match self {
+            Exported { has_adapter: true, .. } => model_with_adapter(&config),
+            Exported { has_separate_gates: true, .. } => model_with_separate_gates(&config),
+            _ => model(&config, self.chunk),
+        };
         let mut bytes = Vec::new();
         export_with(&built, self.scheme, (self.rules)()).write(&mut bytes).expect("memory takes it");
         Program::from_bytes(bytes).expect("the program is sound")
@@ -162,6 +167,7 @@ fn main() -> ExitCode {
         })
     };
     let apart = |family| Exported { has_separate_gates: true, ..of(family) };
+    let adapted = |family| Exported { has_adapter: true, ..of(family) };
     let rings = |family| Exported { chunk: CHUNK_WITH_RINGS, ..of(family) };
     let cases = [
         ("a_mixture_behind_delta_nets", Exported { rules: gates, ..apart("qwen3_5_moe") }),
@@ -169,6 +175,8 @@ fn main() -> ExitCode {
         ("a_mixture_with_joined_matrices", of("qwen3_moe")),
         ("a_mixture_in_8_bits", Exported { scheme: "8w", ..of("qwen3_5_moe") }),
         ("projections_with_biases", of("qwen2")),
+        ("an_adapter", adapted("llama")),
+        ("an_adapter_beside_biases", Exported { scheme: "8w", ..adapted("qwen2") }),
         ("norms_in_f32_behind_products", of("gemma3")),
         ("attention_in_windows", of("gemma4, keys as values")),
         ("attention_over_shared_caches", of("gemma4, shared caches")),

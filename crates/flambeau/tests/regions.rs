@@ -15,9 +15,12 @@ use flambeau::{
     zoo::Model,
 };
 
-use fresh::{CHUNK, CHUNK_WITH_RINGS, export, families, model, model_with_separate_gates};
+use fresh::{CHUNK, CHUNK_WITH_RINGS, export, families, model, model_with_adapter, model_with_separate_gates};
 
 const TABLE: &str = include_str!("regions/table.txt");
+
+/// Families that are also listed with an adapter.
+const WITH_ADAPTER: [&str; 2] = ["llama", "qwen2"];
 
 /// Counts equal texts, in the order of their first appearance.
 fn counted(texts: impl Iterator<Item = String>) -> Vec<(usize, String)> {
@@ -54,6 +57,9 @@ fn table() -> String {
         add(&mut text, name, &model(&config, CHUNK));
         if !config["sliding_window"].is_null() {
             add(&mut text, &format!("{name}, caches as rings"), &model(&config, CHUNK_WITH_RINGS));
+        }
+        if WITH_ADAPTER.contains(&name) {
+            add(&mut text, &format!("{name}, an adapter"), &model_with_adapter(&config));
         }
         if !config["num_experts"].is_null() {
             add(&mut text, &format!("{name}, separate gates"), &model_with_separate_gates(&config));

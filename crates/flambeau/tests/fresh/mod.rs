@@ -8,7 +8,7 @@ use flambeau::{
     compile::{self, Output, Scheme, SchemeName, WeightRule},
     cpu::CpuEngine,
     tensor::Bytes,
-    zoo::{self, Checkpoint, Error, Model},
+    zoo::{self, Adapter, Checkpoint, Error, Model},
 };
 use safetensors::{Dtype, tensor::TensorView};
 use serde_json::Value;
@@ -21,6 +21,9 @@ pub(crate) const POSITIONS: usize = 256;
 /// Tokens of a call at most. With fewer, caches of windows are rings.
 pub(crate) const CHUNK: usize = POSITIONS;
 pub(crate) const CHUNK_WITH_RINGS: usize = 64;
+
+/// Rank of adapters.
+const RANK: usize = 8;
 
 /// Names and shapes of a checkpoint's tensors.
 type Shapes = Vec<(String, Vec<usize>)>;
@@ -40,10 +43,34 @@ pub(crate) fn model_with_separate_gates(config: &Value) -> Model {
     random(config, &shapes(config, names.map(|name| (name, vec![1])).collect()), CHUNK)
 }
 
+/// The same, with an adapter of rank 8 on every linear layer of the decoder, applied at run time.
+pub(crate) fn model_with_adapter(config: &Value) -> Model {
+    let shapes = shapes(config, Vec::new());
+    let mut rng = fastrand::Rng::with_seed(3);
+    let data: Vec<Vec<u8>> = shapes.iter().map(|(name, shape)| values(name, shape, &mut rng)).collect();
+    let mut factors = Vec::new();
+    for (name, shape) in shapes.iter().filter(|(name, _)| name.ends_with("_proj.weight")) {
+        let module = name.trim_end_matches(".weight");
+        for (part, sizes) in [("lora_A", vec![RANK, shape[1]]), ("lora_B", vec![shape[0], RANK])] {
+            factors.push((format!("base_model.model.{module}.{part}.weight"), sizes));
+        }
+    }
+    let values = factors.iter().map(|(name, shape)| values(name, shape, &mut rng)).collect::<Vec<_>>();
+    let settings = serde_json::json!({ "peft_type": "LORA", "r": RANK, "lora_alpha": RANK });
+    let files = [
+        ("adapter_config.json", settings.to_string().into_bytes().into()),
+        ("adapter_model.safetensors", tensors(&factors, &values)),
+    ];
+    let adapter = Adapter::from_folder(files.map(|(name, bytes)| (name.to_owned(), bytes)).into()).expect("an adapter");
+    let mut checkpoint = checkpoint(config, &shapes, &data).expect("a checkpoint");
+    checkpoint.attach("adapter", &adapter, 1.0).expect("the adapter fits");
+    zoo::build(&checkpoint, &options(CHUNK)).expect("the model builds")
+}
+
 fn random(config: &Value, shapes: &Shapes, chunk: usize) -> Model {
     let mut rng = fastrand::Rng::with_seed(3);
-    let data = shapes.iter().map(|(name, shape)| values(name, shape, &mut rng)).collect();
-    build(config, shapes, data, chunk).unwrap_or_else(|error| panic!("{}: {error}", config["model_type"]))
+    let data: Vec<Vec<u8>> = shapes.iter().map(|(name, shape)| values(name, shape, &mut rng)).collect();
+    build(config, shapes, &data, chunk).unwrap_or_else(|error| panic!("{}: {error}", config["model_type"]))
 }
 
 /// The model's program with quantized linear layers, or with none where `scheme` is `bf16`.
@@ -61,8 +88,8 @@ pub(crate) fn export_with<'m>(model: &'m Model, scheme: &str, rules: Vec<WeightR
 /// Asks the exporter for the tensors: it names each missing tensor, and the shape of a wrong one.
 fn shapes(config: &Value, mut shapes: Shapes) -> Shapes {
     loop {
-        let zeros = shapes.iter().map(|(_, shape)| vec![0; 2 * shape.iter().product::<usize>()]).collect();
-        match build(config, &shapes, zeros, CHUNK) {
+        let zeros: Vec<Vec<u8>> = shapes.iter().map(|(_, shape)| vec![0; 2 * shape.iter().product::<usize>()]).collect();
+        match build(config, &shapes, &zeros, CHUNK) {
             Ok(_) => return shapes,
             Err(Error::MissingTensor(name)) if !shapes.iter().any(|(known, _)| *known == name) => shapes.push((name, vec![1])),
             Err(Error::Tensor { name, expected, .. }) => {
@@ -92,16 +119,26 @@ fn shape(text: &str) -> Option<Vec<usize>> {
     sizes.split(", ").map(|size| size.parse().ok()).collect()
 }
 
-fn build(config: &Value, shapes: &Shapes, data: Vec<Vec<u8>>, chunk: usize) -> Result<Model, Error> {
-    let views = shapes.iter().zip(&data).map(|((name, shape), data)| {
+fn build(config: &Value, shapes: &Shapes, data: &[Vec<u8>], chunk: usize) -> Result<Model, Error> {
+    zoo::build(&checkpoint(config, shapes, data)?, &options(chunk))
+}
+
+fn options(chunk: usize) -> zoo::Options {
+    zoo::Options { max_seq_len: Some(POSITIONS), prefill_chunk: Some(chunk), ..zoo::Options::default() }
+}
+
+fn checkpoint(config: &Value, shapes: &Shapes, data: &[Vec<u8>]) -> Result<Checkpoint, Error> {
+    let config: Bytes = config.to_string().into_bytes().into();
+    Checkpoint::from_folder(vec![("config.json".into(), config), ("model.safetensors".into(), tensors(shapes, data))])
+}
+
+/// A safetensors file of tensors in bf16.
+fn tensors(shapes: &Shapes, data: &[Vec<u8>]) -> Bytes {
+    let views = shapes.iter().zip(data).map(|((name, shape), data)| {
         let view = TensorView::new(Dtype::BF16, shape.clone(), data).expect("as many bytes as elements");
         (name.clone(), view)
     });
-    let weights: Bytes = safetensors::serialize(views, None).expect("tensors").into();
-    let config: Bytes = config.to_string().into_bytes().into();
-    let checkpoint = Checkpoint::from_folder(vec![("config.json".into(), config), ("model.safetensors".into(), weights)])?;
-    let options = zoo::Options { max_seq_len: Some(POSITIONS), prefill_chunk: Some(chunk), ..zoo::Options::default() };
-    zoo::build(&checkpoint, &options)
+    safetensors::serialize(views, None).expect("tensors").into()
 }
 
 /// Random elements in bf16, in a range that keeps activations near 1.

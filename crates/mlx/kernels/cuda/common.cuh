@@ -110,8 +110,17 @@ __device__ inline float block_sum(float v) {
   return sum;
 }
 
-// A matrix of `rows` rows, its scales and biases if it holds codes, the place of its products, and
-// the row that is added to them, if there is one.
+// The low-rank update of a product: the row `low` [rank] times `scales` [rank] times `up` [rank, rows].
+template <typename T>
+struct LowRank {
+  const T* low = nullptr;
+  const T* scales = nullptr;
+  const T* up = nullptr;
+  int rank = 0;
+};
+
+// A matrix of `rows` rows, its scales and biases if it holds codes, the place of its products, the
+// row that is added to them, if there is one, and the update of an adapter, if there is one.
 template <typename T>
 struct Matrix {
   const void* w;
@@ -120,4 +129,5 @@ struct Matrix {
   T* y;
   int rows;
   const T* bias;
+  LowRank<T> update = {};
 };

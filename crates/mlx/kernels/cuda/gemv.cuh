@@ -254,12 +254,12 @@ struct Gemv {
 };
 
 // y = [other +] norm(x) W for the rows of all matrices. With GATE the one result is act(A x) * (B
-// x) for two matrices, or act(A x) * other for one. The number of rows of each matrix is a multiple
-// of its share of a tile. The first weights are read before `wait`; `wait` returns when the row is
-// available. Returns the norm's factor. The row stays in dynamic shared memory: 4 bytes per element
-// of k, rounded up to 32 steps of 16 bytes of codes. For codes, add 8 bytes per group of each
-// lane's step.
-template <typename T, int BITS, int GROUP, int R, int WARPS, Gate GATE, typename N, int COUNT, typename Wait>
+// x) for two matrices, or act(A x) * other for one. With UPDATED, products get the low-rank updates
+// of the matrices. The number of rows of each matrix is a multiple of its share of a tile. The first
+// weights are read before `wait`; `wait` returns when the row is available. Returns the norm's
+// factor. The row stays in dynamic shared memory: 4 bytes per element of k, rounded up to 32 steps
+// of 16 bytes of codes. For codes, add 8 bytes per group of each lane's step.
+template <typename T, int BITS, int GROUP, int R, int WARPS, Gate GATE, typename N, bool UPDATED = false, int COUNT, typename Wait>
 __device__ inline float linear(
     float* shared, const T* x, const Join<T, N>* join, const N* norm, float eps, const T* other, int k,
     const Matrix<T> (&all)[COUNT], Wait wait) {
@@ -295,22 +295,47 @@ __device__ inline float linear(
     }
   };
 
+  // The product of row `at` of `matrix` with its update, in all lanes.
+  auto updated = [&](float product, const Matrix<T>& matrix, int at) {
+    if (matrix.update.rank == 0) {
+      return product;
+    }
+    const LowRank<T>& update = matrix.update;
+    float sum = 0.0f;
+    for (int j = lane; j < update.rank; j += 32) {
+      float low = rounded<T>(static_cast<float>(__ldcg(update.low + j)) * static_cast<float>(update.scales[j]));
+      sum += low * static_cast<float>(update.up[static_cast<size_t>(j) * matrix.rows + at]);
+    }
+    return rounded<T>(rounded<T>(product) + rounded<T>(warp_sum(sum)));
+  };
+
   auto leave = [&](int row, float factor, float (&y)[R]) {
     int line = row;
     Matrix<T> at = pick(line);
 #pragma unroll
     for (int r = 0; r < R; ++r) {
-      y[r] = warp_sum(y[r]);
+      y[r] = warp_sum(y[r]) * factor;
+    }
+    if constexpr (UPDATED) {
+#pragma unroll
+      for (int r = 0; r < R; ++r) {
+        const Matrix<T>& matrix = GATED && r >= kTile ? all[COUNT - 1] : at;
+        int own = line + (r >= kTile ? r - kTile : r);
+        if (matrix.bias != nullptr) {
+          y[r] = (BITS == 16 ? y[r] : rounded<T>(y[r])) + static_cast<float>(matrix.bias[own]);
+        }
+        y[r] = updated(y[r], matrix, own);
+      }
     }
 #pragma unroll
     for (int r = 0; r < kTile; ++r) {
       if (lane == r) {
-        float value = y[r] * factor;
-        if (at.bias != nullptr) {
+        float value = y[r];
+        if (!UPDATED && at.bias != nullptr) {
           value = (BITS == 16 ? value : rounded<T>(value)) + static_cast<float>(at.bias[line + r]);
         }
         if constexpr (GATED) {
-          value = activate<GATE>(value) * (y[kTile + r] * factor);
+          value = activate<GATE>(value) * y[kTile + r];
         }
         if constexpr (GATE != Gate::kNone && !GATED) {
           value = activate<GATE>(value) * static_cast<float>(__ldcg(other + row + r));
@@ -361,4 +386,69 @@ __device__ inline float linear(
     }
   }
   return factor;
+}
+
+// y = norm(x) W for the few rows of all float matrices, a row per block at a time. Each thread reads
+// its pieces of a row at once, up to 64 elements per thread. The first row's weights are read before
+// `wait`.
+template <typename T, typename N, int WARPS, int COUNT, typename Wait>
+__device__ inline void low_rows(const T* x, const N* norm, float eps, int k, const Matrix<T> (&all)[COUNT], Wait wait) {
+  constexpr int kThreads = WARPS * 32;
+  constexpr int kPieces = 8;
+  int total = 0;
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) {
+    total += all[i].rows;
+  }
+  bool is_first = true;
+  for (int row = blockIdx.x; row < total; row += gridDim.x) {
+    int line = row;
+    Matrix<T> at = all[0];
+#pragma unroll
+    for (int i = 1; i < COUNT; ++i) {
+      if (line >= at.rows) {
+        line -= at.rows;
+        at = all[i];
+      }
+    }
+    uint4 weights[kPieces];
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      int piece = threadIdx.x + p * kThreads;
+      if (piece * 8 < k) {
+        weights[p] = load_once(static_cast<const uint4*>(at.w) + static_cast<size_t>(line) * (k / 8) + piece);
+      }
+    }
+    if (is_first) {
+      wait();
+      is_first = false;
+    }
+    float dot = 0.0f;
+    float squares = 0.0f;
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      int piece = threadIdx.x + p * kThreads;
+      if (piece * 8 < k) {
+        uint4 values = load_new(x + piece * 8);
+        float factors[8];
+        if (norm != nullptr) {
+          read_eight(norm + piece * 8, factors);
+        }
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          float value = wide_at<T>(values, j);
+          squares += value * value;
+          dot += value * (norm != nullptr ? factors[j] : 1.0f) * wide_at<T>(weights[p], j);
+        }
+      }
+    }
+    dot = block_sum<WARPS>(dot);
+    float factor = norm == nullptr ? 1.0f : rsqrtf(block_sum<WARPS>(squares) / k + eps);
+    if (threadIdx.x == 0) {
+      at.y[line] = static_cast<T>(dot * factor);
+    }
+  }
+  if (is_first) {
+    wait();
+  }
 }

@@ -79,7 +79,7 @@ impl<'a> Layer<'a> {
         let attends = qkv.norm.is_some() && qkv.residual.is_none() && !qkv.gated && qkv.outs[..] == sources;
         let returns = o.norm.is_none() && o.weights.len() == 1 && o.x == a.out && o.residual == Some(qkv.x);
         let has_bias = |l: &Linear| l.weights.iter().any(|w| w.bias.is_some());
-        let is_usual = |l: &Linear| l.joined.is_none() && l.activation == Activation::Silu && !has_bias(l);
+        let is_usual = |l: &Linear| l.joined.is_none() && l.updates.is_empty() && l.activation == Activation::Silu && !has_bias(l);
         let plain = [qkv, o, gate_up, down].iter().all(|l| is_usual(l));
         let widens = plain && gate_up.norm.is_some() && gate_up.gated && gate_up.x == o.outs[0];
         let narrows =

@@ -5,7 +5,13 @@ use std::{cmp::Reverse, fmt::Write as _};
 use flambeau_ir::{Int, Node, QuantMode, Slice, Tid};
 use flambeau_tensor::{DType, Shape};
 
-use super::{Kind, Step, find::Scope, launch::Builder, refusal::Form};
+use super::{
+    Kind, Step,
+    find::Scope,
+    launch::Builder,
+    low_rank::{self, Low, LowRank},
+    refusal::Form,
+};
 use crate::{cuda, cx::Machine, error::Result, values::Slot};
 
 /// Minimum total number of matrix rows for which a warp takes four rows at a time instead of two.
@@ -88,6 +94,8 @@ pub(crate) struct Linear {
     /// The sum that `x` enters before the norm.
     pub(super) joined: Option<Joined>,
     pub(super) weights: Vec<Weights>,
+    /// Low-rank updates of all products, in the same order, or none.
+    pub(crate) updates: Vec<LowRank>,
     pub(crate) outs: Vec<Tid>,
 }
 
@@ -98,7 +106,7 @@ pub(super) struct LinearSizes {
     pub(super) k: usize,
     pub(super) rows: Vec<usize>,
     /// The type of the norm's weights.
-    norm: DType,
+    pub(super) norm: DType,
 }
 
 /// Matches a product at a node. Returns it with the index of the next node.
@@ -144,7 +152,11 @@ fn biased(scope: &Scope<'_>, at: usize, product: Product) -> (Product, usize) {
 /// Finds a linear step that begins at a node.
 pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
     let (Node::RMSNorm(_) | Node::QuantizedMatmul(_) | Node::Transpose(_)) = scope.nodes.get(at)? else { return None };
-    scope.candidate(Form::Linear, at, |_| find_from(scope, at))
+    scope.candidate(Form::Linear, at, |_| low_rank::find(scope, at).map(step).or_else(|| find_from(scope, at)))
+}
+
+fn step((linear, end): (Linear, usize)) -> Step {
+    Step { end, kind: Kind::Linear(Box::new(linear)) }
 }
 
 fn find_from(scope: &Scope<'_>, at: usize) -> Option<Step> {
@@ -187,7 +199,7 @@ fn find_from(scope: &Scope<'_>, at: usize) -> Option<Step> {
     let dead = spent.iter().all(|&t| linear.outs.contains(&t) || scope.is_dead(t, end));
     scope.require(dead, "a later node reads a result inside")?;
     scope.require(linear.has_known_formats(), "the matrices have too many formats")?;
-    Some(Step { end, kind: Kind::Linear(Box::new(linear)) })
+    Some(step((linear, end)))
 }
 
 /// Matches `(row + norm(product)) * scale` from a node on. Returns the product, the sum and the
@@ -316,7 +328,8 @@ impl Linear {
     /// Products of a row as it is.
     pub(super) fn plain(x: Tid, weights: Vec<Weights>, outs: Vec<Tid>) -> Linear {
         let (norm, narrows, residual, gated_input, joined) = (None, None, None, None, None);
-        Linear { x, norm, narrows, residual, gated: false, activation: Activation::Silu, gated_input, joined, weights, outs }
+        let (activation, updates) = (Activation::Silu, Vec::new());
+        Linear { x, norm, narrows, residual, gated: false, activation, gated_input, joined, weights, updates, outs }
     }
 
     /// Its first result.
@@ -334,7 +347,8 @@ impl Linear {
             return Ok(false);
         }
         let lead = m.env.tensors[self.x.0 as usize].as_ref().map(|s| s.shape.clone()).unwrap_or_default();
-        let (mut text, call) = self.operands(m, b, &sizes)?;
+        let Some(lows) = low_rank::build(self, m, b, &sizes)? else { return Ok(false) };
+        let (mut text, call) = self.operands(m, b, &sizes, &lows)?;
         let shape_of = |rows: usize| -> Shape { lead[..lead.len() - 1].iter().copied().chain([rows]).collect() };
         let outs = self.outs.iter().zip(&sizes.rows);
         let outs = outs.map(|(&tid, &rows)| b.result(m, tid, sizes.dtype, shape_of(rows))).collect::<Result<Vec<_>>>()?;
@@ -360,7 +374,14 @@ impl Linear {
     }
 
     /// The text up to the results, and the call.
-    pub(super) fn operands(&self, m: &mut Machine, b: &mut Builder, sizes: &LinearSizes) -> Result<(Matrices, String)> {
+    /// `lows` names the results of [`low_rank::build`].
+    pub(super) fn operands(
+        &self,
+        m: &mut Machine,
+        b: &mut Builder,
+        sizes: &LinearSizes,
+        lows: &[Low],
+    ) -> Result<(Matrices, String)> {
         let ty = cuda::type_name(sizes.dtype).unwrap_or_default();
         let norm_type = cuda::value_type(sizes.norm).unwrap_or_default();
         let x = b.slot(m, self.x)?;
@@ -382,7 +403,14 @@ impl Linear {
                 let names = weights.slots.iter().map(|&t| b.slot(m, t)).collect::<Result<Vec<_>>>()?;
                 let scales = if let [_, s, b] = &names[..] { format!("{s},{b}") } else { "nullptr,nullptr".to_owned() };
                 let bias = weights.bias.map_or(Ok("nullptr".to_owned()), |bias| b.slot(m, bias))?;
-                let _ = write!(text, "{{{},{scales},@{i},{rows},{bias}}},", names[0]);
+                let update = match (self.updates.get(i), lows.get(i)) {
+                    (Some(update), Some(low)) => {
+                        let (name, scales, up) = (b.earlier(&low.name), b.slot(m, update.scales)?, b.slot(m, update.up)?);
+                        format!("{{{name},{scales},{up},{}}}", low.rank)
+                    }
+                    _ => "{}".to_owned(),
+                };
+                let _ = write!(text, "{{{},{scales},@{i},{rows},{bias},{update}}},", names[0]);
             }
             text.push_str("};");
         }
@@ -401,8 +429,9 @@ impl Linear {
         for (number, &format) in formats.iter().enumerate() {
             let ((bits, group), rows) = (format.bits_and_group(), self.rows_in(sizes, format));
             let (tile, k) = (self.tile(&rows, b.all_warps()), sizes.k);
+            let is_updated = !lows.is_empty();
             let call = format!(
-                "factor=linear<{ty},{bits},{group},{tile},kW,Gate::{gate},{norm_type}>\
+                "factor=linear<{ty},{bits},{group},{tile},kW,Gate::{gate},{norm_type},{is_updated}>\
                  (shared,{x},{join},{norm},{eps:e}f,{other},{k},all{number},wait);"
             );
             // Blocks without a row of a few leave the row to be staged for the others.

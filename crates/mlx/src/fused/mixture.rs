@@ -237,7 +237,7 @@ fn find_all(mut r: Matcher<'_, '_>) -> Option<(Mixture, usize)> {
         (row, narrows) = (r.wrote(cast.out.0), Some(cast.scalar_type));
     }
     let flat = applied!(r, Reshape, row);
-    let (logits, matrix) = router(&mut r, flat)?;
+    let (logits, matrix) = matrix_product(&mut r, flat)?;
     let (read, top_k, experts, seen, mut sum) = mixture(&mut r)?;
     (read == logits && seen == row).then_some(())?;
     let shaped = node!(r, Reshape);
@@ -267,8 +267,8 @@ fn find_all(mut r: Matcher<'_, '_>) -> Option<(Mixture, usize)> {
     Some((Mixture { logits: logits.0, x, layer: Some(MixtureLayer { router, own }), experts, top_k, out }, r.at))
 }
 
-/// The router's product.
-fn router(r: &mut Matcher<'_, '_>, x: Content) -> Option<(Content, Weights)> {
+/// The product of a row and a constant matrix without a bias.
+pub(super) fn matrix_product(r: &mut Matcher<'_, '_>, x: Content) -> Option<(Content, Weights)> {
     match r.next()? {
         Node::QuantizedMatmul(n) => {
             r.reads(n.x, x)?;
@@ -375,7 +375,7 @@ impl Mixture {
         let mut router = Router::default();
         if let Some(layer) = &self.layer {
             let Some(known) = layer.router.sizes(m, b.max_shared()) else { return Ok(false) };
-            let (mut text, call) = layer.router.operands(m, b, &known)?;
+            let (mut text, call) = layer.router.operands(m, b, &known, &[])?;
             router.outs = known.rows.iter().map(|&rows| b.inner(sizes.dtype, rows)).collect();
             text.finish(&router.outs, &call);
             layer.router.end(b, &known, text.0);

@@ -12,6 +12,7 @@ mod launch;
 mod layers;
 mod layers_text;
 mod linear;
+mod low_rank;
 mod mixture;
 mod refusal;
 mod report;

@@ -137,8 +137,10 @@ impl Step {
                 let joined = linear.joined.as_ref().map(|_| "norm, sum".to_owned());
                 let count = linear.weights.len();
                 let products = if count == 1 { "product".to_owned() } else { format!("{count} products") };
-                let has_bias = linear.weights.iter().any(|weights| weights.bias.is_some());
-                let products = if has_bias { format!("{products} with bias") } else { products };
+                let bias = linear.weights.iter().any(|weights| weights.bias.is_some()).then_some("bias");
+                let updates = (!linear.updates.is_empty()).then_some("low-rank updates");
+                let additions = [bias, updates].into_iter().flatten().collect::<Vec<_>>().join(" and ");
+                let products = if additions.is_empty() { products } else { format!("{products} with {additions}") };
                 let gate = (linear.gated || linear.gated_input.is_some()).then(|| match linear.activation {
                     Activation::Silu => "silu gate".to_owned(),
                     Activation::Gelu => "gelu gate".to_owned(),

@@ -296,11 +296,23 @@ impl Linear {
 
     fn shapes(&self, m: &Machine) -> Option<Shapes> {
         // Every field is named, so that none of a step's parts is passed over.
-        let &Linear { x, norm, narrows, residual, gated, activation: _, gated_input: None, joined: None, ref weights, outs: _ } =
-            self
+        let &Linear {
+            x,
+            norm,
+            narrows,
+            residual,
+            gated,
+            activation: _,
+            gated_input: None,
+            joined: None,
+            ref weights,
+            ref updates,
+            outs: _,
+        } = self
         else {
             return None;
         };
+        updates.is_empty().then_some(())?;
         let slot = |tid: Tid| -> Option<&Slot> { m.env.tensors.get(tid.0 as usize)?.as_ref() };
         let x = slot(x)?;
         let (dtype, count, k) = (x.dtype, *x.shape.first()?, *x.shape.last()?);
