@@ -6,6 +6,7 @@
 mod batch;
 mod lu;
 mod qr;
+mod singular;
 mod spectral;
 #[cfg(test)]
 mod tests;

@@ -56,7 +56,8 @@ impl Reflections {
         q
     }
 
-    fn r(&self, rows: usize) -> Matrix {
+    /// The first rows of R.
+    pub(super) fn r(&self, rows: usize) -> Matrix {
         self.packed.rows(0, rows).upper_triangle()
     }
 }

@@ -1,48 +1,18 @@
 //! Singular values and eigenvalues, and derived properties of a matrix.
 
 use flambeau_tensor::{DType, Tensor, cast};
-use nalgebra::{SVD, SymmetricEigen};
+use nalgebra::SymmetricEigen;
 
 use super::{
     Results,
     batch::{Batch, Matrix, Stack},
     lu::inverse_of,
-    qr::Reflections,
+    singular::{Singular, completed, singular},
 };
 use crate::{Argument, Call, Error, arrays};
 
 /// More rounds than any matrix of finite numbers takes.
 const ROUNDS: usize = 100_000;
-
-/// U, singular values in falling order, and Vᵀ, without the columns and rows that no singular value
-/// belongs to.
-#[derive(Clone, Debug)]
-struct Singular {
-    u: Matrix,
-    values: Vec<f64>,
-    vt: Matrix,
-}
-
-fn singular(a: Matrix) -> Result<Singular, Error> {
-    let (rows, cols) = a.shape();
-    if rows.min(cols) == 0 {
-        return Ok(Singular { u: Matrix::zeros(rows, 0), values: Vec::new(), vt: Matrix::zeros(0, cols) });
-    }
-    if a.iter().any(|v| !v.is_finite()) {
-        return Err(Error::NotFinite);
-    }
-    let svd = SVD::try_new(a, true, true, f64::EPSILON, ROUNDS).ok_or(Error::NotFinite)?;
-    let (Some(u), Some(vt)) = (svd.u, svd.v_t) else { return Err(Error::NotFinite) };
-    Ok(Singular { u, values: svd.singular_values.iter().copied().collect(), vt })
-}
-
-/// Orthonormal columns with as many more as make them a basis.
-fn completed(columns: &Matrix) -> Matrix {
-    let (rows, known) = columns.shape();
-    let mut all = Reflections::of(columns.clone()).q(rows);
-    all.columns_mut(0, known).copy_from(columns);
-    all
-}
 
 pub(super) fn svd(call: &Call<'_>, name: &'static str, form: Form) -> Results {
     let a = Batch::of(call.tensor(name)?)?;

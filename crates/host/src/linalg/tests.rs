@@ -1,6 +1,9 @@
 use flambeau_tensor::{DType, Tensor};
 
-use super::batch::{Batch, Matrix};
+use super::{
+    batch::{Batch, Matrix},
+    qr::Reflections,
+};
 use crate::{Argument, Error, call::testing};
 
 /// Two well-behaved matrices `[2, 3, 3]`.
@@ -147,4 +150,37 @@ fn functions_of_matrices_are_those_of_their_eigenvalues() {
     assert!((norm(Argument::Str("nuc".to_owned())) - 7.0).abs() < 1e-12);
     let rank = run("aten.linalg_matrix_rank.default", &[tensor(&thin), Argument::Float(3.5), Argument::Bool(false)]);
     assert_eq!(rank[0].as_slice::<i64>().unwrap(), [1]);
+}
+
+/// Matrices of rank 2 with two equal singular values and further ones of rounding alone.
+#[test]
+fn equal_singular_values_are_found() {
+    let mut state = 7u64;
+    let mut drawn = |_: usize, _: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as f64 / f64::from(1u32 << 30) - 1.0
+    };
+    for (rows, cols) in [(3, 50), (50, 3), (3, 3), (2, 7), (20, 30)] {
+        let mut basis = |n| Reflections::of(Matrix::from_fn(n, 2, &mut drawn)).q(2);
+        let (left, right) = (basis(rows), basis(cols));
+        let a = (left * right.transpose()).map(|v| f64::from(v as f32));
+        let flat = Tensor::from_slice(a.transpose().as_slice(), &[rows, cols]).unwrap();
+        let found = run("aten.linalg_svd.default", &[tensor(&flat), Argument::Bool(false)]);
+        let [u, vt] = [0, 2].map(|i| all(&found[i]).remove(0));
+        let s = found[1].as_slice::<f64>().unwrap();
+        check("u", &[u.transpose() * &u], &[Matrix::identity(s.len(), s.len())]);
+        check("v", &[&vt * vt.transpose()], &[Matrix::identity(s.len(), s.len())]);
+        let scaled = Matrix::from_fn(s.len(), cols, |i, j| s[i] * vt[(i, j)]);
+        check("svd", &[u * scaled], std::slice::from_ref(&a));
+        let square = &a * a.transpose();
+        let flat_square = Tensor::from_slice(square.as_slice(), &[rows, rows]).unwrap();
+        let found = run("aten.linalg_eigh.default", &[tensor(&flat_square), Argument::Str("L".to_owned())]);
+        let (values, vectors) = (found[0].as_slice::<f64>().unwrap(), all(&found[1]).remove(0));
+        let scaled = Matrix::from_fn(rows, rows, |i, j| vectors[(i, j)] * values[j]);
+        check("eigh", &[scaled * vectors.transpose()], &[square]);
+        let tolerance = [Argument::None, Argument::Tensor(Tensor::from_slice(&[1e-5f64], &[]).unwrap()), Argument::Bool(false)];
+        let args = [&[tensor(&flat)], &tolerance[..]].concat();
+        let inverse = all(&run("aten.linalg_pinv.atol_rtol_tensor", &args)[0]).remove(0);
+        assert!((&a * inverse * &a - &a).norm() < 1e-5, "{rows} × {cols}");
+    }
 }
