@@ -103,8 +103,9 @@ fn polynomial(call: &Call<'_>, f: fn(f64, i64) -> f64) -> Results {
 /// The `n`-th derivative of the digamma function, `n` from 1 on.
 fn polygamma(call: &Call<'_>) -> Results {
     let n = call.number("n")?;
+    let is_single = call.tensor("self")?.dtype() != DType::F64;
     let x = operand(call, "self", DType::F64)?;
-    let values: Vec<f64> = x.as_slice::<f64>()?.iter().map(|&x| gamma::polygamma(n, x)).collect();
+    let values: Vec<f64> = x.as_slice::<f64>()?.iter().map(|&x| gamma::polygamma(n, x, is_single)).collect();
     Ok(vec![Tensor::from_slice(&values, x.shape())?])
 }
 
@@ -184,6 +185,8 @@ mod tests {
         let x = |values: &[f64]| tensor(values, DType::F64);
         check("aten.special_zeta.default", &[x(&[2.0, 3.0]), x(&[1.0, 2.0])], &[1.644934066848226, 0.202056903159594]);
         check("aten.polygamma.default", &[Argument::Int(1), x(&[1.0, 0.25])], &[1.644934066848226, 17.19732915450711]);
+        let poles = tensor(&[-1.0, -2.0], DType::F32);
+        check("aten.polygamma.default", &[Argument::Int(1), poles], &[1.2913694852497622e15, 3.2284237131244294e14]);
         check("aten.igamma.default", &[x(&[2.0, 0.5]), x(&[1.0, 4.0])], &[0.264241117657115, 0.995322265018953]);
         check("aten.igammac.default", &[x(&[2.0, 30.0]), x(&[1.0, 40.0])], &[0.735758882342885, 0.043228682151736]);
         check("aten.special_modified_bessel_k0.default", &[x(&[1.0, 0.001])], &[0.421024438240708, 7.023688800561831]);

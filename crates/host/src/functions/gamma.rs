@@ -52,10 +52,12 @@ pub(super) fn zeta(s: f64, q: f64) -> f64 {
     total
 }
 
-/// The `n`-th derivative of the digamma function, `n` from 1 on.
-pub(super) fn polygamma(n: f64, x: f64) -> f64 {
+/// The `n`-th derivative of the digamma function, `n` from 1 on. PyTorch's first derivative of f32
+/// rounds the angle of its mirror formula, so that poles have finite values.
+pub(super) fn polygamma(n: f64, x: f64, is_single: bool) -> f64 {
     if n == 1.0 && x < 0.5 {
-        let sine = (PI * x).sin();
+        let angle = if is_single { f64::from(std::f32::consts::PI * x as f32) } else { PI * x };
+        let sine = angle.sin();
         return PI * PI / (sine * sine) - zeta(2.0, 1.0 - x);
     }
     let sign = if n % 2.0 == 0.0 { -1.0 } else { 1.0 };
