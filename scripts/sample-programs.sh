@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compiles and runs random programs and compares them with PyTorch: samples of PyTorch's operator database, and chains of views,
-# in-place writes and dynamic shapes. Prints a command that reproduces each failure.
+# Draws programs that nobody here wrote with a seed, compiles and runs them, and compares with PyTorch: PyTorch's own operator samples,
+# positions among equal elements, and random chains of views, writes and dynamic shapes. Prints a command that repeats each failure.
 # Usage: scripts/sample-programs.sh [SEED [FOLDER]]      default: today's date, a new temporary folder
 # PYTHON: a Python with PyTorch 2.15. FLAMBEAU: the command, by default target/release/flambeau.
 set -uo pipefail
@@ -29,6 +29,7 @@ sample() {
 for dtype in f32 bf16 f16 i64 u8 bool; do
   sample "operators-$dtype" opinfo_cases.py --dtypes "$dtype"
 done
+sample ties tie_cases.py --count 300
 for script in scripts/reference/*_chains.py; do
   sample "$(basename "$script" .py)" "$(basename "$script")" --count 300
 done

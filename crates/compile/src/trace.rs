@@ -14,6 +14,7 @@ mod control;
 mod foreign;
 mod names;
 mod places;
+mod ranked;
 mod repeat;
 pub(crate) mod vmap;
 mod written;

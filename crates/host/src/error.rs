@@ -24,6 +24,8 @@ pub enum Error {
     NotFinite,
     #[error("{0} is no row that pivots can name")]
     Pivot(i64),
+    #[error("rank {rank} among {len} elements")]
+    Rank { rank: i64, len: usize },
     #[error("there is no norm of matrices of order {0}")]
     Order(f64),
     #[error("a Fourier transform of no points")]

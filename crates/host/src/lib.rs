@@ -24,6 +24,7 @@ mod float64;
 mod functions;
 mod linalg;
 mod made64;
+mod ranked;
 mod unique;
 
 use flambeau_aten::Schema;
@@ -57,7 +58,7 @@ pub struct Kernel {
 }
 
 /// The tables, the more particular first.
-const FAMILIES: [&[Kernel]; 9] = [
+const FAMILIES: [&[Kernel]; 10] = [
     data::KERNELS,
     complex::KERNELS,
     fft::KERNELS,
@@ -65,6 +66,7 @@ const FAMILIES: [&[Kernel]; 9] = [
     detection::KERNELS,
     float64::KERNELS,
     made64::KERNELS,
+    ranked::KERNELS,
     functions::KERNELS,
     unique::KERNELS,
 ];

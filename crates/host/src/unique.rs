@@ -21,13 +21,13 @@ pub(crate) const KERNELS: &[Kernel] = &[
 ];
 
 /// Elements as integers in the same order. Each NaN is unlike every other, and comes last.
-struct Keys {
-    keys: Vec<i64>,
+pub(crate) struct Keys {
+    pub(crate) keys: Vec<i64>,
     nan: Vec<bool>,
 }
 
 impl Keys {
-    fn new(x: &Tensor) -> Result<Keys, Error> {
+    pub(crate) fn new(x: &Tensor) -> Result<Keys, Error> {
         if !x.dtype().is_float() {
             let keys = cast(x, DType::I64)?.as_slice::<i64>()?.to_vec();
             return Ok(Keys { nan: vec![false; keys.len()], keys });

@@ -73,6 +73,15 @@ def updated_statistics():
     case("samples.batch_norm", updated, randn(4, 3, 5), randn(3), randn(3), randn(3), randn(3).abs())
 
 
+def equal_elements():
+    """Positions among equal elements, in a delegate and outside."""
+    few, many = ints(3, 2, 70), ints(9, 40, 3)
+    case("samples.ties", lambda x, y: (
+        *torch.topk(x, 5, dim=1), torch.topk(x, 1, largest=False).indices, *torch.topk(y.bfloat16(), 9, dim=0), torch.topk(y.half(), 30, dim=0, sorted=False).values,
+        *torch.kthvalue(x, 33), torch.kthvalue(y.bfloat16(), 7, dim=0, keepdim=True).indices, *torch.mode(x), torch.mode(y.float(), 0).indices,
+        torch.argsort(x.to(torch.uint8), descending=True), torch.sort(y, 0).indices, torch.sort(y, dim=0, stable=True).indices, torch.median(x, 1).indices), few, many)
+
+
 def samples():
     attention_ranks()
     casts()
@@ -84,3 +93,4 @@ def samples():
     many_groups()
     sums_of_halves()
     updated_statistics()
+    equal_elements()

@@ -131,6 +131,9 @@ impl<'a> Trace<'a> {
             }
             return items;
         }
+        if let Some(items) = self.ranked(graph, node, &call, id) {
+            return Ok(items);
+        }
         self.lower_call(&call, id)
     }
 
