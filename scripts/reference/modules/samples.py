@@ -82,6 +82,14 @@ def equal_elements():
         torch.argsort(x.to(torch.uint8), descending=True), torch.sort(y, 0).indices, torch.sort(y, dim=0, stable=True).indices, torch.median(x, 1).indices), few, many)
 
 
+def pools():
+    """Random places for more images than there are, and means that PyTorch rounds after each addition."""
+    volume = torch.rand(2, 8, 8, 6) * 17 - 8.5
+    case("samples.pools", lambda x, s, v: (
+        F.fractional_max_pool3d(x, 2, output_size=(2, 3, 3), _random_samples=s), F.adaptive_avg_pool3d(v.bfloat16(), (5, 7, None)),
+        F.adaptive_avg_pool3d(v.half(), (None, 2, 3)), F.adaptive_avg_pool3d(v.bfloat16(), 1)), randn(4, 5, 5, 6), torch.rand(2, 4, 3), volume)
+
+
 def samples():
     attention_ranks()
     casts()
@@ -94,3 +102,4 @@ def samples():
     sums_of_halves()
     updated_statistics()
     equal_elements()
+    pools()

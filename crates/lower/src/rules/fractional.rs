@@ -8,7 +8,7 @@ use super::{
     geometry::per_axis,
     ops::{self, Emitted},
     row,
-    shape::expand_to,
+    shape::{expand_to, slice_axis},
 };
 use crate::{Call, Item, Lower, Refuse, call::unsupported};
 
@@ -44,7 +44,11 @@ fn fractional_max_pool(cx: &mut Lower, call: &Call, n: usize) -> Items {
     let sizes = ops::known("pooled sizes", &dims[2..])?;
     let of = |param: &str| per_axis(call, param, n)?.ok_or_else(|| Refuse::Missing(param.to_owned()));
     let (kernel, out) = (of("kernel_size")?, of("output_size")?);
-    let samples = cx.operand(call, "random_samples", DType::F32)?;
+    let mut samples = cx.operand(call, "random_samples", DType::F32)?;
+    // Samples for more images than there are go unused.
+    if cx.spec(samples).dims[0] != dims[0] {
+        samples = slice_axis(cx, samples, 0, &Expr::Int(0), &dims[0], 1)?;
+    }
     // In 2-D, samples run from the last axis to the first; in 3-D, from the first axis on.
     let mut index: Option<Tid> = None;
     for a in 0..n {

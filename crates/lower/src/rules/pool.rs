@@ -1,6 +1,7 @@
 //! Pooling: a strided view of the windows, then one reduction over them.
 
 mod adaptive;
+mod rounded;
 
 use flambeau_ir::Tid;
 use flambeau_tensor::{DType, Expr};

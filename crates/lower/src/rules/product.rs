@@ -272,18 +272,48 @@ fn vecdot(cx: &mut Lower, call: &Call) -> Items {
     one(ops::sum(cx, products, &[axis], false)?)
 }
 
-/// A chain of matrix products from left to right; either end may be a vector.
+/// A chain of matrix products; either end may be a vector. With known sizes the order takes the
+/// fewest multiplications, as in PyTorch; else it is from left to right.
 fn multi_dot(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
-    let mut total: Option<Tid> = None;
-    for t in call.tensors("tensors")? {
-        let t = cx.cast(t, dtype)?;
-        total = Some(match total {
-            None => t,
-            Some(product_so_far) => product(cx, product_so_far, t)?,
-        });
+    let factors = call.tensors("tensors")?.into_iter().map(|t| cx.cast(t, dtype)).collect::<Result<Vec<_>, _>>()?;
+    let (Some(&first), Some(&last)) = (factors.first(), factors.last()) else {
+        return Err(Refuse::Missing("tensors[0]".to_owned()));
+    };
+    let ends = |t: Tid, end: usize| if cx.spec(t).rank() == 2 { cx.spec(t).dims[end].as_int() } else { Some(1) };
+    let inner = factors[1..].iter().map(|t| cx.spec(*t).dims[0].as_int());
+    let sizes: Option<Vec<i64>> = std::iter::once(ends(first, 0)).chain(inner).chain([ends(last, 1)]).collect();
+    let splits = sizes.map(|sizes| chain_splits(&sizes));
+    one(chain(cx, &factors, splits.as_deref(), 0, factors.len() - 1)?)
+}
+
+/// For factors `i..=j` of a chain, the last factor of the left part, where matrix `i` has `sizes[i]`
+/// rows and `sizes[i + 1]` columns.
+fn chain_splits(sizes: &[i64]) -> Vec<Vec<usize>> {
+    let count = sizes.len() - 1;
+    let (mut costs, mut splits) = (vec![vec![0.0; count]; count], vec![vec![0; count]; count]);
+    for length in 1..count {
+        for i in 0..count - length {
+            let j = i + length;
+            let product = |k: usize| sizes[i] as f64 * sizes[k + 1] as f64 * sizes[j + 1] as f64;
+            let cost = |k: usize| costs[i][k] + costs[k + 1][j] + product(k);
+            // PyTorch takes the first of equal orders, but multiplies three factors from the left.
+            let order: Vec<usize> = if count == 3 && length == 2 { vec![1, 0] } else { (i..j).collect() };
+            let best = order.into_iter().min_by(|&a, &b| cost(a).total_cmp(&cost(b))).unwrap_or(i);
+            (costs[i][j], splits[i][j]) = (cost(best), best);
+        }
     }
-    one(total.ok_or_else(|| Refuse::Missing("tensors[0]".to_owned()))?)
+    splits
+}
+
+/// The product of factors `i..=j`.
+fn chain(cx: &mut Lower, factors: &[Tid], splits: Option<&[Vec<usize>]>, i: usize, j: usize) -> Emitted {
+    if i == j {
+        return Ok(factors[i]);
+    }
+    let split = splits.map_or(j - 1, |splits| splits[i][j]);
+    let (left, right) = (chain(cx, factors, splits, i, split)?, chain(cx, factors, splits, split + 1, j)?);
+    product(cx, left, right)
 }
 
 /// Powers of square matrices, by squaring.

@@ -53,10 +53,34 @@ fn neutral(reduce: &str) -> Result<f64, Refuse> {
     })
 }
 
+/// The length of an axis whose sums and products in halves PyTorch rounds after each element. Longer
+/// axes would take too many nodes, and are reduced in f32.
+fn rounded_length(cx: &Lower, x: Tid, axis: usize, reduce: &str) -> Option<i64> {
+    const MAX: i64 = 64;
+    let spec = cx.spec(x);
+    let is_half = matches!(spec.dtype, DType::BF16 | DType::F16);
+    let rounds = is_half && matches!(reduce, "sum" | "mean" | "prod");
+    spec.dims[axis].as_int().filter(|n| rounds && (1..=MAX).contains(n))
+}
+
+/// Adds or multiplies the elements of an axis one by one, from a first value on.
+fn in_turn(cx: &mut Lower, parts: Tid, axis: usize, n: i64, first: Tid, multiplies: bool) -> Emitted {
+    let mut total = first;
+    for i in 0..n {
+        let next = ops::take_one(cx, parts, i, axis)?;
+        total = if multiplies { ops::mul(cx, total, next)? } else { ops::add(cx, total, next)? };
+    }
+    Ok(total)
+}
+
 fn segment_reduce(cx: &mut Lower, call: &Call) -> Items {
-    let dtype = ops::wide(call.out(0)?.dtype);
+    let reduce = call.str_or("reduce", "")?.to_owned();
+    let data = call.tensor("data")?;
+    let axis = cx.axis(call, "axis", 0, cx.spec(data).rank())?;
+    let in_turns = rounded_length(cx, data, axis, &reduce);
+    let out = call.out(0)?.dtype;
+    let dtype = if in_turns.is_some() { out } else { ops::wide(out) };
     let x = cx.operand(call, "data", dtype)?;
-    let axis = cx.axis(call, "axis", 0, cx.spec(x).rank())?;
     if call.arg("indices").is_some() {
         return unsupported("segments by indices; give their lengths");
     }
@@ -64,7 +88,6 @@ fn segment_reduce(cx: &mut Lower, call: &Call) -> Items {
     if cx.spec(starts).rank() != axis + 1 {
         return unsupported("segments along another axis than the last of their lengths");
     }
-    let reduce = call.str_or("reduce", "")?.to_owned();
     let neutral = neutral(&reduce)?;
     let n = cx.spec(x).dims[axis].clone();
     let rest = cx.spec(x).rank() - axis - 1;
@@ -76,6 +99,18 @@ fn segment_reduce(cx: &mut Lower, call: &Call) -> Items {
         Some(_) => Some(cx.operand(call, "initial", dtype)?),
         None => None,
     };
+    let has_initial = initial.is_some();
+    if let Some(n) = in_turns {
+        let first = match initial {
+            Some(first) => first,
+            None => ops::number_like(cx, x, neutral)?,
+        };
+        let mut found = in_turn(cx, parts, axis + 1, n, first, reduce == "prod")?;
+        if reduce == "mean" {
+            found = mean(cx, found, starts, ends, rest, has_initial)?;
+        }
+        return one(found);
+    }
     let over = [axis + 1];
     let mut found = match &reduce[..] {
         "prod" => ops::prod(cx, parts, &over, false)?,
@@ -92,7 +127,7 @@ fn segment_reduce(cx: &mut Lower, call: &Call) -> Items {
         };
     }
     if reduce == "mean" {
-        found = mean(cx, found, starts, ends, rest, initial.is_some())?;
+        found = mean(cx, found, starts, ends, rest, has_initial)?;
     }
     one(found)
 }

@@ -10,11 +10,12 @@ use super::{
         resize::{apply_matrix, apply_tensor},
     },
     Axis, Items, Windows, recorded,
+    rounded::rounded_mean,
 };
 use crate::{Call, Item, Lower, Refuse, call::unsupported};
 
 /// Start and end (exclusive) of bin `i` of `out` over `size` elements.
-fn bin(i: i64, size: i64, out: i64) -> (i64, i64) {
+pub(super) fn bin(i: i64, size: i64, out: i64) -> (i64, i64) {
     (i * size / out, ((i + 1) * size + out - 1) / out)
 }
 
@@ -48,6 +49,19 @@ fn adaptive(cx: &Lower, call: &Call, x: Tid, n: usize) -> Result<Adaptive, Refus
     }
     let known = axes().map(|(s, o)| Some((s.as_int()?, o.as_int()?))).collect::<Option<Vec<_>>>();
     Ok(known.map_or_else(|| Adaptive::Open(axes().map(|(s, o)| (s.clone(), o.clone())).collect()), Adaptive::Uneven))
+}
+
+/// (Size, bins) by axis, if sizes are known and there are several bins.
+fn known_bins(cx: &Lower, x: Tid, form: &Adaptive) -> Option<Vec<(i64, i64)>> {
+    match form {
+        Adaptive::Even(kernels) => {
+            let dims = &cx.spec(x).dims;
+            let sizes = dims[dims.len() - kernels.len()..].iter().zip(kernels);
+            sizes.map(|(size, kernel)| size.as_int().map(|size| (size, size / kernel.max(&1)))).collect()
+        }
+        Adaptive::Uneven(axes) => Some(axes.clone()),
+        Adaptive::Global | Adaptive::Open(_) => None,
+    }
 }
 
 /// Starts and ends (exclusive) of an axis's bins, both i64 `[O]`.
@@ -130,7 +144,15 @@ pub(super) fn adaptive_avg_pool(cx: &mut Lower, call: &Call, n: usize) -> Items 
     let mut x = call.tensor("self")?;
     let rank = cx.spec(x).rank();
     let pooled: Vec<usize> = (rank.saturating_sub(n)..rank).collect();
-    match adaptive(cx, call, x, n)? {
+    let form = adaptive(cx, call, x, n)?;
+    if n == 3
+        && matches!(cx.spec(x).dtype, DType::BF16 | DType::F16)
+        && let Some(axes) = known_bins(cx, x, &form)
+        && let Some(mean) = rounded_mean(cx, x, &axes)
+    {
+        return one(mean?);
+    }
+    match form {
         Adaptive::Global => one(ops::mean(cx, x, &pooled, true)?),
         Adaptive::Even(kernels) => {
             let (view, axes) = even_bins(cx, x, &kernels)?;
