@@ -82,12 +82,32 @@ def equal_elements():
         torch.argsort(x.to(torch.uint8), descending=True), torch.sort(y, 0).indices, torch.sort(y, dim=0, stable=True).indices, torch.median(x, 1).indices), few, many)
 
 
+def rounded_halves():
+    """Values that depend on where PyTorch rounds, and poles."""
+    chain = [(torch.rand(*size) * 17 - 8.5).half() for size in ((2, 4), (4, 3), (3, 5), (5, 3), (3, 2))]
+    table, rows, shares = (torch.rand(40, 5) * 17 - 8.5).bfloat16(), ints(40, 60), (torch.rand(60) * 17 - 8.5).bfloat16()
+    lengths, whole = torch.tensor([3, 0, 20, 17]), -torch.arange(1, 7)
+    case("samples.rounded", lambda w, i, s, n, x, *m: (
+        torch.linalg.multi_dot(m), F.embedding_bag(i, w.clone(), torch.arange(0, 60, 6), mode="sum", max_norm=1.0, per_sample_weights=s),
+        torch.segment_reduce(w, "sum", lengths=n, unsafe=True), torch.segment_reduce(w.half(), "mean", lengths=n, unsafe=True),
+        torch.segment_reduce((w / 4).half(), "prod", lengths=n, unsafe=True, initial=0.7), torch.polygamma(1, x), torch.polygamma(1, x.bfloat16())),
+        table, rows, shares, lengths, whole.float(), *chain)
+
+
 def pools():
     """Random places for more images than there are, and means that PyTorch rounds after each addition."""
     volume = torch.rand(2, 8, 8, 6) * 17 - 8.5
     case("samples.pools", lambda x, s, v: (
         F.fractional_max_pool3d(x, 2, output_size=(2, 3, 3), _random_samples=s), F.adaptive_avg_pool3d(v.bfloat16(), (5, 7, None)),
         F.adaptive_avg_pool3d(v.half(), (None, 2, 3)), F.adaptive_avg_pool3d(v.bfloat16(), 1)), randn(4, 5, 5, 6), torch.rand(2, 4, 3), volume)
+
+
+def calls_without_elements():
+    empty = randn(0, 0, 4)
+    case("samples.nothing", lambda x, y, w: (
+        *x.split(2, 1), *y.chunk(2, -1), *x.cummax(1), F.conv1d(x, w), F.scaled_dot_product_attention(x, x, x),
+        F.scaled_dot_product_attention(y, y, y), x[x > 0], y[y > 0]), empty, randn(2, 3, 0), randn(2, 0, 1))
+    case("samples.open_nothing", torch.linalg.inv, randn(0, 5, 5), dyn={0: {1: Dim.AUTO, 2: Dim.AUTO}})
 
 
 def samples():
@@ -102,4 +122,6 @@ def samples():
     sums_of_halves()
     updated_statistics()
     equal_elements()
+    rounded_halves()
     pools()
+    calls_without_elements()

@@ -94,13 +94,20 @@ fn embedding_renorm(cx: &mut Lower, call: &Call) -> Items {
     let index = cx.reshape(indices, &[n])?;
     let rows = ops::take(cx, x, index, 0)?;
     let wide = cx.cast(rows, DType::F32)?;
+    // PyTorch rounds lengths and scales to the table's type.
+    let rounded = |cx: &mut Lower, t: Tid| {
+        let narrow = cx.cast(t, cx.spec(x).dtype)?;
+        cx.cast(narrow, DType::F32)
+    };
     let length = norm_of(cx, wide, call.float_or("norm_type", 2.0)?, &[1], true)?;
+    let length = rounded(cx, length)?;
     let most = call.float_or("max_norm", 1.0)?;
     let (limit, unit) = (ops::number_like(cx, length, most)?, ops::number_like(cx, length, 1.0)?);
     let grown = ops::add_number(cx, length, EPS)?;
     let scale = ops::div(cx, limit, grown)?;
     let longer = ops::gt(cx, length, limit)?;
     let scale = ops::select(cx, longer, scale, unit)?;
+    let scale = rounded(cx, scale)?;
     let scaled = ops::mul(cx, wide, scale)?;
     let scaled = cx.cast(scaled, cx.spec(x).dtype)?;
     one(put_at(cx, x, &[(0, index)], scaled, false)?)
