@@ -12,6 +12,7 @@
 
 mod call;
 mod constant;
+mod empty;
 mod formula;
 mod fusions;
 mod lower;

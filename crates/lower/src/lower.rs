@@ -174,7 +174,8 @@ impl Lower {
             return Err(Refuse::DType(dtype));
         }
         self.call = id;
-        self.attempt(|cx| (row.rule)(cx, call).and_then(|items| cx.conform(items, call)))
+        let lowered = self.attempt(|cx| (row.rule)(cx, call).and_then(|items| cx.conform(items, call)));
+        lowered.or_else(|reason| self.attempt(|cx| cx.empty_results(call, row.operator.schema())).map_err(|_| reason))
     }
 
     /// Lowers a call that is a part of the current call.

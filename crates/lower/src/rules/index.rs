@@ -93,9 +93,15 @@ pub(super) fn index(cx: &mut Lower, call: &Call) -> Items {
     }
 }
 
-fn gather_elements(cx: &mut Lower, call: &Call, x: Tid, given: &[(usize, Tid)]) -> Items {
+fn gather_elements(cx: &mut Lower, call: &Call, mut x: Tid, given: &[(usize, Tid)]) -> Items {
     let spec = cx.spec(x).clone();
     let axes: Vec<usize> = given.iter().map(|(a, _)| *a).collect();
+    if axes.iter().any(|&a| spec.dims[a].as_int() == Some(0)) {
+        // Only empty indices fit an axis without elements, but the node wants an element there.
+        let size = |(a, d): (usize, &Expr)| if axes.contains(&a) { Expr::Int(1) } else { d.clone() };
+        let dims: Vec<Expr> = spec.dims.iter().enumerate().map(size).collect();
+        x = ops::full(cx, 0.0, &dims, spec.dtype)?;
+    }
     let adjacent = axes.windows(2).all(|w| w[1] == w[0] + 1);
     let size = |a: usize| if axes.contains(&a) { Some(1) } else { spec.dims[a].as_int() };
     let sizes: Option<Vec<i64>> = (0..spec.rank()).map(size).collect();

@@ -1,0 +1,35 @@
+//! Results without elements, for calls that a rule refuses because of them.
+
+use flambeau_aten::{Schema, Type};
+use flambeau_ir::{Float, Full, Tid};
+
+use crate::{Call, Item, Lower, OutMeta, Refuse, call::unsupported, lower::NEW};
+
+impl Lower {
+    /// Tensors of the recorded types, if none of them has an element.
+    ///
+    /// # Errors
+    /// Fails if a result has elements, or is no tensor.
+    pub(crate) fn empty_results(&mut self, call: &Call, schema: &Schema) -> Result<Vec<Item>, Refuse> {
+        let is_empty = |out: &OutMeta| out.dims.iter().any(|d| d.as_int() == Some(0));
+        if call.outputs.is_empty() || !call.outputs.iter().all(is_empty) {
+            return unsupported("a result with elements");
+        }
+        let mut made = Vec::with_capacity(call.outputs.len());
+        for out in &call.outputs {
+            made.push(self.empty(out)?);
+        }
+        match &schema.returns[..] {
+            [only] if matches!(only.ty, Type::List(..)) => Ok(vec![Item::Tensors(made)]),
+            all if all.len() == made.len() && all.iter().all(|r| r.ty == Type::Tensor) => {
+                Ok(made.into_iter().map(Item::Tensor).collect())
+            }
+            _ => unsupported("a result that is no tensor"),
+        }
+    }
+
+    fn empty(&mut self, out: &OutMeta) -> Result<Tid, Refuse> {
+        let shape = self.ints(&out.dims)?;
+        self.emit(Full { out: NEW, shape, v: Float::Lit(0.0), scalar_type: out.dtype })
+    }
+}
