@@ -3,7 +3,7 @@
 use flambeau_aten::{Literal, Type};
 use flambeau_ir::{Slot, Spec, Tid, Vid};
 use flambeau_lower::{Arg, Call, ConstExpr, Constant, Item, Lower, Origin, Range, Refuse};
-use flambeau_tensor::{DType, Expr, Shape, Tensor, cast};
+use flambeau_tensor::{DType, Expr, Shape, Symbol, Tensor, cast};
 use flambeau_wire::pte::EValue;
 
 use crate::{
@@ -134,21 +134,24 @@ impl FallbackCall {
     }
 }
 
+/// The tensors that a call reads.
+fn tensors(call: &Call) -> Vec<Tid> {
+    let of = |(_, arg): &(String, Arg)| match arg {
+        Arg::Tensor(t) => vec![*t],
+        Arg::Tensors(list) => list.iter().flatten().copied().collect(),
+        _ => Vec::new(),
+    };
+    call.args.iter().flat_map(of).collect()
+}
+
 /// Element types of a call's tensors and results.
 fn dtypes(lower: &Lower, call: &Call) -> Vec<DType> {
-    let mut dtypes: Vec<DType> = call.outputs.iter().map(|out| out.dtype).collect();
-    for (_, arg) in &call.args {
-        match arg {
-            Arg::Tensor(t) => dtypes.push(lower.spec(*t).dtype),
-            Arg::Tensors(list) => dtypes.extend(list.iter().flatten().map(|t| lower.spec(*t).dtype)),
-            _ => {}
-        }
-    }
-    dtypes
+    let results = call.outputs.iter().map(|out| out.dtype);
+    results.chain(tensors(call).into_iter().map(|t| lower.spec(t).dtype)).collect()
 }
 
 /// Bounds data-dependent sizes that the program leaves unbounded. The bound is the number of
-/// elements of the first operand. `bincount` is excluded, because its length depends on the largest
+/// elements of the first operand. Sizes of operands keep their bounds. `bincount` is excluded, because its length depends on the largest
 /// value.
 fn bound_sizes(lower: &mut Lower, call: &Call, args: &[KernelArg]) {
     if call.target == "aten.bincount.default" {
@@ -157,7 +160,9 @@ fn bound_sizes(lower: &mut Lower, call: &Call, args: &[KernelArg]) {
     let Some(KernelArg::Tensor(first)) = args.first() else { return };
     let bounds: Vec<i64> = lower.spec(*first).dims.iter().map(|d| lower.graph().bounds(d).1).collect();
     let Some(most) = bounds.into_iter().try_fold(1i64, |n, d| n.checked_mul(d)) else { return };
-    for symbol in call.outputs.iter().flat_map(|o| &o.dims).filter_map(Expr::as_symbol) {
+    let reads = tensors(call).into_iter().flat_map(|t| lower.spec(t).dims.iter().flat_map(Expr::symbols).collect::<Vec<_>>());
+    let known: Vec<Symbol> = reads.collect();
+    for symbol in call.outputs.iter().flat_map(|o| &o.dims).filter_map(Expr::as_symbol).filter(|s| !known.contains(s)) {
         let range = lower.graph().ranges.get(symbol).copied().unwrap_or_default();
         if range.max.is_none() {
             lower.set_range(symbol.clone(), Range { max: Some(most), ..range });
