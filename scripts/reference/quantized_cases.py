@@ -3,7 +3,7 @@
 
     quantized_cases.py OUT [--only TEXT]
 
-Packs as GPTQ, AWQ, AutoRound, compressed-tensors, ModelOpt, bitsandbytes, DeepSeek and FBGEMM (fp8), gpt-oss (mxfp4) and ExecuTorch
+Packs as GPTQ, AWQ, AutoRound, compressed-tensors, ModelOpt, bitsandbytes, BitNet, DeepSeek and FBGEMM (fp8), gpt-oss (mxfp4) and ExecuTorch
 (bundles by torchao) do. `flambeau conformance OUT --from checkpoint` runs them. Needs torch, transformers and bitsandbytes.
 """
 import argparse
@@ -19,6 +19,7 @@ import checkpoint_cases
 
 SIZES = dict(vocab_size=32, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16)
 LLAMA = ("Llama", SIZES)
+BITNET = ("BitNet", SIZES | dict(hidden_act="relu2"))
 MOE = ("Qwen3Moe", SIZES | dict(num_experts=3, num_experts_per_tok=2, moe_intermediate_size=32, norm_topk_prob=True))
 GPT_OSS = ("GptOss", SIZES | dict(num_local_experts=3, num_experts_per_tok=2, intermediate_size=32, sliding_window=4))
 
@@ -113,6 +114,21 @@ def small_floats(config, name, rows, cols):
         return {"weight": stored, name: scale if rows else scale.reshape(-1)}, values
 
     return config, pack
+
+
+def bitnet(linear, mode):
+    """One of -1, 0 and 1 for each weight, four in a byte, and one scale; or floats that become so when they are loaded."""
+    def pack(weight):
+        scale = weight.abs().mean()
+        signs = (weight / scale).round().clamp(-1, 1)
+        if mode == "online":
+            return dict(weight=weight), signs * scale
+        codes = (signs + 1).to(torch.uint8).reshape(4, -1, weight.shape[1])
+        stored = scale.reciprocal() if linear == "bitlinear" else scale
+        packed = codes[0] | codes[1] << 2 | codes[2] << 4 | codes[3] << 6
+        return dict(weight=packed, weight_scale=stored.reshape(1)), signs * (stored.reciprocal() if linear == "bitlinear" else stored)
+
+    return dict(quant_method="bitnet", linear_class=linear, quantization_mode=mode), pack
 
 
 FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
@@ -262,6 +278,9 @@ CASES = [
     ("gptq-varied", LLAMA, varied()),
     ("autoround-gptq", LLAMA, of_autoround("auto_gptq", gptq(4, 32, symmetric=False))),
     ("autoround-awq", LLAMA, of_autoround("auto_awq", awq(32))),
+    ("bitnet", BITNET, bitnet("autobitlinear", "offline")),
+    ("bitnet-divisor", LLAMA, bitnet("bitlinear", "offline")),
+    ("bitnet-online", BITNET, bitnet("autobitlinear", "online")),
     ("bundle-4", LLAMA, bundle(4, 16)),
     ("bundle-8", LLAMA, bundle(8, 32)),
 ]

@@ -1,5 +1,6 @@
 //! Hugging Face folders, as named files.
 
+mod bitnet;
 mod bitsandbytes;
 mod compressed;
 mod fp4;

@@ -73,7 +73,7 @@ pub(crate) struct CodedMatrix {
 impl CodedMatrix {
     /// `u32` words of a row of codes.
     pub(crate) fn words_per_row(&self) -> usize {
-        self.cols / 32 * self.stored.codes().bits
+        self.cols * self.stored.codes().bits / 32
     }
 
     /// Groups of a row.

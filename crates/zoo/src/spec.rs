@@ -29,6 +29,7 @@ pub(crate) struct Config {
     pub(crate) embedding_scale: f64,
     pub(crate) per_layer: Option<PerLayer>,
     pub(crate) conditioned: Option<Conditioned>,
+    pub(crate) streams: Option<Streams>,
     pub(crate) layers: Vec<Layer>,
     /// Norms of layers, and of whole residual streams.
     pub(crate) norm: Norm,
@@ -175,6 +176,18 @@ pub(crate) struct PerLayer {
     pub(crate) width: usize,
     pub(crate) vocab: usize,
     pub(crate) activation: Activation,
+}
+
+/// Parallel residual streams. Each layer computes on the active one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Streams {
+    /// Number of streams, at least 2.
+    pub(crate) count: usize,
+    pub(crate) active: usize,
+    /// Whether a weight scales the active stream where the embeddings per layer read it.
+    pub(crate) scaled: bool,
+    /// Width of the low-rank projection beside each mixer.
+    pub(crate) low_rank: usize,
 }
 
 /// Norms before the feed-forward halves. Their weights depend on one number given to the whole

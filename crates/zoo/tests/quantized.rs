@@ -67,6 +67,9 @@ fn codes_are_kept_where_groups_are_runs_of_inputs() {
         "folder-eight-bits",
         "folder-gptq-varied",
         "folder-packed-mxfp4",
+        "folder-bitnet",
+        "folder-bitnet-divisor",
+        "folder-bitnet-online",
     ] {
         assert!(keeps(case), "{case}");
     }

@@ -29,7 +29,7 @@ impl Decoder<'_> {
             Some([k, v]) => {
                 // Keys and values from one projection are normalized differently.
                 let k = self.heads(&k, a, a.kv_heads, Some(&format!("{path}.{}", a.names.k_norm)))?;
-                Some([k, self.value_heads(&v, a)?])
+                Some([k, self.value_heads(&v, a)])
             }
             None => None,
         };
@@ -61,15 +61,19 @@ impl Decoder<'_> {
         };
         let attended = self.attend(&q, &caches, a, path)?;
         let mut attended = self.w.b.transpose(&attended, 1, 2);
+        if a.value_dim() < a.head_dim {
+            attended = self.w.b.slice(&attended, 3, &0.into(), &a.value_dim().into());
+        }
         let per_head = matches!(a.gate, Gate::Heads(_) | Gate::SoftHeads(_));
         if let Some(gate) = gate.as_ref().filter(|_| per_head) {
             let gate = self.w.b.unsqueeze(gate, 3);
             attended = self.w.b.mul(&attended, &gate);
         }
-        let mut joined = self.joined_heads(&attended, a.heads * a.head_dim);
+        let mut joined = self.joined_heads(&attended, a.heads * a.value_dim());
         if let Some(gate) = gate.filter(|_| !per_head) {
             joined = self.w.b.mul(&joined, &gate);
         }
+        let joined = self.norm_if(&joined, path, a.output_norm)?;
         let y = self.w.linear(&joined, &format!("{path}.{}", a.names.output), self.config.hidden, a.output_bias)?;
         Ok(self.w.b.scale(&y, a.factors[1]))
     }
@@ -101,7 +105,7 @@ impl Decoder<'_> {
         let queries = one("q", q)?;
         let kv = match a.values {
             Values::Layer(_) => None,
-            Values::Projected => Some((one("k", kv)?, Some(one("v", kv)?))),
+            Values::Projected => Some((one("k", kv)?, Some(one("v", a.kv_heads * a.value_dim())?))),
             Values::Keys => Some((one("k", kv)?, None)),
         };
         let queries = self.w.end(queries)?;
@@ -205,14 +209,17 @@ impl Decoder<'_> {
         Ok(self.w.b.mul(&x, &weight))
     }
 
-    fn value_heads(&mut self, v: &Val, a: &Attention) -> Result<Val> {
-        if !a.value_norm {
-            return self.heads(v, a, a.kv_heads, None);
+    /// Values [1, Hk, s, D] of `v` [1, s, Hk·Dv], with zeros behind their elements.
+    fn value_heads(&mut self, v: &Val, a: &Attention) -> Val {
+        let sizes = [Int::from(1), self.span.tokens.clone(), a.kv_heads.into(), a.value_dim().into()];
+        let mut v = self.w.b.reshape(v, &sizes);
+        if a.value_norm {
+            v = self.w.b.rms_norm(&v, None, self.config.norm.eps);
         }
-        let sizes = [Int::from(1), self.span.tokens.clone(), a.kv_heads.into(), a.head_dim.into()];
-        let v = self.w.b.reshape(v, &sizes);
-        let v = self.w.b.rms_norm(&v, None, self.config.norm.eps);
-        Ok(self.w.b.transpose(&v, 1, 2))
+        if a.value_dim() < a.head_dim {
+            v = self.w.b.pad_last(&v, a.head_dim - a.value_dim());
+        }
+        self.w.b.transpose(&v, 1, 2)
     }
 
     /// `x` [1, s, H, D] as [1, s, H·D].

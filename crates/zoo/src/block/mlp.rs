@@ -35,7 +35,9 @@ impl Decoder<'_> {
         };
         self.w.b.enter(path);
         let gate = self.w.b.scale(&gate, mlp.factors[0]);
+        let gate = mlp.cutoff.map_or(gate.clone(), |deviations| self.excess(&gate, deviations));
         let gated = self.gated(&gate, &up, mlp.activation);
+        let gated = self.norm_if(&gated, path, mlp.inner_norm)?;
         let y = self.w.linear(&gated, &format!("{path}.{}", names.down), self.config.hidden, mlp.bias != MlpBias::None)?;
         Ok(self.w.b.scale(&y, mlp.factors[1]))
     }
@@ -53,6 +55,25 @@ impl Decoder<'_> {
         }
         let gate = self.activated(gate, activation);
         self.w.b.mul(&gate, up)
+    }
+
+    /// The part of `x` above its mean plus `deviations` standard deviations over the last axis, and
+    /// 0 below.
+    fn excess(&mut self, x: &Val, deviations: f64) -> Val {
+        let b = &mut self.w.b;
+        let wide = b.cast(x, DType::F32);
+        let count = x.dim(x.dims.len() - 1) as f64;
+        let total = b.sum(&wide);
+        let mean = b.divide(&total, count);
+        let centered = b.sub(&wide, &mean);
+        let squares = b.mul(&centered, &centered);
+        let squares = b.sum(&squares);
+        let variance = b.divide(&squares, count);
+        let deviation = b.sqrt(&variance);
+        let limit = b.scale(&deviation, deviations);
+        let above = b.sub(&centered, &limit);
+        let above = b.relu(&above);
+        b.cast(&above, x.dtype)
     }
 
     /// `ap * max(x, 0)^2 + an * (expm1(min(x, 0)) - min(x, 0)) + x / 2` with learned `ap` and `an`

@@ -12,6 +12,7 @@ mod mamba;
 mod mask;
 mod mlp;
 mod per_layer;
+mod streams;
 
 use flambeau_pt2::Exported;
 use flambeau_tensor::{DType, Expr, Tensor, cast};
@@ -156,6 +157,9 @@ impl<'a> Decoder<'a> {
         let c = self.config;
         let last_only = self.settings.logits == Logits::Last;
         let mut narrowed = false;
+        if let Some(streams) = &c.streams {
+            x = self.spread(&x, streams)?;
+        }
         for (i, layer) in c.layers.iter().enumerate() {
             // No later layer writes a cache, so only the last position is needed.
             if last_only && !narrowed && c.layers[i..].iter().all(reads_caches) {
@@ -167,6 +171,9 @@ impl<'a> Decoder<'a> {
         if last_only && !narrowed {
             self.w.b.enter(c.root);
             x = self.w.b.last_position(&x);
+        }
+        if let Some(streams) = &c.streams {
+            x = self.gathered(&x, streams)?;
         }
         self.norm(&x, &format!("{}.{}", c.root, c.final_norm))
     }
@@ -185,6 +192,9 @@ impl<'a> Decoder<'a> {
     }
 
     fn layer(&mut self, x: &Val, index: usize, layer: &Layer, per_layer: Option<&Val>) -> Result<Val> {
+        if self.config.streams.is_some() {
+            return self.layer_of_streams(x, (index, layer), per_layer);
+        }
         let path = format!("{}.layers.{index}", self.config.root);
         let norms = layer.norms;
         let normed = self.norm_if(x, &path, norms.mixer_in)?;
@@ -201,22 +211,11 @@ impl<'a> Decoder<'a> {
             (_, None) if layer.parallel => normed,
             (_, name) => self.norm_if(if layer.parallel { before } else { &x }, &path, name)?,
         };
-        let fed = match &layer.feed {
-            Feed::Mlp(mlp) => self.mlp(&normed, mlp, &format!("{path}.{}", mlp.module))?,
-            Feed::Experts(experts) => self.experts(&normed, &normed, experts, &path)?,
-            Feed::Both(mlp, experts) => {
-                let dense = self.mlp(&normed, mlp, &format!("{path}.{}", mlp.module))?;
-                let dense = self.norm(&dense, &format!("{path}.post_feedforward_layernorm_1"))?;
-                let normed = self.norm(&x, &format!("{path}.pre_feedforward_layernorm_2"))?;
-                let sparse = self.experts(&x, &normed, experts, &path)?;
-                let sparse = self.norm(&sparse, &format!("{path}.post_feedforward_layernorm_2"))?;
-                self.w.b.add(&dense, &sparse)
-            }
-            Feed::None => normed,
-        };
+        let fed = self.fed(&x, &normed, layer, &path)?;
         let mut x = self.residual(&x, &fed, layer, &path, norms.feed_out)?;
         if let (Some(inputs), Some(p)) = (per_layer, self.config.per_layer) {
-            x = self.add_per_layer(&x, inputs, index, &p, &path)?;
+            let added = self.per_layer_part(&x, inputs, index, &p, &path)?;
+            x = self.w.b.add(&x, &added);
         }
         if layer.scalar {
             self.w.b.enter(&path);
@@ -224,6 +223,23 @@ impl<'a> Decoder<'a> {
             x = self.w.b.mul(&x, &scalar);
         }
         Ok(x)
+    }
+
+    /// The result of a layer's feed-forward half for `x` and its norm.
+    fn fed(&mut self, x: &Val, normed: &Val, layer: &Layer, path: &str) -> Result<Val> {
+        match &layer.feed {
+            Feed::Mlp(mlp) => self.mlp(normed, mlp, &format!("{path}.{}", mlp.module)),
+            Feed::Experts(experts) => self.experts(normed, normed, experts, path),
+            Feed::Both(mlp, experts) => {
+                let dense = self.mlp(normed, mlp, &format!("{path}.{}", mlp.module))?;
+                let dense = self.norm(&dense, &format!("{path}.post_feedforward_layernorm_1"))?;
+                let normed = self.norm(x, &format!("{path}.pre_feedforward_layernorm_2"))?;
+                let sparse = self.experts(x, &normed, experts, path)?;
+                let sparse = self.norm(&sparse, &format!("{path}.post_feedforward_layernorm_2"))?;
+                Ok(self.w.b.add(&dense, &sparse))
+            }
+            Feed::None => Ok(normed.clone()),
+        }
     }
 
     /// The result of a layer's mixer, if it has one.

@@ -5,7 +5,7 @@ use flambeau_tensor::Expr;
 
 use super::{
     Builder, Int, Val,
-    ops::{arg, int, size, tensor, tensors},
+    ops::{arg, float, int, size, tensor, tensors},
 };
 
 impl Builder {
@@ -66,10 +66,20 @@ impl Builder {
         self.call("aten.select.int", vec![tensor("self", x), int("dim", axis as i64), int("index", index)], x.dtype, dims)
     }
 
-    /// The last position of `x` [1, s, d], as [1, 1, d].
+    /// The last position of `x` [1, s, ..], as [1, 1, ..].
     pub(crate) fn last_position(&mut self, x: &Val) -> Val {
         let last = self.select(x, 1, -1);
         self.unsqueeze(&last, 1)
+    }
+
+    /// `x` with `count` zeros behind its last axis.
+    pub(crate) fn pad_last(&mut self, x: &Val, count: usize) -> Val {
+        let mut dims = x.dims.clone();
+        if let Some(last) = dims.last_mut() {
+            *last = last.clone() + Expr::Int(count as i64);
+        }
+        let inputs = vec![tensor("self", x), arg("pad", Argument::Ints(vec![0, count as i64])), float("value", 0.0)];
+        self.call("aten.constant_pad_nd.default", inputs, x.dtype, dims)
     }
 
     /// Concatenates `a` and `b` along an axis.

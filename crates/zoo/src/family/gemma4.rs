@@ -64,7 +64,7 @@ fn read(f: &Fields<'_>, silent: &Silent) -> Result<Config> {
 }
 
 /// The last layer of a kind with its own cache.
-fn donor(f: &Fields<'_>, own: &[&str], kind: &str) -> Result<usize> {
+pub(super) fn donor(f: &Fields<'_>, own: &[&str], kind: &str) -> Result<usize> {
     let last = own.iter().rposition(|other| *other == kind);
     last.ok_or_else(|| f.error("num_kv_shared_layers", format!("a layer of type {kind} that does not share")))
 }
@@ -123,7 +123,7 @@ fn experts(f: &Fields<'_>, base: &Base) -> Result<Option<Experts>> {
     }))
 }
 
-fn per_layer(f: &Fields<'_>, base: &Base, default: usize) -> Result<Option<PerLayer>> {
+pub(super) fn per_layer(f: &Fields<'_>, base: &Base, default: usize) -> Result<Option<PerLayer>> {
     const VOCAB: &str = "vocab_size_per_layer_input";
     let (width, vocab) = (f.count_or("hidden_size_per_layer_input", default)?, f.count_or(VOCAB, 262_144)?);
     match (width, vocab) {

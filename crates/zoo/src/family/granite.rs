@@ -3,7 +3,7 @@
 
 use super::{
     common::{Base, Defaults, FULL, SLIDING, layer, window, window_of},
-    rope,
+    mamba, rope,
 };
 use crate::{
     Result,
@@ -15,6 +15,15 @@ use crate::{
 pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults::LLAMA)?;
     decoder(f, &base, "granite", 1.0)
+}
+
+/// Granite 3 with experts, also with a shared layer beside them.
+pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults::LLAMA)?;
+    let feed = mamba::granite_feed(f, &base, 0)?;
+    let config = decoder(f, &base, "granitemoe", 1.0)?;
+    let layers = config.layers.into_iter().map(|layer| Layer { feed: feed.clone(), ..layer }).collect();
+    Ok(Config { layers, renames: mamba::GRANITE_NAMES, ..config })
 }
 
 /// HyperCLOVA X: norms after each half, and a factor on the logits instead of the divisor.

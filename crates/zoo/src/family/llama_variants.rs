@@ -8,7 +8,7 @@ use crate::{
     Result,
     fields::Fields,
     rope::{Rope, Scaling},
-    spec::{Attention, AttentionNames, Config, Layer, LayerNorms, Mlp, MlpNames, QkNorm},
+    spec::{Activation, Attention, AttentionNames, Config, Layer, LayerNorms, Mlp, MlpNames, QkNorm},
 };
 
 /// Seed-OSS: biases on queries, keys and values, and a separate switch for the output bias.
@@ -47,6 +47,21 @@ pub(super) fn cwm(f: &Fields<'_>) -> Result<Config> {
     let attentions = by_kind(f, kinds, window(f, Some(8192))?, &base.attention(None), |_| Some(rope.clone()))?;
     let mlp = Mlp { bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };
     base.config(f, "cwm", attentions.into_iter().map(|attention| layer(attention, mlp)).collect())
+}
+
+/// BitNet: norms before the output projection and before the last matrix of the gated layer.
+pub(super) fn bitnet(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults { norm_eps: 1e-5, theta: 500_000.0, ..Defaults::LLAMA })?;
+    let bias = f.bool_or("attention_bias", false)?;
+    let attention = Attention {
+        qkv_bias: bias.into(),
+        output_bias: bias,
+        output_norm: Some("attn_sub_norm"),
+        ..base.attention(Some(rope::read(f, &base)?))
+    };
+    let activation = if f.get("hidden_act").is_some() { base.activation } else { Activation::Relu2 };
+    let mlp = Mlp { activation, inner_norm: Some("ffn_sub_norm"), ..base.mlp(f)? };
+    base.config(f, "bitnet", vec![layer(attention, mlp); base.layers])
 }
 
 /// Helium: interleaved rotary embedding.
@@ -221,12 +236,7 @@ pub(super) fn apertus(f: &Fields<'_>) -> Result<Config> {
     };
     let bias = f.bool_or("attention_bias", false)?;
     let attention = Attention { qk_norm: QkNorm::Heads, qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope)) };
-    let mlp = Mlp {
-        gated: false,
-        activation: crate::spec::Activation::Xielu,
-        bias: f.bool_or("mlp_bias", false)?.into(),
-        ..base.mlp(f)?
-    };
+    let mlp = Mlp { gated: false, activation: Activation::Xielu, bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };
     let norms = LayerNorms {
         mixer_in: Some("attention_layernorm"),
         mixer_out: None,

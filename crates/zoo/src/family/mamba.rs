@@ -10,7 +10,7 @@ use crate::{
     limits::MAX_LAYERS,
     spec::{
         Activation, Attention, AttentionNames, Config, Experts, Feed, Layer, LayerNorms, Mamba, MambaFactors, MambaForm, Mixer,
-        Mlp, Norm, Router, Scores,
+        Mlp, Norm, NormKind, Router, Scores,
     },
 };
 
@@ -40,6 +40,20 @@ pub(super) fn first(f: &Fields<'_>) -> Result<Config> {
         factors: MambaFactors::ONE,
     };
     alone(f, "mamba", mamba, true)
+}
+
+/// Falcon Mamba: Mamba 1 with norms of steps, keys and queries, without weights.
+pub(super) fn falcon(f: &Fields<'_>) -> Result<Config> {
+    let mut config = first(f)?;
+    let plain = Norm { eps: f.positive_or("mixer_rms_eps", 1e-6)?, kind: NormKind::RmsPlain };
+    for layer in &mut config.layers {
+        if let Mixer::Mamba(mamba) = &mut layer.mixer
+            && let MambaForm::Channels { norm, .. } = &mut mamba.form
+        {
+            *norm = Some(plain);
+        }
+    }
+    Ok(Config { family: "falcon_mamba", ..config })
 }
 
 /// The rank of the step projection: a sixteenth of the hidden width, rounded up, unless stated.
@@ -122,6 +136,7 @@ fn alone(f: &Fields<'_>, family: &'static str, mamba: Mamba, tied: bool) -> Resu
         embedding_scale: 1.0,
         per_layer: None,
         conditioned: None,
+        streams: None,
         layers: vec![layer; layers],
         norm: Norm::rms(f.positive_or("layer_norm_epsilon", 1e-5)?),
         final_norm: "norm",
@@ -205,10 +220,10 @@ pub(super) fn granite(f: &Fields<'_>) -> Result<Config> {
     };
     let mamba = shared_keys(f, &base, "mamba")?;
     let mamba = Mamba { form: MambaForm::Heads { limits: limits(f)?, norm: Some(base.norm), gate_last: false }, ..mamba };
-    let feed = granite_feed(f, &base)?;
-    let kinds = f.texts("layer_types", base.layers)?.ok_or_else(|| f.error("layer_types", "a list of mamba and attention"))?;
+    let feed = granite_feed(f, &base, 1024)?;
+    let kinds = base.layer_types(f, |_| "mamba")?;
     let residual = f.positive_or("residual_multiplier", 1.0)?;
-    let layers = kinds.into_iter().take(base.layers).map(|kind| {
+    let layers = kinds.into_iter().map(|kind| {
         let mixer = match kind {
             "mamba" | "linear_attention" => Mixer::Mamba(Box::new(mamba.clone())),
             "attention" | "full_attention" => attention.clone().into(),
@@ -216,23 +231,27 @@ pub(super) fn granite(f: &Fields<'_>) -> Result<Config> {
         };
         Ok(Layer { residual, ..layer(mixer, feed.clone()) })
     });
-    let renames = &[
-        (".block_sparse_moe.router.layer.", ".mlp.gate."),
-        (".block_sparse_moe.input_linear.weight", ".mlp.experts.gate_up_proj"),
-        (".block_sparse_moe.output_linear.weight", ".mlp.experts.down_proj"),
-        (".shared_mlp.input_linear.", ".mlp.shared.gate_up_proj."),
-        (".shared_mlp.output_linear.", ".mlp.shared.down_proj."),
-    ];
     Ok(Config {
-        renames,
+        renames: GRANITE_NAMES,
         embedding_scale: f.positive_or("embedding_multiplier", 1.0)?,
         logits_divisor: f.positive_or("logits_scaling", 1.0)?,
         ..base.config(f, "granitemoehybrid", layers.collect::<Result<_>>()?)?
     })
 }
 
-fn granite_feed(f: &Fields<'_>, base: &Base) -> Result<Feed> {
-    let shared = f.size_or("shared_intermediate_size", 1024)?;
+/// Names of Granite's experts and shared layer.
+pub(super) const GRANITE_NAMES: &[(&str, &str)] = &[
+    (".block_sparse_moe.router.layer.", ".mlp.gate."),
+    (".block_sparse_moe.input_linear.weight", ".mlp.experts.gate_up_proj"),
+    (".block_sparse_moe.output_linear.weight", ".mlp.experts.down_proj"),
+    (".shared_mlp.input_linear.", ".mlp.shared.gate_up_proj."),
+    (".shared_mlp.output_linear.", ".mlp.shared.down_proj."),
+];
+
+/// Experts beside a shared layer, or one of them alone. The shared layer has the width `shared` if
+/// the config states none.
+pub(super) fn granite_feed(f: &Fields<'_>, base: &Base, shared: usize) -> Result<Feed> {
+    let shared = f.count_or("shared_intermediate_size", shared)?;
     let (count, chosen) = (f.count_or("num_local_experts", 8)?, f.count_or("num_experts_per_tok", 2)?);
     let width = f.size_opt("intermediate_size")?;
     if count == 0 {
@@ -240,8 +259,8 @@ fn granite_feed(f: &Fields<'_>, base: &Base) -> Result<Feed> {
     }
     let width = width.ok_or_else(|| f.error("intermediate_size", "an integer"))?;
     let router = Router { scores: Scores::SoftmaxOfChosen, ..Router::SOFTMAX };
-    let shared = Mlp { joined: true, ..base.mlp_of(shared, "shared") };
-    Ok(Experts { router, shared: Some(shared), ..base.experts(count, chosen, width) }.into())
+    let shared = (shared > 0).then(|| Mlp { joined: true, ..base.mlp_of(shared, "shared") });
+    Ok(Experts { router, shared, ..base.experts(count, chosen, width) }.into())
 }
 
 /// Reads Mamba 2 from keys with the prefix `mamba_`.

@@ -6,6 +6,7 @@ mod decoder_encoder;
 mod deepseek;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
 mod gemma4;
 mod glm4;
 mod gpt_oss;
@@ -18,6 +19,7 @@ mod lfm2;
 mod llama;
 mod llama_variants;
 mod mamba;
+mod mimo;
 mod mixtral;
 mod modernbert;
 mod moonshine;
@@ -109,6 +111,11 @@ const FAMILIES: &[Family] = &[
         what: "Ling: a delta rule with a decay per element, latent attention in some layers, groups of experts",
     },
     Family {
+        names: &["bitnet"],
+        read: llama_variants::bitnet,
+        what: "ternary weights, norms before the output projection and inside of the gated layer",
+    },
+    Family {
         names: &["cohere"],
         read: layer_norm::cohere,
         what: "Command R: one layer norm for both halves, interleaved rotary embedding",
@@ -140,6 +147,7 @@ const FAMILIES: &[Family] = &[
     },
     Family { names: &["exaone_moe"], read: sparse::exaone_moe, what: "K-EXAONE: the attention of EXAONE 4 with experts" },
     Family { names: &["falcon_h1"], read: mamba::falcon_h1, what: "Mamba 2 and attention in every layer, side by side" },
+    Family { names: &["falcon_mamba"], read: mamba::falcon, what: "Mamba 1 with norms of steps, keys and queries" },
     Family { names: &["gemma"], read: gemma2::first, what: "weights of norms less 1, a scaled embedding" },
     Family {
         names: &["gemma2"],
@@ -150,6 +158,11 @@ const FAMILIES: &[Family] = &[
         names: &["gemma3", "gemma3_text"],
         read: gemma3::config,
         what: "two rotary embeddings, windows in all layers but every sixth",
+    },
+    Family {
+        names: &["gemma3n", "gemma3n_text"],
+        read: gemma3n::config,
+        what: "four residual streams, sparse gates, embeddings per layer, shared caches",
     },
     Family {
         names: &["gemma4", "gemma4_text"],
@@ -188,6 +201,11 @@ const FAMILIES: &[Family] = &[
     },
     Family { names: &["granite_swa"], read: granite::windowed, what: "Granite with windows, sinks and a rotary base per layer" },
     Family {
+        names: &["granitemoe", "granitemoeshared"],
+        read: granite::experts,
+        what: "Granite 3 with experts, alone or beside a shared layer",
+    },
+    Family {
         names: &["granitemoehybrid"],
         read: mamba::granite,
         what: "Granite 4: Mamba 2 and attention by turns, experts beside a shared layer",
@@ -223,6 +241,11 @@ const FAMILIES: &[Family] = &[
     Family { names: &["mamba"], read: mamba::first, what: "Mamba 1: a state space per channel" },
     Family { names: &["mamba2"], read: mamba::second, what: "a state space per head" },
     Family { names: &["mellum"], read: sparse::mellum, what: "the experts of Qwen 3 with windows and two rotary embeddings" },
+    Family {
+        names: &["mimo_v2_flash"],
+        read: mimo::config,
+        what: "narrower values than keys, sinks and more key heads in layers with windows, experts",
+    },
     Family {
         names: &["minicpm3"],
         read: deepseek::minicpm3,

@@ -3,7 +3,7 @@
 use safetensors::Dtype;
 
 use super::{
-    Stored, bitsandbytes, compressed, fp4, fp8, gptq,
+    Stored, bitnet, bitsandbytes, compressed, fp4, fp8, gptq,
     mlx::Packing,
     parts::Tensors,
     torchao::{self, BUNDLED},
@@ -11,7 +11,8 @@ use super::{
 use crate::{CheckpointTensor, Error, Result, fields::Fields};
 
 /// Supported methods, for messages.
-const METHODS: &str = "fp8, fbgemm_fp8, gptq, awq, auto-round, compressed-tensors, modelopt, bitsandbytes, mxfp4 or MLX's own";
+const METHODS: &str =
+    "fp8, fbgemm_fp8, gptq, awq, auto-round, compressed-tensors, modelopt, bitnet, bitsandbytes, mxfp4 or MLX's own";
 
 /// Supported formats of compressed-tensors. The parts of a tensor tell its format.
 const FORMATS: [&str; 7] = [
@@ -43,6 +44,7 @@ pub(super) enum Scheme<'a> {
     /// 8-bit floats and NVFP4 of NVIDIA's ModelOpt.
     ModelOpt,
     BitsAndBytes,
+    BitNet(bitnet::Settings),
     /// gpt-oss's experts.
     Mxfp4,
     /// ExecuTorch's bundles of torchao tensors. Their names lack `model.`.
@@ -109,6 +111,7 @@ impl<'a> Scheme<'a> {
                 Ok(found)
             }
             Some("modelopt") => Scheme::modelopt(&config),
+            Some("bitnet") => Ok(Scheme::BitNet(bitnet::Settings::read(&config)?)),
             Some("bitsandbytes") => Ok(Scheme::BitsAndBytes),
             Some("mxfp4") => Ok(Scheme::Mxfp4),
             Some(method) => Err(Error::key("quantization_config.quant_method", METHODS, method)),
@@ -173,6 +176,9 @@ impl<'a> Scheme<'a> {
             }
             (Scheme::BitsAndBytes, Some((module, "weight"))) if lead.dtype == Dtype::I8 => {
                 weight(module, bitsandbytes::eight_bits(module, lead, all)?)
+            }
+            (Scheme::BitNet(settings), Some((module, "weight"))) => {
+                Ok(settings.read_matrix(module, lead, all)?.map(|tensor| (format!("{module}.weight"), tensor)))
             }
             (Scheme::Gptq(settings), Some((module, "qweight"))) => weight(module, gptq::gptq(module, lead, all, settings)?),
             (Scheme::Awq, Some((module, "qweight"))) => weight(module, gptq::awq(module, lead, all)?),

@@ -10,6 +10,8 @@ pub(crate) struct Attention {
     /// Heads of keys and values, a divisor of `heads`.
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
+    /// Elements of a head's value, at most `head_dim`. `None` means `head_dim`.
+    pub(crate) value_dim: Option<usize>,
     /// Factor on the scores.
     pub(crate) scale: f64,
     /// Rotary embedding, if there is one.
@@ -26,6 +28,8 @@ pub(crate) struct Attention {
     pub(crate) output_bias: bool,
     pub(crate) joined: Joined,
     pub(crate) gate: Gate,
+    /// Norm of the joined results of all heads, before the output projection.
+    pub(crate) output_norm: Option<&'static str>,
     /// Factors on the input and the output of attention.
     pub(crate) factors: [f64; 2],
     /// Factor on queries that grows with their position.
@@ -37,6 +41,13 @@ pub(crate) struct Attention {
     /// Whether the softmax of each head includes a learned logit.
     pub(crate) sinks: bool,
     pub(crate) names: AttentionNames,
+}
+
+impl Attention {
+    /// Elements of a head's value.
+    pub(crate) fn value_dim(&self) -> usize {
+        self.value_dim.unwrap_or(self.head_dim)
+    }
 }
 
 /// Normalization of queries and keys, before the rotation unless stated otherwise.

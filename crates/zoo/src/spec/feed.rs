@@ -19,6 +19,11 @@ pub(crate) struct Mlp {
     /// Factors on the gate before its activation, and on the result.
     pub(crate) factors: [f64; 2],
     pub(crate) activation: Activation,
+    /// Number of standard deviations above the mean that the gate must exceed. The excess is what
+    /// the activation reads. `None` means that it reads the gate.
+    pub(crate) cutoff: Option<f64>,
+    /// Norm of the gated values, before the last matrix.
+    pub(crate) inner_norm: Option<&'static str>,
     pub(crate) bias: MlpBias,
     /// Whether gate and up are one matrix.
     pub(crate) joined: bool,
