@@ -31,10 +31,14 @@ def randomize(model, norms_less_one):
             noise = noise * 0.3 + (0 if norms_less_one and "linear_attn" not in name else 1)
         elif last == "A_log":
             noise = torch.rand(tensor.shape, generator=generator) * 2 - 1
-        elif last in ("layer_scalar", "per_expert_scale", "scale"):
+        elif last in ("layer_scalar", "per_expert_scale", "scale", "correct_output_scale"):
             noise = 1 + noise * 0.3
         elif last == "dt_bias" or "router" in name or name.endswith((".mlp.gate.weight", ".feed_forward.gate.weight")):
             noise = noise * 0.5
+        elif last in ("alpha_p", "alpha_n"):
+            noise = noise * 0.4 + 0.4
+        elif "act_fn" in name:
+            continue
         elif "bias" in last:
             noise = noise * 0.3
         elif "conv" in name:

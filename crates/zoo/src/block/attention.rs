@@ -33,6 +33,10 @@ impl Decoder<'_> {
             }
             None => None,
         };
+        if let Some(clip) = a.clip {
+            q = self.w.b.clamp(&q, -clip, clip);
+        }
+        let kv = kv.map(|kv| a.clip.map_or(kv.clone(), |clip| kv.map(|x| self.w.b.clamp(&x, -clip, clip))));
         self.w.b.enter(path);
         if let Some(turn) = &turn {
             q = self.w.b.rope(&q, &self.span.pos, &turn.rotary);
@@ -141,10 +145,13 @@ impl Decoder<'_> {
     fn gate(&mut self, x: &Val, a: &Attention, path: &str) -> Result<Option<Val>> {
         let gate = match a.gate {
             Gate::None | Gate::Queries => return Ok(None),
-            Gate::Elements(name) => self.w.linear(x, &format!("{path}.{name}"), a.heads * a.head_dim, false)?,
+            Gate::Elements(name) | Gate::SoftElements(name) => {
+                self.w.linear(x, &format!("{path}.{name}"), a.heads * a.head_dim, false)?
+            }
             Gate::Heads(name) | Gate::SoftHeads(name) => self.w.gate(x, &format!("{path}.{name}"), a.heads, false)?,
         };
-        Ok(Some(if matches!(a.gate, Gate::SoftHeads(_)) { self.w.b.softplus(&gate) } else { self.w.b.sigmoid(&gate) }))
+        let soft = matches!(a.gate, Gate::SoftHeads(_) | Gate::SoftElements(_));
+        Ok(Some(if soft { self.w.b.softplus(&gate) } else { self.w.b.sigmoid(&gate) }))
     }
 
     /// Normalizes queries or keys [1, H, s, D] after the rotation, if configured.

@@ -27,7 +27,7 @@ impl Decoder<'_> {
             let weights = self.w.b.reshape(&weights, &[s.clone(), e.chosen.into(), 1.into(), 1.into()]);
             rows = self.w.b.mul(&rows, &weights);
         }
-        let in_columns = e.layout != ExpertLayout::Rows && self.w.has(&format!("{path}.{JOINED}"));
+        let in_columns = self.in_columns(e, &format!("{path}.{JOINED}"));
         let made =
             if in_columns { self.column_experts(&rows, &chosen, e, &path)? } else { self.row_experts(&rows, &chosen, e, &path)? };
         self.w.b.enter(format!("{path}.experts"));
@@ -51,6 +51,14 @@ impl Decoder<'_> {
             own = self.w.b.mul(&own, &gate);
         }
         Ok(self.w.b.add(&sum, &own))
+    }
+
+    /// Whether the tensor `joined` holds columns. Newer folders of models in columns hold rows.
+    fn in_columns(&self, e: &Experts, joined: &str) -> bool {
+        let rows = [e.count, 2 * e.width, self.expert_width(e)];
+        let is_rows = |shape: &[usize]| shape == rows && 2 * e.width != self.expert_width(e);
+        let stored = self.w.tensors().get(joined).map(CheckpointTensor::shape);
+        e.layout != ExpertLayout::Rows && stored.is_some_and(|shape| e.layout != ExpertLayout::Columns || !is_rows(shape))
     }
 
     /// Input and output width of the experts.
@@ -142,7 +150,8 @@ impl Decoder<'_> {
             }
             _ => self.w.project_gate(&x, &module, &name, &source, r.bias)?,
         };
-        Ok(self.w.b.cast(&logits, DType::F32))
+        let logits = self.w.b.cast(&logits, DType::F32);
+        Ok(r.cap.map_or(logits.clone(), |cap| self.w.b.soft_cap(&logits, cap)))
     }
 
     /// Selection scores [s, E]: the corrected scores, or minus infinity in groups that are not

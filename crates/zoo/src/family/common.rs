@@ -100,6 +100,7 @@ impl Base {
             rope,
             window: None,
             qk_norm: QkNorm::None,
+            clip: None,
             value_norm: false,
             values: Values::Projected,
             qkv_bias: QkvBias::None,

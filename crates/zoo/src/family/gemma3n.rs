@@ -1,5 +1,5 @@
-//! The text part of Gemma 3n: parallel residual streams, embeddings per layer, shared caches, and
-//! gates of which only the largest values act.
+//! The text part of Gemma 3n: parallel residual streams, embeddings per layer and shared caches. In
+//! some layers, only the largest values of gates pass.
 
 use super::{
     common::{Base, Defaults, full_every, layer, window, window_of},
@@ -79,8 +79,8 @@ fn mlps(f: &Fields<'_>, base: &Base) -> Result<Vec<Mlp>> {
     widths.into_iter().zip(shares).map(of).collect()
 }
 
-/// The number of standard deviations above the mean below which this share of a normal
-/// distribution lies. Newton's method approaches it from the mean, on one side.
+/// A bound in standard deviations above the mean: this share of a normal distribution is below it.
+/// Newton's method approaches it from the mean, on one side.
 fn normal_quantile(share: f64) -> f64 {
     let mut x = 0.0f64;
     for _ in 0..100 {

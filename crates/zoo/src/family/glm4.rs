@@ -22,7 +22,11 @@ const NORMS: LayerNorms = LayerNorms {
 };
 
 pub(super) fn dense(f: &Fields<'_>) -> Result<Config> {
-    let base = Base::read(f, &Defaults { kv_heads: Some(2), head_dim: Some(128), norm_eps: 1.5625e-7, ..DEFAULTS })?;
+    dense_with(f, &Defaults { kv_heads: Some(2), head_dim: Some(128), norm_eps: 1.5625e-7, ..DEFAULTS })
+}
+
+fn dense_with(f: &Fields<'_>, defaults: &Defaults) -> Result<Config> {
+    let base = Base::read(f, defaults)?;
     let rope = Rope { interleaved: true, ..rope::read(f, &base)? };
     let attention = Attention { qkv_bias: f.bool_or("attention_bias", true)?.into(), ..base.attention(Some(rope)) };
     let mlp = Mlp { joined: true, ..base.mlp(f)? };
@@ -39,12 +43,17 @@ pub(super) fn glm(f: &Fields<'_>) -> Result<Config> {
 
 /// GLM-4.1V's text part.
 pub(super) fn vision(f: &Fields<'_>) -> Result<Config> {
-    Ok(Config { family: "glm4v", ..dense(f)? })
+    let defaults = Defaults { kv_heads: Some(2), norm_eps: 1e-5, positions: 32_768, ..DEFAULTS };
+    Ok(Config { family: "glm4v", ..dense_with(f, &defaults)? })
 }
 
 /// GLM-4.5V's text part.
 pub(super) fn vision_experts(f: &Fields<'_>) -> Result<Config> {
-    experts_with(f, "glm4v_moe", &Defaults { kv_heads: Some(8), norm_eps: 1e-5, positions: 65_536, ..DEFAULTS }, true, 1)
+    let defaults = Defaults { kv_heads: Some(8), norm_eps: 1e-5, positions: 65_536, ..DEFAULTS };
+    let mut config = experts_with(f, "glm4v_moe", &defaults, true, 1)?;
+    // Configs may state norms of queries and keys, which the model lacks.
+    config.attentions().for_each(|(_, attention)| attention.qk_norm = QkNorm::None);
+    Ok(config)
 }
 
 /// Solar Open: the same experts in every layer; whole heads are rotated.

@@ -37,7 +37,7 @@ fn default_rope(f: &Fields<'_>, base: &Base) -> Result<Rope> {
     let (factor, original) = (32.0, 4096.0);
     let amplitude = yarn_amplitude(factor, 1.0);
     let scaling = Scaling::Yarn { factor, original, beta_fast: 32.0, beta_slow: 1.0, truncate: false, amplitude };
-    Ok(Rope { scaling, ..rope })
+    Ok(Rope { theta: base.defaults.theta, scaling, ..rope })
 }
 
 fn experts(f: &Fields<'_>, base: &Base) -> Result<Experts> {

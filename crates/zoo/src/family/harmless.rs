@@ -119,6 +119,8 @@ const TEXT: &[&str] = &[
 
 /// Keys about parts for images and audio, and their tokens.
 const OTHERS: &[&str] = &[
+    "adapter_layer_norm_eps",
+    "alignment_intermediate_size",
     "audio_config",
     "audio_soft_tokens_per_image",
     "audio_token_id",

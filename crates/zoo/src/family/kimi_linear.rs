@@ -20,11 +20,15 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     f.expect_text("moe_router_activation_func", "sigmoid")?;
     let latent = Latent { rope: None, ..latent };
     let linear = f.child("linear_attn_config")?;
-    let size = |key: &str, default| linear.as_ref().map_or(Ok(default), |child| child.size_or(key, default));
+    // Newer configs have the sizes at the top.
+    let size = |key: &str, other: &str, default| {
+        let default = f.size_or(other, default)?;
+        linear.as_ref().map_or(Ok(default), |child| child.size_or(key, default))
+    };
     let decay = KeyDecay {
-        heads: size("num_heads", 32)?,
-        head_dim: size("head_dim", 128)?,
-        taps: size("short_conv_kernel_size", 4)?,
+        heads: size("num_heads", "linear_num_heads", 32)?,
+        head_dim: size("head_dim", "linear_head_dim", 128)?,
+        taps: size("short_conv_kernel_size", "linear_conv_kernel_dim", 4)?,
         lower_bound: None,
         low_rank: true,
         norm: base.norm,
@@ -34,20 +38,15 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
         child.ints("kda_layers")?;
     }
     // Lists count layers from 1.
-    let full = |i: usize| match &listed {
-        Some(list) => list.contains(&(i as i64 + 1)),
-        None => i > 0 && i.is_multiple_of(4),
+    let kinds = f.texts("layer_types", base.layers)?;
+    let full = |i: usize| match (&kinds, &listed) {
+        (Some(kinds), _) => kinds[i] == FULL,
+        (None, Some(list)) => list.contains(&(i as i64 + 1)),
+        (None, None) => i > 0 && i.is_multiple_of(4),
     };
     let defaults = ExpertDefaults { count: 256, width: 1024, groups: (1, 1), scale: 2.446, dense: 1 };
     let feeds = deepseek::feeds(f, &base, &defaults)?;
-    let renames = &[
-        (".block_sparse_moe.gate.", ".mlp.gate."),
-        (".block_sparse_moe.shared_experts.", ".mlp.shared_experts."),
-        (".block_sparse_moe.experts.", ".mlp.experts."),
-        (".w1.", ".gate_proj."),
-        (".w2.", ".down_proj."),
-        (".w3.", ".up_proj."),
-    ];
+    let renames = &[(".block_sparse_moe.", ".mlp."), (".w1.", ".gate_proj."), (".w2.", ".down_proj."), (".w3.", ".up_proj.")];
     Ok(Config { renames, ..hybrid(f, &base, "kimi_linear", (full, latent, decay), feeds)? })
 }
 
@@ -92,5 +91,7 @@ fn hybrid(
         true => Mixer::Latent(Box::new(latent.clone())),
         false => Mixer::KeyDecay(Box::new(decay.clone())),
     };
-    base.config(f, family, feeds.into_iter().enumerate().map(|(i, feed)| layer(mixer(i), feed)).collect())
+    let config = base.config(f, family, feeds.into_iter().enumerate().map(|(i, feed)| layer(mixer(i), feed)).collect())?;
+    // The head has its own weights, whatever the config states.
+    Ok(Config { tied: None, ..config })
 }

@@ -114,9 +114,10 @@ pub(super) fn starcoder2(f: &Fields<'_>) -> Result<Config> {
 pub(super) fn phi(f: &Fields<'_>) -> Result<Config> {
     let defaults = Defaults { norm_eps: 1e-5, norm_key: "layer_norm_eps", norm: BIASED, rotary_part: 0.5, ..Defaults::LLAMA };
     let base = Base::read(f, &defaults)?;
-    f.expect_bool("qk_layernorm", false)?;
-    let names = AttentionNames { output: "dense", ..AttentionNames::COMMON };
-    let attention = Attention { names, qkv_bias: true.into(), output_bias: true, ..base.attention(Some(rope::read(f, &base)?)) };
+    let qk_norm = if f.bool_or("qk_layernorm", false)? { QkNorm::Heads } else { QkNorm::None };
+    let names = AttentionNames { output: "dense", q_norm: "q_layernorm", k_norm: "k_layernorm", ..AttentionNames::COMMON };
+    let attention =
+        Attention { names, qk_norm, qkv_bias: true.into(), output_bias: true, ..base.attention(Some(rope::read(f, &base)?)) };
     let names = MlpNames { gate: "", up: "fc1", down: "fc2" };
     let mlp = Mlp { gated: false, bias: true.into(), names, ..base.mlp(f)? };
     let layer = Layer { norms: ONE, parallel: true, ..layer(attention, mlp) };
@@ -207,11 +208,8 @@ pub(super) fn gpt_neox(f: &Fields<'_>) -> Result<Config> {
 /// OLMo: layer norms without weights.
 pub(super) fn olmo(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults { norm_eps: 1e-5, norm_key: "", norm: NormKind::LayerPlain, ..Defaults::LLAMA })?;
-    if f.get("clip_qkv").is_some() {
-        return Err(f.error("clip_qkv", "null"));
-    }
-    let bias = f.bool_or("attention_bias", false)?;
-    let attention = Attention { qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope::read(f, &base)?)) };
+    let (bias, clip) = (f.bool_or("attention_bias", false)?, f.positive_opt("clip_qkv")?);
+    let attention = Attention { clip, qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope::read(f, &base)?)) };
     base.config(f, "olmo", vec![layer(attention, base.mlp(f)?); base.layers])
 }
 

@@ -40,7 +40,7 @@ pub(super) fn cwm(f: &Fields<'_>) -> Result<Config> {
         Some(_) => rope::read(f, &base)?,
         None => {
             let scaling = Scaling::Llama3 { factor: 16.0, low: 1.0, high: 4.0, original: 8192.0 };
-            Rope { scaling, ..rope::read(f, &base)? }
+            Rope { theta: 1_000_000.0, scaling, ..rope::read(f, &base)? }
         }
     };
     let kinds = base.layer_types(f, |i| if i.is_multiple_of(4) { FULL } else { SLIDING })?;
@@ -232,7 +232,10 @@ pub(super) fn apertus(f: &Fields<'_>) -> Result<Config> {
     f.magnitude_opt("hidden_dropout")?;
     let rope = match rope::description(f)? {
         Some(_) => rope::read(f, &base)?,
-        None => Rope { scaling: Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8192.0 }, ..rope::read(f, &base)? },
+        None => {
+            let scaling = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8192.0 };
+            Rope { theta: 12_000_000.0, scaling, ..rope::read(f, &base)? }
+        }
     };
     let bias = f.bool_or("attention_bias", false)?;
     let attention = Attention { qk_norm: QkNorm::Heads, qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope)) };

@@ -119,7 +119,7 @@ fn alone(f: &Fields<'_>, family: &'static str, mamba: Mamba, tied: bool) -> Resu
         return Err(f.error("num_hidden_layers", format!("at most {MAX_LAYERS}")));
     }
     f.expect_text("hidden_act", "silu")?;
-    for key in ["residual_in_fp32", "rescale_prenorm_residual", "use_cache", "use_mambapy"] {
+    for key in ["residual_in_fp32", "rescale_prenorm_residual", "use_cache", "use_mambapy", "use_falcon_mambapy"] {
         f.bool_opt(key)?;
     }
     f.size_opt("chunk_size")?;
@@ -349,7 +349,8 @@ pub(super) fn nemotron_h(f: &Fields<'_>) -> Result<Config> {
         (other, _) => Err(f.error("layers_block_type", format!("mamba, attention, mlp and moe, not {other}"))),
     });
     let config = base.config(f, "nemotron_h", layers.collect::<Result<_>>()?)?;
-    Ok(Config { renames: BACKBONE, ..config })
+    // The head has its own weights, whatever the config states.
+    Ok(Config { renames: BACKBONE, tied: None, ..config })
 }
 
 /// The kind of each layer, as a list or as letters.

@@ -37,12 +37,10 @@ const NORMS: LayerNorms = LayerNorms { mixer_in: None, feed_in: None, ..LayerNor
 /// OLMoE: experts, and norms before each half.
 pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults { positions: 4096, norm_eps: 1e-5, ..Defaults::LLAMA })?;
-    if f.get("clip_qkv").is_some() {
-        return Err(f.error("clip_qkv", "null"));
-    }
+    let clip = f.positive_opt("clip_qkv")?;
     let bias = f.bool_or("attention_bias", false)?;
     let attention = base.attention(Some(rope::read(f, &base)?));
-    let attention = Attention { qk_norm: QkNorm::Whole, qkv_bias: bias.into(), output_bias: bias, ..attention };
+    let attention = Attention { clip, qk_norm: QkNorm::Whole, qkv_bias: bias.into(), output_bias: bias, ..attention };
     let width = f.size("intermediate_size")?;
     let defaults = ExpertDefaults { count: 64, chosen: 8, width, normalized: false };
     let experts = experts_of(f, &base, &defaults)?;

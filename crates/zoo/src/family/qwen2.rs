@@ -2,7 +2,7 @@
 //! experts.
 
 use super::{
-    common::{Base, Defaults, layer, window, window_of},
+    common::{Base, Defaults, FULL, SLIDING, layer, window, window_of},
     qwen3::{self, ExpertDefaults},
     qwen3_next, rope,
 };
@@ -15,18 +15,19 @@ use crate::{
 pub(super) const DEFAULTS: Defaults = Defaults { kv_heads: Some(32), positions: 32_768, ..Defaults::LLAMA };
 
 pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
-    of_defaults(f, &DEFAULTS)
+    of_defaults(f, &DEFAULTS, 28)
 }
 
 /// The text part of Qwen2-VL and Qwen2.5-VL.
 pub(super) fn vision(f: &Fields<'_>) -> Result<Config> {
-    of_defaults(f, &Defaults { kv_heads: Some(8), norm_eps: 1e-5, theta: 1_000_000.0, ..DEFAULTS })
+    of_defaults(f, &Defaults { kv_heads: Some(8), norm_eps: 1e-5, theta: 1_000_000.0, ..DEFAULTS }, 80)
 }
 
-fn of_defaults(f: &Fields<'_>, defaults: &Defaults) -> Result<Config> {
+/// Layers have a window from layer `first` on, unless the config states another.
+fn of_defaults(f: &Fields<'_>, defaults: &Defaults, first: usize) -> Result<Config> {
     let base = Base::read(f, defaults)?;
     let attention = Attention { qkv_bias: true.into(), ..base.attention(Some(rope::read(f, &base)?)) };
-    let (mlp, windows) = (base.mlp(f)?, windows(f, &base)?);
+    let (mlp, windows) = (base.mlp(f)?, windows(f, &base, first)?);
     let layers = windows.into_iter().map(|window| layer(Attention { window, ..attention.clone() }, mlp));
     base.config(f, "qwen2", layers.collect())
 }
@@ -36,7 +37,11 @@ pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults { kv_heads: Some(16), ..DEFAULTS })?;
     let bias = f.bool_or("qkv_bias", true)?;
     let attention = Attention { qkv_bias: bias.into(), ..base.attention(Some(rope::read(f, &base)?)) };
-    let windows = windows(f, &base)?;
+    // Every other of the lower layers may have a window.
+    let (window, last) = (switched_window(f)?, f.count_or("max_window_layers", 28)?);
+    let windowed = |i: usize| i.is_multiple_of(2) && i < last && window.is_some();
+    let kinds = base.layer_types(f, |i| if windowed(i) { SLIDING } else { FULL })?;
+    let windows = kinds.into_iter().map(|kind| window_of(kind, window, f)).collect::<Result<Vec<_>>>()?;
     let defaults = ExpertDefaults { count: 60, chosen: 4, width: 1408, normalized: false };
     let experts = qwen3_next::shared_experts(f, &base, &defaults, 5632)?;
     let feeds = qwen3::feeds(f, &base, &experts)?;
@@ -45,8 +50,9 @@ pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
 }
 
 /// The window of each layer. Configs state a window even if it is disabled.
-pub(super) fn windows(f: &Fields<'_>, base: &Base) -> Result<Vec<Option<usize>>> {
-    let (window, first) = (switched_window(f)?, f.count_or("max_window_layers", 28)?);
+/// Without a list, layers have it from `first` on.
+pub(super) fn windows(f: &Fields<'_>, base: &Base, first: usize) -> Result<Vec<Option<usize>>> {
+    let (window, first) = (switched_window(f)?, f.count_or("max_window_layers", first)?);
     let kinds = base.layer_types(f, |i| if window.is_some() && i >= first { "sliding_attention" } else { "full_attention" })?;
     kinds.into_iter().map(|kind| window_of(kind, window, f)).collect()
 }

@@ -27,7 +27,7 @@ pub(super) fn vision(f: &Fields<'_>) -> Result<Config> {
 fn dense_of(f: &Fields<'_>, defaults: &Defaults) -> Result<Config> {
     let base = Base::read(f, defaults)?;
     let attention = attention(f, &base)?;
-    let (mlp, windows) = (base.mlp(f)?, qwen2::windows(f, &base)?);
+    let (mlp, windows) = (base.mlp(f)?, qwen2::windows(f, &base, 28)?);
     let layers = windows.into_iter().map(|window| layer(Attention { window, ..attention.clone() }, mlp));
     base.config(f, "qwen3", layers.collect())
 }
@@ -41,7 +41,14 @@ pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
 pub(super) fn vision_experts(f: &Fields<'_>) -> Result<Config> {
     let base = Defaults { kv_heads: Some(16), theta: VISION_THETA, positions: 128_000, ..qwen2::DEFAULTS };
     let defaults = ExpertDefaults { count: 60, chosen: 4, width: 1408, normalized: true };
-    experts_with(f, &base, &defaults, ExpertLayout::Columns)
+    let mut config = experts_with(f, &base, &defaults, ExpertLayout::Columns)?;
+    for layer in &mut config.layers {
+        if let Feed::Experts(experts) = &mut layer.feed {
+            // The model always divides the weights by their sum.
+            experts.router.normalized = Some(0.0);
+        }
+    }
+    Ok(config)
 }
 
 fn experts_with(f: &Fields<'_>, base: &Defaults, defaults: &ExpertDefaults, layout: ExpertLayout) -> Result<Config> {

@@ -11,19 +11,20 @@ use crate::{
     fields::Fields,
     rope::Rope,
     spec::{
-        Attention, Config, ExpertLayout, Experts, Feed, Gate, Layer, LayerNorms, MlpNames, QkNorm, Router, Scores, Temperature,
+        Attention, Config, ExpertLayout, Experts, Feed, Gate, Layer, LayerNorms, Mlp, MlpNames, QkNorm, Router, Scores, Temperature,
     },
 };
 
 /// dots.llm1: queries and keys normalized per head, DeepSeek V3's router.
 pub(super) fn dots1(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults::LLAMA)?;
-    f.count_or("max_window_layers", 62)?;
+    let first = f.count_or("max_window_layers", 62)?;
     let bias = f.bool_or("attention_bias", false)?;
     let attention = Attention { qk_norm: QkNorm::Heads, qkv_bias: bias.into(), output_bias: bias, ..base.attention(None) };
     let rope = rope::read(f, &base)?;
-    let kinds = base.layer_types(f, |_| FULL)?;
-    let attentions = by_kind(f, kinds, window(f, Some(4096))?, &attention, |_| Some(rope.clone()))?;
+    let window = window(f, Some(4096))?;
+    let kinds = base.layer_types(f, |i| if window.is_some() && i >= first { SLIDING } else { FULL })?;
+    let attentions = by_kind(f, kinds, window, &attention, |_| Some(rope.clone()))?;
     let defaults = deepseek::ExpertDefaults { count: 128, width: 1408, groups: (1, 1), scale: 1.0, dense: 0 };
     decoder(f, &base, "dots1", attentions, deepseek::feeds(f, &base, &defaults)?)
 }
@@ -191,15 +192,14 @@ pub(super) fn laguna(f: &Fields<'_>) -> Result<Config> {
         attention.heads = fits.ok_or_else(|| f.error("num_attention_heads_per_layer", expected()))?;
     }
     f.expect_bool("moe_apply_router_weight_on_input", false)?;
-    if f.magnitude_opt("moe_router_logit_softcapping")?.is_some_and(|cap| cap > 0.0) {
-        return Err(f.error("moe_router_logit_softcapping", "0"));
-    }
+    f.expect_bool("norm_topk_prob", true)?;
     let experts = Experts {
         router: Router {
             scores: Scores::Sigmoid,
             correction: Some("experts.e_score_correction_bias"),
             normalized: Some(0.0),
             scale: f.positive_or("moe_routed_scaling_factor", 1.0)?,
+            cap: f.magnitude_opt("moe_router_logit_softcapping")?.filter(|&cap| cap > 0.0),
             wide: true,
             ..Router::SOFTMAX
         },
@@ -216,12 +216,14 @@ pub(super) fn laguna(f: &Fields<'_>) -> Result<Config> {
     decoder(f, &base, "laguna", attentions, feeds)
 }
 
+/// One gate for each head, or for each element of a head.
 fn laguna_gate(f: &Fields<'_>) -> Result<Gate> {
     match f.get("gating") {
         None | Some(serde_json::Value::Bool(true)) => Ok(Gate::SoftHeads("g_proj")),
-        Some(serde_json::Value::Bool(false)) => Ok(Gate::None),
+        Some(serde_json::Value::Bool(false)) => Ok(Gate::SoftElements("g_proj")),
         Some(serde_json::Value::String(kind)) if kind == "per-head" => Ok(Gate::SoftHeads("g_proj")),
-        _ => Err(f.error("gating", "true, false or per-head")),
+        Some(serde_json::Value::String(kind)) if kind == "per-element" => Ok(Gate::SoftElements("g_proj")),
+        _ => Err(f.error("gating", "a boolean, per-head or per-element")),
     }
 }
 
@@ -252,15 +254,17 @@ pub(super) fn ernie4_5_moe(f: &Fields<'_>) -> Result<Config> {
             wide: true,
             ..Router::SOFTMAX
         },
-        shared: base.shared_experts(width, shared),
+        shared: base.shared_experts(width, shared).map(|shared| Mlp { bias: bias.into(), ..shared }),
         ..base.experts(f.size_or("moe_num_experts", 64)?, f.size_or("moe_k", 6)?, width)
     };
-    let (first, last) = (f.count_or("moe_layer_start_index", 1)?, f.count_or("moe_layer_end_index", base.layers)?);
+    let (first, last) = (f.count_or("moe_layer_start_index", 1)?, f.ints("moe_layer_end_index")?.first().copied());
+    // A negative index means the last layer.
+    let last = last.and_then(|last| usize::try_from(last).ok()).unwrap_or(base.layers);
     let interval = f.size_or("moe_layer_interval", 1)?;
-    let mlp = crate::spec::Mlp { bias: bias.into(), ..base.mlp(f)? };
+    let mlp = Mlp { bias: bias.into(), ..base.mlp(f)? };
     let sparse = |i: usize| (i + 1).is_multiple_of(interval) && i >= first && i <= last;
     let feeds = (0..base.layers).map(|i| if sparse(i) { experts.clone().into() } else { mlp.into() }).collect();
-    decoder(f, &base, "ernie4_5_moe", vec![attention; base.layers], feeds)
+    Ok(Config { head_bias: bias, ..decoder(f, &base, "ernie4_5_moe", vec![attention; base.layers], feeds)? })
 }
 
 /// Llama 4: chunked attention with normalized queries and keys. Every fourth layer is full and has

@@ -83,7 +83,7 @@ impl Settings {
             scale.get_or_init(|| if self.divides { stored.recip() } else { stored });
         }
         let ternary = Ternary { shape: [rows, cols], signs: stored, scale };
-        let group = [128, 64, 32, 16].into_iter().find(|group| cols.is_multiple_of(*group));
+        let group = [128, 64, 32].into_iter().find(|group| cols.is_multiple_of(*group));
         match group.filter(|_| !matches!(ternary.signs, Signs::Floats(_))) {
             Some(group) => Ok(Some(CheckpointTensor::coded(&name, [rows, cols], TernaryCodes { ternary, group })?)),
             None => Ok(Some(CheckpointTensor::floats(vec![rows, cols], ternary))),

@@ -19,6 +19,8 @@ pub(crate) struct Attention {
     /// Distance from which keys are hidden, if limited.
     pub(crate) window: Option<usize>,
     pub(crate) qk_norm: QkNorm,
+    /// Bound on queries, keys and values before the rotation.
+    pub(crate) clip: Option<f64>,
     /// Whether values are normalized per head, without weights.
     pub(crate) value_norm: bool,
     pub(crate) values: Values,
@@ -96,6 +98,8 @@ pub(crate) enum Gate {
     Heads(&'static str),
     /// The softplus of a projection with this name, one number per head.
     SoftHeads(&'static str),
+    /// The softplus of a projection with this name, element by element.
+    SoftElements(&'static str),
 }
 
 /// The factor `1 + beta * ln(1 + floor((position + offset) / length))`.

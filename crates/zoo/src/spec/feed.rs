@@ -19,8 +19,8 @@ pub(crate) struct Mlp {
     /// Factors on the gate before its activation, and on the result.
     pub(crate) factors: [f64; 2],
     pub(crate) activation: Activation,
-    /// Number of standard deviations above the mean that the gate must exceed. The excess is what
-    /// the activation reads. `None` means that it reads the gate.
+    /// Number of standard deviations above the mean that the gate must exceed. The activation reads
+    /// the excess, or the gate itself for `None`.
     pub(crate) cutoff: Option<f64>,
     /// Norm of the gated values, before the last matrix.
     pub(crate) inner_norm: Option<&'static str>,
@@ -133,6 +133,8 @@ pub(crate) struct Router {
     pub(crate) normalized: Option<f64>,
     /// Factor on the weights.
     pub(crate) scale: f64,
+    /// Bound on the logits, by tanh.
+    pub(crate) cap: Option<f64>,
     /// Whether logits are computed in f32 throughout.
     pub(crate) wide: bool,
     /// Whether the router normalizes its input with separate scales, and scales each expert.
@@ -150,6 +152,7 @@ impl Router {
         group_best: 2,
         normalized: None,
         scale: 1.0,
+        cap: None,
         wide: false,
         own_norm: false,
     };
