@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes the checkpoint cases next to this script: a GGUF file per architecture from llama.cpp's
-converter, and a folder per quantization method, with transformers' logits.
+converter, a folder per quantization method, and folders of families, with transformers' logits.
 
     make.py LLAMA_CPP [--only TEXT]
 
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[2] / "scripts" / "reference"))
@@ -40,6 +41,8 @@ LESS_ONE = dict(norms_less_one=True)
 
 # Architecture, family in transformers' spelling, config, and further arguments of `write`.
 ARCHITECTURES = [
+    ("apertus", "Apertus", dict(num_key_value_heads=2) | rope("llama3", 5e3, factor=6.0, original_max_position_embeddings=24, low_freq_factor=1.0,
+                                                              high_freq_factor=4.0)),
     ("arcee", "Arcee", {}),
     ("chatglm", "Glm", dict(head_dim=8, attention_bias=True)),
     ("cohere2", "Cohere2", dict(num_hidden_layers=4, sliding_window=4, logit_scale=0.25, rotary_pct=1.0)),
@@ -47,6 +50,7 @@ ARCHITECTURES = [
     ("deepseek2", "DeepseekV3", GROUPED | dict(
         q_lora_rank=8, kv_lora_rank=8, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=6, n_group=2, topk_group=1, num_key_value_heads=2)
      | rope("yarn", 1e4, factor=4.0, original_max_position_embeddings=16, mscale=0.8, mscale_all_dim=0.8)),
+    ("dots1", "Dots1", GROUPED | dict(head_dim=8, routed_scaling_factor=1.5, n_group=1, topk_group=1)),
     ("ernie4_5", "Ernie4_5", dict(head_dim=8, rope_theta=1e4)),
     ("exaone4", "Exaone4", dict(num_hidden_layers=4, sliding_window=4, sliding_window_pattern=4)),
     ("falcon-h1", "FalconH1", STATES | dict(head_dim=8, mamba_d_ssm=24, mamba_rms_norm=False, mamba_norm_before_gate=False, key_multiplier=0.5,
@@ -55,6 +59,9 @@ ARCHITECTURES = [
     ("gemma2", "Gemma2", dict(head_dim=8, query_pre_attn_scalar=8, sliding_window=4), LESS_ONE),
     ("gemma3", "Gemma3", dict(num_hidden_layers=6, head_dim=8, query_pre_attn_scalar=8, sliding_window=4, rope_parameters={
         FULL: dict(rope_type="linear", factor=8.0, rope_theta=1e6), SLIDING: dict(rope_type="default", rope_theta=1e4)}), LESS_ONE),
+    ("gemma3n", "Gemma3n", dict(
+        num_hidden_layers=4, head_dim=8, sliding_window=4, layer_types=KINDS * 2, num_kv_shared_layers=2, hidden_size_per_layer_input=4,
+        vocab_size_per_layer_input=32, laurel_rank=4, activation_sparsity_pattern=[0.9, 0.6, 0.0, 0.0], final_logit_softcapping=5.0)),
     ("gemma4", "Gemma4", GEMMA4 | dict(attention_k_eq_v=True, num_global_key_value_heads=1, num_key_value_heads=2, final_logit_softcapping=5.0)),
     ("gemma4-experts", "Gemma4", GEMMA4 | dict(enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=8)),
     ("gemma4-per-layer", "Gemma4", GEMMA4 | dict(
@@ -68,7 +75,12 @@ ARCHITECTURES = [
     ("granitehybrid", "GraniteMoeHybrid", STATES | dict(
         mamba_expand=2, mamba_d_head=8, num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=12, layer_types=["mamba", "attention"],
         embedding_multiplier=12.0, logits_scaling=0.5, residual_multiplier=0.22, attention_multiplier=0.0625, position_embedding_type="nope")),
+    ("granitemoe", "GraniteMoeShared", dict(
+        num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=12, embedding_multiplier=12.0, logits_scaling=0.5,
+        residual_multiplier=0.22, attention_multiplier=0.0625)),
     ("hunyuan-dense", "HunYuanDenseV1", dict(head_dim=8)),
+    ("jamba", "Jamba", dict(num_hidden_layers=4, num_experts=3, num_experts_per_tok=2, attn_layer_period=3, attn_layer_offset=1, mamba_dt_rank=3,
+                            mamba_d_state=4, use_mamba_kernels=False)),
     ("lfm2", "Lfm2", CONVS),
     ("lfm2moe", "Lfm2Moe", EXPERTS | dict(layer_types=["conv", FULL], num_dense_layers=1)),
     ("llama-biases", "Llama", dict(attention_bias=True, mlp_bias=True) | rope("llama3", 5e3, factor=6.0, original_max_position_embeddings=24,
@@ -78,6 +90,10 @@ ARCHITECTURES = [
                               intermediate_size_mlp=24, interleave_moe_layer_step=2)),
     ("mamba", "Mamba", dict(state_size=4, time_step_rank=3, intermediate_size=32)),
     ("mamba2", "Mamba2", dict(intermediate_size=32, state_size=8, num_heads=4, head_dim=8, n_groups=1, expand=2)),
+    ("mamba-falcon", "FalconMamba", dict(state_size=4, time_step_rank=3, intermediate_size=32)),
+    ("minicpm3", "MiniCPM3", dict(
+        q_lora_rank=8, kv_lora_rank=8, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=6, num_key_value_heads=2, original_max_position_embeddings=64)
+     | rope("longrope", 1e4, short_factor=[1.0, 1.5], long_factor=[1.0, 4.0], original_max_position_embeddings=64)),
     ("nemotron", "Nemotron", dict(mlp_bias=True), LESS_ONE),
     ("olmo", "Olmo", {}),
     ("olmo2", "Olmo2", dict(num_key_value_heads=2)),
@@ -100,10 +116,45 @@ ARCHITECTURES = [
 ]
 
 
-def gguf(llama_cpp, only):
-    gguf_cases.set_up(llama_cpp)
+# Folders of families: name, family in transformers' spelling, config, and further arguments of `write`.
+FAMILIES = [
+    ("dots1-windows", "Dots1", GROUPED | dict(head_dim=8, sliding_window=4, max_window_layers=1, n_group=1, topk_group=1)),
+    ("ernie4_5-moe-biases", "Ernie4_5_Moe", dict(
+        use_bias=True, moe_num_experts=4, moe_k=2, moe_intermediate_size=8, moe_num_shared_experts=1, moe_layer_start_index=1, head_dim=8)),
+    ("kimi-linear-tied", "KimiLinear", dict(
+        num_experts=4, num_experts_per_token=2, moe_intermediate_size=8, num_shared_experts=1, kv_lora_rank=8, q_lora_rank=None,
+        qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=6, num_key_value_heads=2, num_expert_group=1, topk_group=1, linear_head_dim=8,
+        linear_num_heads=2, layer_types=["linear_attention", FULL], mlp_layer_types=["dense", "sparse"], tie_word_embeddings=True)),
+    ("laguna-elements", "Laguna", EXPERTS | dict(
+        head_dim=8, gating="per-element", moe_router_logit_softcapping=3.0, shared_expert_intermediate_size=12)),
+    ("mimo_v2_flash", "MiMoV2Flash", dict(
+        n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, head_dim=12, v_head_dim=8, n_group=1, topk_group=1, layer_types=[FULL, SLIDING], sliding_window=4, rope_parameters={
+            kind: dict(rope_type="default", rope_theta=theta, partial_rotary_factor=0.334) for kind, theta in [(FULL, 1e4), (SLIDING, 1e3)]})),
+    ("olmo-clipped", "Olmo", dict(clip_qkv=0.5)),
+    ("olmoe-clipped", "Olmoe", dict(num_experts=4, num_experts_per_tok=2, clip_qkv=0.5)),
+    ("phi-normed", "Phi", dict(qk_layernorm=True, num_key_value_heads=2)),
+    ("qwen2-moe-windows", "Qwen2Moe", EXPERTS | dict(
+        num_hidden_layers=3, shared_expert_intermediate_size=12, use_sliding_window=True, sliding_window=4, max_window_layers=2)),
+]
+
+
+def make_small():
     checkpoint_cases.BASE |= SMALL
     checkpoint_cases.VOCAB, checkpoint_cases.TOKENS, checkpoint_cases.NEW = 32, 12, 4
+
+
+def families(only):
+    make_small()
+    for name, family, config, *more in FAMILIES:
+        if f"family-{name}".startswith(only):
+            out = HERE / f"family-{name}"
+            out.mkdir(exist_ok=True)
+            checkpoint_cases.write(out, family, config, **dict(*more))
+
+
+def gguf(llama_cpp, only):
+    gguf_cases.set_up(llama_cpp)
+    make_small()
     randomize = checkpoint_cases.randomize
 
     def halves(model, norms_less_one):
@@ -123,9 +174,28 @@ def gguf(llama_cpp, only):
             out = HERE / f"gguf-{name}"
             out.mkdir(exist_ok=True)
             gguf_cases.convert(case / "checkpoint", out / "checkpoint.gguf", "MOSTLY_F16")
-            for file in ("case.json", "tokens.bin", "expected_logits.bin"):
-                shutil.copy(case / file, out / file)
+            copy_expected(case, out)
     checkpoint_cases.randomize = randomize
+
+
+def copy_expected(case, out):
+    for file in ("case.json", "tokens.bin", "expected_logits.bin"):
+        shutil.copy(case / file, out / file)
+
+
+def bitnet(llama_cpp):
+    """The converter makes floats ternary, as readers of the folder do."""
+    gguf_cases.set_up(llama_cpp)
+    out = HERE / "gguf-bitnet"
+    out.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = shutil.copytree(HERE / "folder-bitnet-online" / "checkpoint", Path(folder) / "checkpoint")
+        # The converter knows the names of the first models only.
+        file = checkpoint / "model.safetensors"
+        first = {name.replace("attn_sub_norm", "inner_attn_ln").replace("ffn_sub_norm", "ffn_layernorm"): tensor for name, tensor in load_file(file).items()}
+        save_file(first, file)
+        gguf_cases.convert(checkpoint, out / "checkpoint.gguf", "ALL_F32")
+    copy_expected(HERE / "folder-bitnet-online", out)
 
 
 def main():
@@ -134,10 +204,13 @@ def main():
     parser.add_argument("--only", default="", help="only cases whose name begins so")
     args = parser.parse_args()
     transformers.logging.set_verbosity_error()
+    families(args.only)
     gguf(args.llama_cpp, args.only)
     for name, (family, sizes), (config, pack) in quantized_cases.CASES:
         if f"folder-{name}".startswith(args.only):
             quantized_cases.write(HERE / f"folder-{name}", family, sizes | dict(hidden_size=32, intermediate_size=32, num_attention_heads=2), config, pack)
+    if "gguf-bitnet".startswith(args.only):
+        bitnet(args.llama_cpp)
 
 
 if __name__ == "__main__":

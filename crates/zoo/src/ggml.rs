@@ -130,6 +130,7 @@ fn tensor(r: &mut Reader<'_>, name: &str, kind: TensorType, mut shape: Vec<usize
     match kind {
         TensorType::Plain(dtype) => CheckpointTensor::plain(name, dtype, shape, data),
         TensorType::Blocks(block) => CheckpointTensor::blocks(name, block, shape, data),
+        TensorType::Codebook(kind) => CheckpointTensor::codebook_blocks(name, kind, shape, data),
         TensorType::Mxfp4 | TensorType::Other(_) => Err(unknown()),
     }
 }

@@ -1,6 +1,8 @@
 //! Rows of quantized values in file layouts, and their form in programs: bit streams, and matrices
 //! of scales and biases.
 
+pub(crate) mod codebooks;
+
 use std::{fmt, sync::Arc};
 
 use flambeau_tensor::{AlignedBytes, Bytes, DType, bf16, f16, gguf::Block, pack_codes};

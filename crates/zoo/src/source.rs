@@ -13,7 +13,10 @@ pub(crate) use self::weights::swapped;
 use crate::{
     Error, Result,
     low_rank::LowRank,
-    rows::{Blocks, CodedRows, FloatRows, Mxfp4Blocks},
+    rows::{
+        Blocks, CodedRows, FloatRows, Mxfp4Blocks,
+        codebooks::{self, Codebook, CodebookBlocks},
+    },
 };
 
 /// Order of a matrix's rows in a file.
@@ -173,6 +176,16 @@ impl CheckpointTensor {
         filled(name, &shape, (block.elements(), block.bytes()), &bytes)?;
         let cols = shape.last().copied().unwrap_or(1);
         Ok(CheckpointTensor::of(shape, Data::Coded(Arc::new(Blocks { block, bytes, cols }))))
+    }
+
+    /// Creates a tensor from GGUF blocks of a type with a codebook, along the last axis.
+    ///
+    /// # Errors
+    /// As [`CheckpointTensor::blocks`].
+    pub(crate) fn codebook_blocks(name: &str, kind: Codebook, shape: Vec<usize>, bytes: Bytes) -> Result<CheckpointTensor> {
+        filled(name, &shape, (codebooks::ELEMENTS, kind.bytes()), &bytes)?;
+        let cols = shape.last().copied().unwrap_or(1);
+        Ok(CheckpointTensor::of(shape, Data::Coded(Arc::new(CodebookBlocks { kind, bytes, cols }))))
     }
 
     /// Creates a tensor from GGUF's MXFP4 blocks along the last axis.

@@ -128,7 +128,7 @@ fn complaints_name_the_place_and_the_remedy() {
     );
     check(
         replaced(b"\x05\0\0\0\0\0\0\0llama\x11", b"\x05\0\0\0\0\0\0\0gamma\x11"),
-        "`gamma` is not supported: expected one of afmoe, arcee",
+        "`gamma` is not supported: expected one of afmoe, apertus",
     );
     check(replaced(b"blk.1.ffn_up.weight", b"blk.1.ffn_xx.weight"), "tensor `blk.1.ffn_up.weight` is missing");
     check(replaced(b"blk.1.ffn_up.weight", b"blk.0.ffn_up.weight"), "tensor `blk.0.ffn_up.weight` occurs twice");

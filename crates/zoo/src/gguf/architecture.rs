@@ -68,7 +68,7 @@ const DELTA_NET: KeyNames = &[
 ];
 const SHORT_CONV: KeyNames = &[("shortconv.l_cache", "conv_L_cache"), ("attention.layer_norm_rms_epsilon", "norm_eps")];
 
-const ARCHITECTURES: [Architecture; 21] = [
+const ARCHITECTURES: [Architecture; 23] = [
     Architecture {
         name: "deepseek2",
         model_type: "deepseek_v3",
@@ -101,6 +101,18 @@ const ARCHITECTURES: [Architecture; 21] = [
         norms_plus_one: true,
         ..PLAIN
     },
+    Architecture {
+        name: "gemma3n",
+        model_type: "gemma3n_text",
+        keys: &[&[
+            ("altup.active_idx", "altup_active_idx"),
+            ("altup.num_inputs", "altup_num_inputs"),
+            ("embedding_length_per_layer_input", "hidden_size_per_layer_input"),
+        ]],
+        implied: || json!({"rope_local_base_freq": 10_000.0}),
+        stated: super::gemma4::third,
+        ..PLAIN
+    },
     Architecture { name: "gemma4", model_type: "gemma4_text", implied: || json!({}), stated: super::gemma4::stated, ..PLAIN },
     Architecture { name: "glm4", model_type: "glm4", ..PLAIN },
     Architecture {
@@ -123,18 +135,7 @@ const ARCHITECTURES: [Architecture; 21] = [
         },
         ..PLAIN
     },
-    Architecture {
-        name: "granite",
-        model_type: "granite",
-        keys: &[&[
-            ("attention.scale", "attention_multiplier"),
-            ("embedding_scale", "embedding_multiplier"),
-            ("residual_scale", "residual_multiplier"),
-            ("logit_scale", "logits_scaling"),
-        ]],
-        interleaved: true,
-        ..PLAIN
-    },
+    Architecture { name: "granite", model_type: "granite", keys: &[variants::GRANITE], interleaved: true, ..PLAIN },
     Architecture {
         name: "lfm2",
         model_type: "lfm2",
@@ -160,6 +161,13 @@ const ARCHITECTURES: [Architecture; 21] = [
         ..PLAIN
     },
     Architecture { name: "llama", model_type: "llama", stated: llama, interleaved: true, ..PLAIN },
+    Architecture {
+        name: "minicpm3",
+        model_type: "minicpm3",
+        keys: &[&[("attention.q_lora_rank", "q_lora_rank"), ("attention.kv_lora_rank", "kv_lora_rank")]],
+        stated: minicpm3,
+        ..PLAIN
+    },
     Architecture { name: "olmo2", model_type: "olmo2", stated: variants::olmo2, ..PLAIN },
     Architecture { name: "phi3", model_type: "phi3", stated: longrope, ..PLAIN },
     Architecture { name: "qwen2", model_type: "qwen2", stated: windowed, ..PLAIN },
@@ -339,6 +347,25 @@ fn longrope(keys: &Keys<'_>) -> Result<Value> {
     };
     let scaling = json!({"rope_type": "longrope", "short_factor": short, "long_factor": long, "attention_factor": amplitude});
     Ok(json!({"original_max_position_embeddings": original, "rope_scaling": scaling}))
+}
+
+/// MiniCPM 3: latent attention. The factors of the published model are not in files.
+fn minicpm3(keys: &Keys<'_>) -> Result<Value> {
+    let (whole, rotated, heads) =
+        (keys.size("attention.key_length")?, keys.size("rope.dimension_count")?, keys.size("attention.head_count")?);
+    let plain = whole.checked_sub(rotated).filter(|&plain| plain > 0);
+    let plain = plain.ok_or_else(|| keys.error("attention.key_length", format!("more than the {rotated} rotated elements")))?;
+    let output = keys.file.tensors.get("blk.0.attn_output.weight").and_then(|tensor| tensor.shape.last().copied());
+    let values = output.map(|cols| cols / heads);
+    // All heads have separate keys.
+    keys.get("attention.head_count_kv");
+    Ok(with(
+        longrope(keys)?,
+        json!({
+            "head_dim": null, "num_key_value_heads": null,
+            "qk_rope_head_dim": rotated, "qk_nope_head_dim": plain, "v_head_dim": values,
+        }),
+    ))
 }
 
 /// The JSON object of a value, or an empty one.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Array, Gguf, MetadataValue,
     architecture::{Architecture, KeyNames, architecture, object},
-    encoder,
+    encoder, gemma4,
     keys::Keys,
     names,
 };
@@ -59,6 +59,7 @@ fn config(file: &Gguf, architecture: &Architecture) -> Result<(Config, Option<Se
     let mut config = family::config(&Fields::new(&map)).map_err(|error| named_as_stored(error, &keys, architecture))?;
     let sentence = encoder::sentence(&keys)?;
     keys.get("attention.causal");
+    gemma4::add_cutoffs(&keys, &mut config)?;
     keys.finish()?;
     config.tied = None;
     config.dtype = None;

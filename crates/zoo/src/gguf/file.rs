@@ -128,9 +128,10 @@ impl Gguf {
         match info.kind {
             TensorType::Plain(dtype) => CheckpointTensor::plain(name, dtype, shape, bytes).map(Some),
             TensorType::Blocks(block) => CheckpointTensor::blocks(name, block, shape, bytes).map(Some),
+            TensorType::Codebook(kind) => CheckpointTensor::codebook_blocks(name, kind, shape, bytes).map(Some),
             TensorType::Mxfp4 => CheckpointTensor::mxfp4_blocks(name, shape, bytes).map(Some),
             TensorType::Other(_) => {
-                Err(Error::tensor(name, "a plain type, Q2_K to Q8_0, IQ4_NL, IQ4_XS or MXFP4", info.kind.name()))
+                Err(Error::tensor(name, "a plain type, Q2_K to Q8_0, IQ1_S to IQ4_XS or MXFP4", info.kind.name()))
             }
         }
     }

@@ -1,9 +1,12 @@
-//! Gemma 4's settings per layer in GGUF files.
+//! Settings per layer of Gemma 3n and Gemma 4 in GGUF files.
 
 use serde_json::{Map, Value, json};
 
-use super::keys::Keys;
-use crate::Result;
+use super::{MetadataValue, keys::Keys};
+use crate::{
+    Result,
+    spec::{Config, Feed},
+};
 
 /// Config keys that need more than renaming.
 pub(super) fn stated(keys: &Keys<'_>) -> Result<Value> {
@@ -44,6 +47,36 @@ pub(super) fn stated(keys: &Keys<'_>) -> Result<Value> {
         "enable_moe_block": experts.is_some(), "num_experts": experts, "top_k_experts": keys.size_opt("expert_used_count")?,
         "moe_intermediate_size": keys.size_opt("expert_feed_forward_length")?,
     }))
+}
+
+/// Gemma 3n's keys. Shares of sparse gates follow with the layers.
+pub(super) fn third(keys: &Keys<'_>) -> Result<Value> {
+    let sliding = keys.bools("attention.sliding_window_pattern")?;
+    let kind = |&sliding: &bool| if sliding { "sliding_attention" } else { "full_attention" };
+    let kinds = sliding.map(|list| list.iter().map(kind).collect::<Vec<_>>());
+    let rows = keys.file.tensors.get("per_layer_token_embd.weight").and_then(|t| t.shape.first().copied());
+    Ok(json!({
+        "layer_types": kinds, "num_kv_shared_layers": keys.size_opt("attention.shared_kv_layers")?.unwrap_or(0),
+        "intermediate_size": keys.counts("feed_forward_length")?, "vocab_size_per_layer_input": rows,
+        "laurel_rank": keys.file.tensors.get("blk.0.laurel_l.weight").and_then(|t| t.shape.first().copied()),
+        "activation_sparsity_pattern": vec![0.0; keys.layers()?],
+    }))
+}
+
+/// Sets the limits of sparse gates, which files state as numbers of standard deviations.
+pub(super) fn add_cutoffs(keys: &Keys<'_>, config: &mut Config) -> Result<()> {
+    const NAME: &str = "activation_sparsity_scale";
+    if keys.get(NAME).is_none() {
+        return Ok(());
+    }
+    let number = |v: MetadataValue| if let MetadataValue::Float(v) = v { Some(v) } else { None };
+    let limits = keys.file.numbers(&keys.key(NAME), number)?;
+    for (layer, limit) in config.layers.iter_mut().zip(limits) {
+        if let Feed::Mlp(mlp) = &mut layer.feed {
+            mlp.cutoff = Some(limit).filter(|limit| limit.is_finite());
+        }
+    }
+    Ok(())
 }
 
 /// The width of the gated layers, and whether layers from `own` on have twice this width. These

@@ -22,7 +22,7 @@ const SHARED_STATE: KeyNames = &[
     ("ssm.time_step_rank", "mamba_n_heads"),
 ];
 
-pub(super) const HYBRIDS: [Architecture; 6] = [
+pub(super) const HYBRIDS: [Architecture; 7] = [
     Architecture {
         name: "falcon-h1",
         model_type: "falcon_h1",
@@ -52,15 +52,26 @@ pub(super) const HYBRIDS: [Architecture; 6] = [
         ..PLAIN
     },
     Architecture {
+        name: "jamba",
+        model_type: "jamba",
+        keys: &[&[
+            ("ssm.conv_kernel", "mamba_d_conv"),
+            ("ssm.state_size", "mamba_d_state"),
+            ("ssm.time_step_rank", "mamba_dt_rank"),
+            ("expert_count", "num_experts"),
+            ("expert_used_count", "num_experts_per_tok"),
+        ]],
+        stated: jamba,
+        ..PLAIN
+    },
+    Architecture {
         name: "mamba",
         model_type: "mamba",
         keys: &[STATE, &[("ssm.time_step_rank", "time_step_rank")]],
         implied: || json!({}),
         stated: |keys| {
-            if keys.bool("ssm.dt_b_c_rms")? == Some(true) {
-                return Err(keys.error("ssm.dt_b_c_rms", "false"));
-            }
-            Ok(with(alone(keys), json!({"intermediate_size": keys.size("ssm.inner_size")?})))
+            let family = if keys.bool("ssm.dt_b_c_rms")? == Some(true) { "falcon_mamba" } else { "mamba" };
+            Ok(with(alone(keys), json!({"model_type": family, "intermediate_size": keys.size("ssm.inner_size")?})))
         },
         ..PLAIN
     },
@@ -142,6 +153,39 @@ fn nemotron(keys: &Keys<'_>, feed: &str) -> Result<Value> {
         "layers_block_type": kinds, "num_key_value_heads": most(&heads), "intermediate_size": most(&widths), "head_dim": keys.head_dim()?,
         "mamba_head_dim": inner / state_heads, "mlp_hidden_act": "relu2", "rms_norm_eps": null,
     }))
+}
+
+/// Kinds of layers: layers without key heads are state space models, and layers with a router have
+/// experts. Both kinds return after a fixed number of layers.
+fn jamba(keys: &Keys<'_>) -> Result<Value> {
+    let heads = keys.counts("attention.head_count_kv")?;
+    let (inner, hidden) = (keys.size("ssm.inner_size")?, keys.size("embedding_length")?);
+    if !inner.is_multiple_of(hidden) {
+        return Err(keys.error("ssm.inner_size", format!("a multiple of the width {hidden}")));
+    }
+    let attends: Vec<bool> = heads.iter().map(|&heads| heads > 0).collect();
+    let routed = |i: usize| keys.file.tensors.contains_key(&format!("blk.{i}.ffn_gate_inp.weight"));
+    let sparse: Vec<bool> = (0..heads.len()).map(routed).collect();
+    let cycle = |list: &[bool]| cycle(list).ok_or_else(|| keys.error("attention.head_count_kv", "kinds of layers in a cycle"));
+    let ((period, offset), (every, from)) = (cycle(&attends)?, cycle(&sparse)?);
+    // Its attention has no rotary embedding.
+    for name in ["rope.dimension_count", "attention.value_length"] {
+        keys.get(name);
+    }
+    Ok(json!({
+        "num_key_value_heads": heads.iter().copied().max().filter(|&heads| heads > 0), "mamba_expand": inner / hidden,
+        "head_dim": keys.head_dim()?,
+        "attn_layer_period": period, "attn_layer_offset": offset, "expert_layer_period": every, "expert_layer_offset": from,
+    }))
+}
+
+/// Period and first index of the true elements, if they return at equal distances.
+fn cycle(list: &[bool]) -> Option<(usize, usize)> {
+    let mut places = list.iter().enumerate().filter_map(|(i, &found)| found.then_some(i));
+    let first = places.next().unwrap_or(list.len());
+    let period = places.next().map_or(list.len() + 1, |second| second - first);
+    let expected = |i: usize| i >= first && (i - first).is_multiple_of(period);
+    list.iter().enumerate().all(|(i, &found)| found == expected(i)).then_some((period, first))
 }
 
 /// Hides the keys of attention and feed-forward layers, which pure state space models lack.

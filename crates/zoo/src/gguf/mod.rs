@@ -15,6 +15,7 @@ mod value;
 mod variants;
 mod vocab;
 
+pub use crate::rows::codebooks::Codebook;
 pub use file::{Gguf, TensorInfo};
 pub use importance::importance;
 pub use tensor_type::TensorType;

@@ -1,11 +1,12 @@
 //! Maps stored tensors to the names that programs use.
 
+use flambeau_tensor::DType;
 use indexmap::IndexMap;
 
-use super::{Gguf, architecture::Architecture};
+use super::{Gguf, MetadataValue, architecture::Architecture};
 use crate::{
     CheckpointTensor, Error, Result,
-    spec::{Attention, Config, Experts, Feed, Gate, Layer, Mamba, MambaForm, Mixer, Mlp},
+    spec::{Activation, Attention, Config, Experts, Feed, Gate, Layer, Mamba, MambaForm, Mixer, Mlp},
 };
 
 const OUTER: [(&str, &str); 5] = [
@@ -16,8 +17,20 @@ const OUTER: [(&str, &str); 5] = [
     ("per_layer_proj_norm", "per_layer_projection_norm"),
 ];
 
+/// Stacks of matrices, one for each residual stream but the first.
+const STREAMS: [(&str, &str); 2] =
+    [("altup_proj.weight", "altup_projections"), ("altup_unembd_proj.weight", "altup_unembed_projections")];
+
 /// Tensors of a layer outside of its two halves.
-const BESIDE: [(&str, &str); 7] = [
+const BESIDE: [(&str, &str); 15] = [
+    ("altup_correct_coef.weight", "altup.correction_coefs.weight"),
+    ("altup_correct_scale.weight", "altup.correct_output_scale"),
+    ("altup_predict_coef.weight", "altup.prediction_coefs.weight"),
+    ("altup_router.weight", "altup.modality_router.weight"),
+    ("altup_router_norm.weight", "altup.router_norm.weight"),
+    ("laurel_l.weight", "laurel.linear_left.weight"),
+    ("laurel_r.weight", "laurel.linear_right.weight"),
+    ("laurel_post_norm.weight", "laurel.post_laurel_norm.weight"),
     ("inp_gate.weight", "per_layer_input_gate.weight"),
     ("proj.weight", "per_layer_projection.weight"),
     ("post_norm.weight", "post_per_layer_input_norm.weight"),
@@ -145,10 +158,13 @@ impl Names {
         ] {
             self.module(stored, &own(name));
         }
-        if let Gate::Elements(name) | Gate::Heads(name) | Gate::SoftHeads(name) = a.gate {
+        if let Gate::Elements(name) | Gate::Heads(name) | Gate::SoftHeads(name) | Gate::SoftElements(name) = a.gate {
             self.module("attn_gate", &own(name));
         }
         self.add("attn_sinks.weight", own("sinks"));
+        if let Some(norm) = a.output_norm {
+            self.module("attn_sub_norm", &own(norm));
+        }
     }
 
     fn mamba(&mut self, m: &Mamba) {
@@ -170,6 +186,9 @@ impl Names {
         let up = if mlp.joined { "gate_up_proj" } else { mlp.names.up };
         for (stored, name) in [("ffn_gate", mlp.names.gate), ("ffn_up", up), ("ffn_down", mlp.names.down)] {
             self.module(stored, &own(name));
+        }
+        if let Some(norm) = mlp.inner_norm {
+            self.module("ffn_sub_norm", &own(norm));
         }
     }
 
@@ -225,7 +244,49 @@ pub(super) fn sources(
             add(&format!("blk.{i}.{stored}"), format!("model.layers.{i}.{name}"), Some(layer))?;
         }
     }
+    if config.layers.iter().any(|layer| matches!(layer.feed, Feed::Mlp(mlp) if mlp.activation == Activation::Xielu)) {
+        out.extend(xielu(file, config)?);
+    }
+    if let Some(streams) = &config.streams {
+        for (stored, name) in STREAMS {
+            out.extend(apart(file, stored, name, streams.count - 1)?);
+        }
+    }
     Ok((out, names))
+}
+
+/// The learned numbers of xIELU, which files state as lists in their metadata.
+fn xielu(file: &Gguf, config: &Config) -> Result<Vec<(String, CheckpointTensor)>> {
+    let number = |v: MetadataValue| if let MetadataValue::Float(v) = v { Some(v as f32) } else { None };
+    let list = |key: &str| {
+        let numbers = file.numbers(key, number)?;
+        let expected = || Error::key(key, format!("{} numbers", config.layers.len()), format!("{} numbers", numbers.len()));
+        if numbers.len() < config.layers.len() { Err(expected()) } else { Ok(numbers) }
+    };
+    if let Some(other) = list("xielu.beta")?.iter().find(|&&beta| beta != 0.5) {
+        return Err(Error::key("xielu.beta", "0.5", other));
+    }
+    let mut out = Vec::new();
+    for part in ["alpha_p", "alpha_n"] {
+        for (i, number) in list(&format!("xielu.{part}"))?.into_iter().enumerate() {
+            let name = format!("model.layers.{i}.mlp.act_fn.{part}");
+            let tensor = CheckpointTensor::plain(&name, DType::F32, vec![1], number.to_le_bytes().to_vec().into())?;
+            out.push((name, tensor));
+        }
+    }
+    Ok(out)
+}
+
+/// The matrices of a stack, under numbered names.
+fn apart(file: &Gguf, stored: &str, name: &str, count: usize) -> Result<Vec<(String, CheckpointTensor)>> {
+    let stack = file.source(stored)?.ok_or_else(|| Error::MissingTensor(stored.into()))?;
+    let found = stack.shape().to_vec();
+    let &[matrices, rows, cols] = &found[..] else {
+        return Err(Error::tensor(stored, format!("{count} matrices"), format!("shape {found:?}")));
+    };
+    let matrix = |i| stack.slice(i, 1).map(|one| one.with_shape(vec![rows, cols])).filter(|_| matrices == count);
+    let matrix = |i| matrix(i).ok_or_else(|| Error::tensor(stored, format!("{count} matrices"), format!("shape {found:?}")));
+    (0..count).map(|i| Ok((format!("model.{name}.{i}.weight"), matrix(i)?))).collect()
 }
 
 /// Names of weights in files, each with the name in programs. Folders with a tensor for each expert

@@ -2,13 +2,18 @@
 
 use flambeau_tensor::{DType, gguf::Block};
 
-use crate::rows::Mxfp4Blocks;
+use crate::rows::{
+    Mxfp4Blocks,
+    codebooks::{self, Codebook},
+};
 
 /// A tensor type of a GGUF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TensorType {
     Plain(DType),
     Blocks(Block),
+    /// Indices of entries of a codebook, with scales.
+    Codebook(Codebook),
     /// Small floats with one scale byte per 32 elements.
     Mxfp4,
     /// A type without an affine form. Its name may be known.
@@ -16,7 +21,7 @@ pub enum TensorType {
 }
 
 /// (number, type). Missing numbers are in [`NAMES`] or unknown.
-const KINDS: [(u32, TensorType); 21] = [
+const KINDS: [(u32, TensorType); 28] = [
     (0, TensorType::Plain(DType::F32)),
     (1, TensorType::Plain(DType::F16)),
     (2, TensorType::Blocks(Block::Q4_0)),
@@ -29,29 +34,29 @@ const KINDS: [(u32, TensorType); 21] = [
     (12, TensorType::Blocks(Block::Q4_K)),
     (13, TensorType::Blocks(Block::Q5_K)),
     (14, TensorType::Blocks(Block::Q6_K)),
+    (16, TensorType::Codebook(Codebook::IQ2_XXS)),
+    (17, TensorType::Codebook(Codebook::IQ2_XS)),
+    (18, TensorType::Codebook(Codebook::IQ3_XXS)),
+    (19, TensorType::Codebook(Codebook::IQ1_S)),
     (20, TensorType::Blocks(Block::IQ4_NL)),
+    (21, TensorType::Codebook(Codebook::IQ3_S)),
+    (22, TensorType::Codebook(Codebook::IQ2_S)),
     (23, TensorType::Blocks(Block::IQ4_XS)),
     (24, TensorType::Plain(DType::I8)),
     (25, TensorType::Plain(DType::I16)),
     (26, TensorType::Plain(DType::I32)),
     (27, TensorType::Plain(DType::I64)),
     (28, TensorType::Plain(DType::F64)),
+    (29, TensorType::Codebook(Codebook::IQ1_M)),
     (30, TensorType::Plain(DType::BF16)),
     (39, TensorType::Mxfp4),
 ];
 
-const NAMES: [(u32, &str); 22] = [
+const NAMES: [(u32, &str); 15] = [
     (4, "Q4_2"),
     (5, "Q4_3"),
     (9, "Q8_1"),
     (15, "Q8_K"),
-    (16, "IQ2_XXS"),
-    (17, "IQ2_XS"),
-    (18, "IQ3_XXS"),
-    (19, "IQ1_S"),
-    (21, "IQ3_S"),
-    (22, "IQ2_S"),
-    (29, "IQ1_M"),
     (31, "Q4_0_4_4"),
     (32, "Q4_0_4_8"),
     (33, "Q4_0_8_8"),
@@ -76,6 +81,7 @@ impl TensorType {
         match self {
             TensorType::Plain(dtype) => dtype.name().to_uppercase(),
             TensorType::Blocks(block) => block.name(),
+            TensorType::Codebook(kind) => format!("{kind:?}"),
             TensorType::Mxfp4 => "MXFP4".into(),
             TensorType::Other(number) => {
                 NAMES.iter().find(|row| row.0 == number).map_or_else(|| format!("type {number}"), |row| row.1.to_owned())
@@ -88,6 +94,7 @@ impl TensorType {
         match self {
             TensorType::Plain(dtype) => Some((1, dtype.size())),
             TensorType::Blocks(block) => Some((block.elements(), block.bytes())),
+            TensorType::Codebook(kind) => Some((codebooks::ELEMENTS, kind.bytes())),
             TensorType::Mxfp4 => Some((Mxfp4Blocks::ELEMENTS, Mxfp4Blocks::BYTES)),
             TensorType::Other(_) => None,
         }

@@ -6,12 +6,12 @@ use super::{
     architecture::{Architecture, EXPERTS, GROUPED_EXPERTS, KeyNames, PLAIN, SHARED_EXPERT, sigmoid, windowed, with},
     keys::Keys,
 };
-use crate::Result;
+use crate::{Error, Result};
 
 const LAYER_NORM: KeyNames = &[("attention.layer_norm_epsilon", "layer_norm_eps")];
 const LOGIT_SCALE: KeyNames = &[("logit_scale", "logit_scale")];
 
-pub(super) const VARIANTS: [Architecture; 28] = [
+pub(super) const VARIANTS: [Architecture; 32] = [
     Architecture {
         name: "afmoe",
         model_type: "afmoe",
@@ -35,10 +35,34 @@ pub(super) const VARIANTS: [Architecture; 28] = [
         ..PLAIN
     },
     Architecture {
+        name: "apertus",
+        model_type: "apertus",
+        // Divisors of frequencies are a tensor.
+        stated: |keys| {
+            let theta = keys.positive_opt("rope.freq_base")?;
+            Ok(json!({"rope_theta": null, "rope_parameters": {"rope_type": "default", "rope_theta": theta}}))
+        },
+        ..PLAIN
+    },
+    Architecture {
         name: "arcee",
         model_type: "arcee",
         implied: || json!({"rms_norm_eps": 1e-5, "hidden_act": "relu2"}),
         interleaved: true,
+        ..PLAIN
+    },
+    Architecture {
+        name: "bitnet",
+        model_type: "bitnet",
+        // Files do not state the activation. The first models, with a SentencePiece vocabulary, use
+        // another.
+        stated: |keys| {
+            if keys.file.has_in_blocks("attn_q.scale") {
+                return Err(Error::tensor("attn_q.scale", "scales within the weights", "scales beside them"));
+            }
+            let first = keys.file.text("tokenizer.ggml.model")? == Some("llama");
+            Ok(json!({"hidden_act": if first { "silu" } else { "relu2" }}))
+        },
         ..PLAIN
     },
     Architecture { name: "chatglm", model_type: "glm", implied: || json!({"rms_norm_eps": 1.5625e-7}), ..PLAIN },
@@ -56,6 +80,17 @@ pub(super) const VARIANTS: [Architecture; 28] = [
         keys: &[LAYER_NORM, LOGIT_SCALE],
         implied: || json!({}),
         stated: |keys| Ok(json!({"use_qk_norm": keys.file.has_in_blocks("attn_q_norm.weight")})),
+        ..PLAIN
+    },
+    Architecture {
+        name: "dots1",
+        model_type: "dots1",
+        keys: &[GROUPED_EXPERTS],
+        stated: |keys| {
+            sigmoid(keys, true)?;
+            keys.get("expert_shared_feed_forward_length");
+            Ok(if keys.get("attention.sliding_window").is_some() { json!({"max_window_layers": 0}) } else { json!({}) })
+        },
         ..PLAIN
     },
     Architecture { name: "ernie4_5", model_type: "ernie4_5", ..PLAIN },
@@ -105,6 +140,25 @@ pub(super) const VARIANTS: [Architecture; 28] = [
         ..PLAIN
     },
     Architecture { name: "gemma", model_type: "gemma", implied: || json!({}), norms_plus_one: true, ..PLAIN },
+    Architecture {
+        name: "granitemoe",
+        model_type: "granitemoe",
+        keys: &[
+            GRANITE,
+            &[
+                ("expert_count", "num_local_experts"),
+                ("expert_used_count", "num_experts_per_tok"),
+                ("expert_shared_feed_forward_length", "shared_intermediate_size"),
+            ],
+        ],
+        stated: |keys| {
+            // The same width under another name.
+            keys.get("expert_feed_forward_length");
+            Ok(json!({}))
+        },
+        interleaved: true,
+        ..PLAIN
+    },
     Architecture {
         name: "gptneox",
         model_type: "gpt_neox",
@@ -235,8 +289,16 @@ pub(super) const VARIANTS: [Architecture; 28] = [
     },
 ];
 
+/// Granite's factors.
+pub(super) const GRANITE: KeyNames = &[
+    ("attention.scale", "attention_multiplier"),
+    ("embedding_scale", "embedding_multiplier"),
+    ("residual_scale", "residual_multiplier"),
+    ("logit_scale", "logits_scaling"),
+];
+
 /// Kinds of layers, if a file states the window per layer.
-fn kinds(keys: &Keys<'_>) -> Result<Value> {
+pub(super) fn kinds(keys: &Keys<'_>) -> Result<Value> {
     let listed = keys.bools("attention.sliding_window_pattern")?;
     let kind = |&local: &bool| if local { "sliding_attention" } else { "full_attention" };
     let kinds = listed.map(|kinds| kinds.iter().map(kind).collect::<Vec<_>>());
