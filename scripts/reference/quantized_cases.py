@@ -4,7 +4,7 @@
     quantized_cases.py OUT [--only TEXT]
 
 Packs as GPTQ, AWQ, AutoRound, compressed-tensors, ModelOpt, bitsandbytes, BitNet, DeepSeek and FBGEMM (fp8), gpt-oss (mxfp4) and ExecuTorch
-(bundles by torchao) do. `flambeau conformance OUT --from checkpoint` runs them. Needs torch, transformers and bitsandbytes.
+(bundles by torchao) and torchao do. `flambeau conformance OUT --from checkpoint` runs them. Needs torch, transformers and bitsandbytes.
 """
 import argparse
 import json
@@ -19,7 +19,7 @@ import checkpoint_cases
 
 SIZES = dict(vocab_size=32, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16)
 LLAMA = ("Llama", SIZES)
-BITNET = ("BitNet", SIZES | dict(hidden_act="relu2"))
+BITNET = ("BitNet", SIZES | dict(hidden_act="relu2", tie_word_embeddings=True))
 MOE = ("Qwen3Moe", SIZES | dict(num_experts=3, num_experts_per_tok=2, moe_intermediate_size=32, norm_topk_prob=True))
 GPT_OSS = ("GptOss", SIZES | dict(num_local_experts=3, num_experts_per_tok=2, intermediate_size=32, sliding_window=4))
 
@@ -236,6 +236,20 @@ def bundle(bits, group):
     return None, pack
 
 
+def torchao(form):
+    """Folders that transformers writes of torchao's tensors: their parts under names of a module."""
+    def pack(weight):
+        if form == "int4":
+            return bundle(4, 32)[1](weight)
+        if form == "float8":
+            parts, values = small_floats(None, "scale", 1, 0)[1](weight)
+            return dict(qdata=parts["weight"], scale=parts["scale"].reshape(-1, 1)), values
+        codes, scale, zero, values = grouped(weight, weight.shape[1], 8, True)
+        return dict(qdata=(codes - zero).to(torch.int8), scale=scale.float()), values
+
+    return dict(quant_method="torchao", quant_type=form), pack
+
+
 def mxfp4():
     def pack(columns):
         weight = columns.transpose(1, 2)
@@ -283,6 +297,9 @@ CASES = [
     ("bitnet-online", BITNET, bitnet("autobitlinear", "online")),
     ("bundle-4", LLAMA, bundle(4, 16)),
     ("bundle-8", LLAMA, bundle(8, 32)),
+    ("torchao-float8", LLAMA, torchao("float8")),
+    ("torchao-int4", LLAMA, torchao("int4")),
+    ("torchao-int8", LLAMA, torchao("int8")),
 ]
 
 
@@ -295,7 +312,8 @@ def write(folder, family, sizes, config, pack):
     model.save_pretrained(checkpoint)
     file = checkpoint / "model.safetensors"
     plain, stored = load_file(file), {}
-    method, joint = (config["quant_method"], ".") if config else ("bundle", "._weight_")
+    method = config["quant_method"] if config else "bundle"
+    joint = "._weight_" if method in ("bundle", "torchao") else "."
     for name, weight in list(plain.items()):
         module = name.removesuffix(".weight")
         if method == "mxfp4" and name.endswith("_proj") and weight.dim() == 3:

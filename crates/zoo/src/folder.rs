@@ -327,7 +327,8 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
     let is_bundle = stored.keys().any(|name| name.ends_with(torchao::BUNDLED));
     let scheme = if is_bundle { Scheme::Bundle } else { Scheme::new(&configs.model, modelopt.as_ref())? };
     let published = |name: &str| {
-        let whole = is_bundle && !name.starts_with("lm_head.");
+        // ExecuTorch's bundles name the modules below `model`.
+        let whole = is_bundle && !["lm_head.", "model."].iter().any(|start| name.starts_with(start));
         let name = if whole { format!("model.{name}") } else { name.to_owned() };
         if params.is_some() { Some(name) } else { published_name(&architecture, &name) }
     };

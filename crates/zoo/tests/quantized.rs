@@ -70,6 +70,8 @@ fn codes_are_kept_where_groups_are_runs_of_inputs() {
         "folder-bitnet",
         "folder-bitnet-divisor",
         "folder-bitnet-online",
+        "folder-torchao-int4",
+        "folder-torchao-int8",
     ] {
         assert!(keeps(case), "{case}");
     }
@@ -82,6 +84,7 @@ fn codes_are_kept_where_groups_are_runs_of_inputs() {
         "folder-nf4-nested",
         "folder-nvfp4",
         "folder-nvfp4-modelopt",
+        "folder-torchao-float8",
     ] {
         assert!(!keeps(case), "{case}");
     }
@@ -141,6 +144,13 @@ fn forms_that_are_not_read_are_named() {
         "auto_round:llm_compressor",
         "quantization_config.packing_format`: expected",
     );
+    check(
+        "folder-bitnet",
+        r#""quantization_mode": "offline""#,
+        r#""quantization_mode": "later""#,
+        "quantization_mode`: expected offline",
+    );
+    check("folder-bitnet", "autobitlinear", "bitlinear2", "quantization_config.linear_class`: expected bitlinear");
     check("folder-gptq-4", r#""bits": 4"#, r#""bits": 5"#, "quantization_config.bits`: expected 2, 3, 4, 8");
     check("folder-gptq-4", r#""group_size": 32"#, r#""group_size": 8"#, "expected scales for every group");
     check("folder-packed-4", "pack-quantized", "marlin-24", "quantization_config.format`: expected pack-quantized");

@@ -43,10 +43,14 @@ impl FloatRows for Scaled {
 
 /// 8-bit floats [rows, cols] with one scale per block, per row or in total.
 pub(super) fn small_floats(module: &str, lead: &Stored, all: &Tensors, block: Option<[usize; 2]>) -> Result<CheckpointTensor> {
-    let name = format!("{module}.weight");
-    let [rows, cols] = matrix(&name, lead)?;
     let scales = ["weight_scale_inv", "weight_scale"].iter().find_map(|part| all.get(&format!("{module}.{part}")));
     let scales = scales.ok_or_else(|| Error::MissingTensor(format!("{module}.weight_scale_inv")))?;
+    with_scales(&format!("{module}.weight"), lead, scales, block)
+}
+
+/// As [`small_floats`], with these scales.
+pub(super) fn with_scales(name: &str, lead: &Stored, scales: &Stored, block: Option<[usize; 2]>) -> Result<CheckpointTensor> {
+    let [rows, cols] = matrix(name, lead)?;
     let block = match (block, scales.count()) {
         (_, 1) => [rows, cols],
         (Some(block), _) => block,
