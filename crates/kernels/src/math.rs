@@ -34,7 +34,7 @@ macro_rules! functions {
         /// Applies `op` to a block; the choice is made once per block.
         #[inline(always)]
         fn apply<I: Isa>(isa: I, op: Unary, block: &mut [f32; 64]) {
-            match op { $(Unary::$name => functions::$how(isa, block, $function)),* }
+            match op { $(Unary::$name => functions::on_block!($how, isa, block, $function)),* }
         }
     };
 }

@@ -3,33 +3,29 @@
 use super::Unary;
 use crate::simd::Isa;
 
-/// `block[i] = f(block[i])`, a vector at a time.
-#[inline(always)]
-pub(super) fn by_vectors<I: Isa>(isa: I, block: &mut [f32; 64], f: impl Fn(I, I::V) -> I::V) {
-    for i in (0..64).step_by(I::LANES) {
-        let p = block[i..].as_mut_ptr();
-        // SAFETY: the block's length is a multiple of LANES.
-        unsafe { isa.store(p, f(isa, isa.load(p))) };
-    }
+/// Applies a function to a block in one of four ways: to whole vectors, to the block, or to one
+/// element after the other, in `f32` or `f64`. A macro calls the function by its path. As a value
+/// it would be called through code without the instruction set, which inlines no vector
+/// instruction.
+macro_rules! on_block {
+    (by_vectors, $isa:expr, $block:expr, $function:path) => {
+        for i in (0..64).step_by(I::LANES) {
+            let p = $block[i..].as_mut_ptr();
+            // SAFETY: the block's length is a multiple of LANES.
+            unsafe { $isa.store(p, $function($isa, $isa.load(p))) };
+        }
+    };
+    (by_blocks, $isa:expr, $block:expr, $function:path) => {
+        $function($isa, $block)
+    };
+    (by_elements, $isa:expr, $block:expr, $function:path) => {
+        $block.iter_mut().for_each(|x| *x = $function(*x))
+    };
+    (by_wide_elements, $isa:expr, $block:expr, $function:path) => {
+        $block.iter_mut().for_each(|x| *x = $function(f64::from(*x)) as f32)
+    };
 }
-
-/// A function that looks at the block as a whole.
-#[inline(always)]
-pub(super) fn by_blocks<I: Isa>(isa: I, block: &mut [f32; 64], f: impl Fn(I, &mut [f32; 64])) {
-    f(isa, block);
-}
-
-/// `block[i] = f(block[i])`, one by one.
-#[inline(always)]
-pub(super) fn by_elements<I: Isa>(_: I, block: &mut [f32; 64], f: impl Fn(f32) -> f32) {
-    block.iter_mut().for_each(|x| *x = f(*x));
-}
-
-/// `block[i] = f(block[i])`, one by one in `f64`.
-#[inline(always)]
-pub(super) fn by_wide_elements<I: Isa>(_: I, block: &mut [f32; 64], f: impl Fn(f64) -> f64) {
-    block.iter_mut().for_each(|x| *x = f(f64::from(*x)) as f32);
-}
+pub(super) use on_block;
 
 /// `op` of one vector.
 #[inline(always)]
