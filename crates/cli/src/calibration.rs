@@ -53,14 +53,14 @@ pub(crate) struct CalibrationArgs {
 }
 
 impl CalibrationArgs {
-    /// Adds statistics of a checkpoint's inputs to the quantization options. Without calibration,
-    /// the options stay the same. `tokenizer` returns the tokenizer's files.
+    /// Adds statistics of a checkpoint's inputs to the options that quantize it. They stay as they
+    /// are if nothing is to be calibrated. `tokenizer` holds the files of the tokenizer.
     pub(crate) fn calibrate(
         &self,
         checkpoint: &Checkpoint,
         options: &zoo::Options,
         (quantize, engine): (compile::Options, &dyn Engine),
-        tokenizer: &dyn Fn() -> Result<Vec<(String, Bytes)>>,
+        tokenizer: &[(String, Bytes)],
     ) -> Result<compile::Options> {
         let is_given = self.imatrix.is_some() || self.calibration.as_deref().is_some_and(|name| name != "none");
         if is_given && quantize.linear.is_none() && quantize.head.is_none() && quantize.rules.is_empty() {
@@ -79,7 +79,7 @@ impl CalibrationArgs {
                 String::from_utf8(files::read(path.as_ref())?.to_vec()).with_context(|| format!("{path} is no text in UTF-8"))?
             }
         };
-        let tokenizer = tokenizer_of(&tokenizer()?)?;
+        let tokenizer = tokenizer_of(tokenizer)?;
         let statistics = observe(checkpoint, options, (&quantize, engine), (&tokenizer, &text))?;
         Ok(compile::Options { statistics: Arc::new(statistics), ..quantize })
     }

@@ -328,6 +328,7 @@ impl ModelArgs {
         let options = if kind == Kind::Language { export::with_context(&opened, options) } else { options };
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let engine = flambeau::engines(threads, false).get("cpu")?;
+        let tokenizer = export::carried(tokenizer, opened.tokenizer())?;
         export::write(&opened, &options, compile::Options { threads, ..quantize }, &*engine, (&target, start), tokenizer)?;
         key.remove_superseded(&folder);
         programs::make_room(&folder, &target)?;

@@ -129,8 +129,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let options = with_context(&checkpoint, options);
     let tokenizer = args.tokenizer.as_deref().map_or(Carried::Own, Carried::Given);
     let engine = args.engine.engine(false)?;
-    let files = || carried(tokenizer, checkpoint.tokenizer());
-    let quantize = args.calibration.calibrate(&checkpoint, &options, (quantize, &*engine), &files)?;
+    // Before the weights are read, which takes long.
+    let tokenizer = carried(tokenizer, checkpoint.tokenizer())?;
+    let quantize = args.calibration.calibrate(&checkpoint, &options, (quantize, &*engine), &tokenizer)?;
     write(&checkpoint, &options, quantize, &*engine, (&args.output, start), tokenizer)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -167,17 +168,15 @@ pub(crate) fn note_unused(checkpoint: &Checkpoint) {
     }
 }
 
-/// Writes the program of a checkpoint with its tokenizer. `start` is the start time of the export.
+/// Writes the program of a checkpoint, which began at `start`, with the files of its tokenizer.
 pub(crate) fn write(
     checkpoint: &Checkpoint,
     options: &zoo::Options,
     quantize: compile::Options,
     engine: &dyn Engine,
     (path, start): (&Path, Instant),
-    tokenizer: Carried<'_>,
+    tokenizer: Vec<(String, Bytes)>,
 ) -> Result<()> {
-    // Before the weights are read, which takes long.
-    let tokenizer = carried(tokenizer, checkpoint.tokenizer())?;
     let model = zoo::build(checkpoint, options)?;
     let mut output = zoo::compile(&model, quantize, engine)?;
     tokenizer.into_iter().for_each(|(name, bytes)| output.attach(&name, bytes));
@@ -252,8 +251,8 @@ pub(crate) fn folder_paths(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     Ok(list)
 }
 
-/// The tokenizer's files, under the names in a model folder.
-fn carried(which: Carried<'_>, own: &TokenizerSource) -> Result<Vec<(String, Bytes)>> {
+/// The files of a tokenizer, under the names of those that it comes from, or would come from.
+pub(crate) fn carried(which: Carried<'_>, own: &TokenizerSource) -> Result<Vec<(String, Bytes)>> {
     match (which, own) {
         (Carried::Nothing, _) => Ok(Vec::new()),
         (Carried::Given(path), _) => tokenizer::files_at(path),
