@@ -87,6 +87,9 @@ pub enum ConstantError {
     /// The number of zero points differs from the number of scales.
     #[error("scales and zero points differ in number")]
     ZeroPoints,
+    /// The scheme of a quantized weight has no such part.
+    #[error("its scheme has no such part")]
+    Part,
     /// The expression contradicts the constant's own type or shape.
     #[error("its expression gives {} {:?} instead of {} {:?}", .found.0, .found.1, .expected.0, .expected.1)]
     Type { found: Box<(DType, Shape)>, expected: Box<(DType, Shape)> },

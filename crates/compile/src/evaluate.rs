@@ -6,10 +6,10 @@ use flambeau_lower::{ConstExpr, Constant};
 use flambeau_tensor::{AlignedBytes, Bytes, DType, Shape, Tensor, cast, row_major_strides};
 use sha2::{Digest, Sha256};
 
-use crate::{Error, error::ConstantError, pack, quantize, weights::Weights};
+use crate::{Error, error::ConstantError, pack, quantize::Parts, weights::Weights};
 
-/// Computes the elements of a constant. Each operand is read, used and dropped, so nothing is
-/// cached.
+/// Computes the elements of a constant. Each operand is read, used and dropped. Only the parts of
+/// the weight that was quantized last are kept.
 pub(crate) fn evaluate(constant: &Constant, weights: &Weights<'_>) -> Result<Tensor, Error> {
     let of = |operand: &Arc<Constant>| evaluate(operand, weights);
     let fail = |reason: ConstantError| Error::Weight { name: constant.name.clone(), reason };
@@ -35,8 +35,10 @@ pub(crate) fn evaluate(constant: &Constant, weights: &Weights<'_>) -> Result<Ten
             formula.evaluate(&operands, constant.dtype, &constant.shape).map_err(Into::into)
         }
         ConstExpr::Quantize { weight, scheme, part } => {
-            let inputs = weights.inputs_of(&weight.name);
-            quantize::part(&of(weight)?, *scheme, *part, inputs, weights.threads()).map_err(Into::into)
+            let parts = weights.quantized(weight, *scheme, |inputs, threads| {
+                Parts::new(&of(weight)?, *scheme, inputs, threads).map_err(|error| fail(error.into()))
+            })?;
+            parts.get(*part).cloned().ok_or(ConstantError::Part)
         }
     };
     let tensor = tensor.map_err(fail)?;

@@ -48,8 +48,10 @@ struct Probe {
     squares: Vec<f64>,
     /// Number of rows behind the sums: one, or one for each expert.
     counts: Vec<u64>,
-    /// Sums of products, `[K / block, block, block]`.
+    /// Sums of products, `[K / block, block, block]`, or their factors.
     products: Vec<f32>,
+    /// The order of columns in the factors, [K].
+    order: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +127,11 @@ impl Observer {
         let source = Stored { constants: slotted.constants.into_iter().collect(), weights: &trace.weights };
         let session = engine.load(graph, &source, &LoadOptions::default()).map_err(ObserveError::Engine)?;
         Ok(Observer { session, inputs: slotted.inputs, probes, weights })
+    }
+
+    /// Whether there is no weight whose inputs it observes.
+    pub fn is_empty(&self) -> bool {
+        self.weights.is_empty()
     }
 
     /// Runs the method on its inputs, from the state after loading, and adds what it observes.
@@ -241,7 +248,7 @@ impl Probe {
             Kind::Experts { count } => (count, 0),
         };
         let (squares, counts) = (vec![0.0; experts * columns], vec![0; experts]);
-        Probe { kind, columns, squares, counts, products: vec![0.0; products] }
+        Probe { kind, columns, squares, counts, products: vec![0.0; products], order: Vec::new() }
     }
 
     /// Adds the next results, which are this probe's.
@@ -287,13 +294,13 @@ impl Probe {
         let Kind::Products { block } = self.kind else { return };
         let matrices = self.products.chunks_exact(block * block);
         self.squares = matrices.flat_map(|sums| sums.iter().step_by(block + 1).map(|&sum| f64::from(sum))).collect();
-        self.products.chunks_exact_mut(block * block).for_each(|products| factor(products, block));
+        self.order = self.products.chunks_exact_mut(block * block).flat_map(|products| factor(products, block)).collect();
     }
 
     fn means(self) -> InputStatistics {
         let rows = self.squares.chunks_exact(self.columns.max(1)).zip(&self.counts);
         let means = rows.flat_map(|(row, &count)| row.iter().map(move |sum| (sum / count.max(1) as f64) as f32));
         let block = if let Kind::Products { block } = self.kind { block } else { 0 };
-        InputStatistics { squares: means.collect(), factors: self.products, block }
+        InputStatistics { squares: means.collect(), factors: self.products, order: self.order, block }
     }
 }

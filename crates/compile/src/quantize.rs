@@ -8,7 +8,7 @@ use flambeau_ir::{Dequantize, In, Index, Node, Out, QuantMode, SlotRef, Spec, Ti
 use flambeau_lower::{ConstExpr, Constant, Fit, Origin, QuantPart, Scheme, SsaGraph, SsaNode, TensorInfo};
 use flambeau_tensor::{DType, Shape};
 
-pub(crate) use self::codes::{factor, part};
+pub(crate) use self::codes::{Parts, factor};
 use crate::{Options, rule};
 
 /// Reads a scheme from its name on the command line.

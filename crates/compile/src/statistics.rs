@@ -18,6 +18,8 @@ pub struct InputStatistics {
     /// Factors of the products of pairs of columns of the same block, `[K / block, block, block]`.
     /// Empty if unknown.
     pub(crate) factors: Vec<f32>,
+    /// The order of the columns of each block in `factors`, [K].
+    pub(crate) order: Vec<u32>,
     /// Number of columns of a block; 0 without factors.
     pub(crate) block: usize,
 }
@@ -26,7 +28,7 @@ impl InputStatistics {
     /// Statistics without products of columns. `squares` are mean squares of columns, `[K]`, or
     /// `[E, K]` for a stack of experts.
     pub fn from_squares(squares: Vec<f32>) -> InputStatistics {
-        InputStatistics { squares, factors: Vec::new(), block: 0 }
+        InputStatistics { squares, ..InputStatistics::default() }
     }
 
     /// Mean squares of the columns, `[K]` or `[E, K]`.

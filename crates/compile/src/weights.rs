@@ -1,12 +1,16 @@
 //! The stored weights of a program, by number.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
 
+use flambeau_lower::{Constant, Scheme};
 use flambeau_pt2::{Storage, View};
 use flambeau_tensor::Tensor;
 use sha2::{Digest, Sha256};
 
-use crate::{Error, InputStatistics, Statistics, error::ProgramError};
+use crate::{Error, InputStatistics, Statistics, error::ProgramError, quantize::Parts};
 
 /// Views of an archive's storages, which constant expressions name by number. Equal views are one
 /// weight.
@@ -21,6 +25,8 @@ pub(crate) struct Weights<'a> {
     threads: Option<usize>,
     /// Statistics of the inputs of weights.
     statistics: Arc<Statistics>,
+    /// The weight that was quantized last, because its parts are asked for one after another.
+    last: Arc<Mutex<Option<(Arc<Constant>, Scheme, Parts)>>>,
 }
 
 impl<'a> Weights<'a> {
@@ -42,6 +48,27 @@ impl<'a> Weights<'a> {
     /// Statistics of the inputs of a weight.
     pub(crate) fn inputs_of(&self, weight: &str) -> Option<&InputStatistics> {
         self.statistics.get(weight)
+    }
+
+    /// The parts of a weight that `compute` quantizes, from statistics of its inputs and a number of
+    /// threads, unless they are known from the last call.
+    ///
+    /// # Errors
+    /// As `compute`.
+    pub(crate) fn quantized(
+        &self,
+        weight: &Arc<Constant>,
+        scheme: Scheme,
+        compute: impl FnOnce(Option<&InputStatistics>, usize) -> Result<Parts, Error>,
+    ) -> Result<Parts, Error> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, _, parts)) = last.as_ref().filter(|(known, of, _)| Arc::ptr_eq(known, weight) && *of == scheme) {
+            return Ok(parts.clone());
+        }
+        *last = None;
+        let parts = compute(self.inputs_of(&weight.name), self.threads())?;
+        *last = Some((weight.clone(), scheme, parts.clone()));
+        Ok(parts)
     }
 
     /// The number of a view.

@@ -3,7 +3,7 @@
 //! A layer's squared error over inputs `X` is `‖(w − q) R‖²` with `Xᵀ X = R Rᵀ` and `R` upper
 //! triangular. Column `j` of `(w − q) R` holds the errors of columns up to `j`, so `q_j` is the
 //! code nearest to `w_j + Σ_{i<j} (w_i − q_i) R_ij / R_jj`. This is GPTQ (arXiv 2210.17323) without
-//! an inverse.
+//! an inverse. Columns with large inputs come first, as in its option `act_order`.
 
 use super::Group;
 
@@ -14,13 +14,25 @@ pub(super) const ROWS: usize = 16;
 /// decide.
 const DAMPING: f32 = 0.1;
 
-/// Replaces the products `Xᵀ X` `[block, block]` by factors: row `j` holds `R_ij / R_jj` at
-/// `i < j`. Other elements are zero. All elements are zero if the products are not numbers.
-pub(crate) fn factor(products: &mut [f32], block: usize) {
-    let mean = products.iter().step_by(block + 1).sum::<f32>() / block as f32;
+/// Share of a column's own square that is added to it, because products of few examples are too
+/// large.
+const SHRINKAGE: f32 = 0.2;
+
+/// Replaces the products `Xᵀ X` `[block, block]` by factors, and returns the order of the columns
+/// [block]: columns with large inputs come first, because later columns take up their errors. In
+/// this order, row `j` holds `R_ij / R_jj` at `i < j`. Other elements are zero. All elements are
+/// zero if the products are not numbers.
+pub(crate) fn factor(products: &mut [f32], block: usize) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..block as u32).collect();
+    let square = |column: u32| products[column as usize * (block + 1)];
+    order.sort_by(|&a, &b| square(b).total_cmp(&square(a)));
+    let rows = order.iter().map(|&i| &products[i as usize * block..][..block]);
+    let mut ordered: Vec<f32> = rows.flat_map(|row| order.iter().map(|&j| row[j as usize])).collect();
+    ordered.iter_mut().step_by(block + 1).for_each(|square| *square *= 1.0 + SHRINKAGE);
+    let mean = ordered.iter().step_by(block + 1).sum::<f32>() / block as f32;
     let mut damping = DAMPING * mean;
     for _ in 0..4 {
-        if let Some(lower) = lower_of_reversed(products, block, damping) {
+        if let Some(lower) = lower_of_reversed(&ordered, block, damping) {
             // Element (i, j) of R is element (n − 1 − i, n − 1 − j) of the factor of the reversed
             // matrix.
             for j in 0..block {
@@ -31,11 +43,12 @@ pub(crate) fn factor(products: &mut [f32], block: usize) {
                     products[j * block + i] = if i < j { below / pivot } else { 0.0 };
                 }
             }
-            return;
+            return order;
         }
         damping *= 10.0;
     }
     products.fill(0.0);
+    order
 }
 
 /// The Cholesky factor of the damped matrix with rows and columns in reverse order. `None` if the
@@ -69,22 +82,32 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
+/// Factors of the products of inputs.
+#[derive(Clone, Copy)]
+pub(super) struct Factors<'a> {
+    /// [Factors](factor) of each block, `[K / block, block, block]`.
+    pub(super) factors: &'a [f32],
+    /// The order of each block's columns, [K].
+    pub(super) order: &'a [u32],
+    /// Columns of a block.
+    pub(super) block: usize,
+}
+
 /// Computes the codes of up to [`ROWS`] rows of `columns` values. `groups` are the parameters of
-/// each row's groups of `group` columns, and `factors` holds the [factors](factor) of each block of
-/// `block` columns. Codes have up to `top`.
+/// each row's groups of `group` columns. Codes have up to `top`.
 pub(super) fn codes(
     values: &[f32],
     groups: &[Group],
-    (factors, block): (&[f32], usize),
+    Factors { factors, order, block }: Factors<'_>,
     (columns, group, top): (usize, usize, f32),
     codes: &mut [u8],
 ) {
     let rows = values.len() / columns.max(1);
     let mut errors = vec![[0.0f32; ROWS]; block];
-    for (number, factors) in factors.chunks_exact(block * block).enumerate() {
-        for (j, row) in factors.chunks_exact(block).enumerate() {
+    for (number, (factors, order)) in factors.chunks_exact(block * block).zip(order.chunks_exact(block)).enumerate() {
+        for (j, (row, &column)) in factors.chunks_exact(block).zip(order).enumerate() {
             let sums = weighted_sums(&row[..j], &errors[..j]);
-            let column = number * block + j;
+            let column = number * block + column as usize;
             for r in 0..rows {
                 let Group { scale, bias, .. } = groups[r * (columns / group) + column / group];
                 let value = values[r * columns + column];
