@@ -33,16 +33,20 @@ const MOST_PRODUCTS: u64 = 3 << 40;
 /// Minimum and maximum number of tokens.
 const TOKENS: [usize; 2] = [1024, 32 << 10];
 
-/// Maximum number of columns per block of the covariance, and maximum number of floats of all
-/// blocks.
-const BLOCK: usize = 512;
+/// Columns whose products are kept with each column's square: in small models, and in models of
+/// more weights than these.
+const BLOCKS: [usize; 2] = [1024, 512];
+const SMALL: u64 = 1 << 29;
+
+/// Most floats of all products.
 const MOST_FLOATS: usize = 256 << 20;
 
 /// Flags of calibration.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct CalibrationArgs {
     /// Text in UTF-8 that the model reads: its inputs decide how weights are quantized. `default`
-    /// is a short text that comes with this program
+    /// is a short text that comes with this program, and `none` quantizes weights by themselves;
+    /// language models use `default` unless told otherwise
     #[arg(help_heading = "Export", long, value_name = "FILE")]
     calibration: Option<String>,
 
@@ -62,25 +66,36 @@ impl CalibrationArgs {
         (quantize, engine): (compile::Options, &dyn Engine),
         tokenizer: &[(String, Bytes)],
     ) -> Result<compile::Options> {
-        let is_given = self.imatrix.is_some() || self.calibration.as_deref().is_some_and(|name| name != "none");
-        if is_given && quantize.linear.is_none() && quantize.head.is_none() && quantize.rules.is_empty() {
-            return Err(usage("--calibration and --imatrix need --qlinear or --recipe"));
+        let text = self.calibration.as_deref().filter(|&name| name != "none");
+        let is_asked = self.imatrix.is_some() || text.is_some();
+        let is_language = !checkpoint.is_speech() && !checkpoint.is_encoder() && !checkpoint.gives_scores();
+        let is_quantized = quantize.linear.is_some() || quantize.head.is_some() || !quantize.rules.is_empty();
+        match is_asked {
+            true if !is_quantized => return Err(usage("--calibration and --imatrix need --qlinear or --recipe")),
+            true if !is_language => return Err(usage("--calibration and --imatrix are for language models")),
+            false if !is_language || !is_quantized || self.calibration.is_some() => return Ok(quantize),
+            _ => {}
         }
-        let is_language = !checkpoint.is_speech() && !checkpoint.is_encoder();
-        if let Some(path) = self.imatrix.as_deref().filter(|_| is_language) {
-            return Ok(compile::Options { statistics: Arc::new(of_matrix(path, checkpoint)?), ..quantize });
-        }
-        let text = match self.calibration.as_deref() {
-            None | Some("none") if self.imatrix.is_none() => return Ok(quantize),
-            _ if !is_language => return Err(usage("--calibration and --imatrix are for language models")),
-            None | Some("none") => return Ok(quantize),
-            Some("default") => TEXT.to_owned(),
-            Some(path) => {
-                String::from_utf8(files::read(path.as_ref())?.to_vec()).with_context(|| format!("{path} is no text in UTF-8"))?
-            }
+        let observed = |text: &str| {
+            let tokenizer = tokenizer_of(tokenizer)?;
+            observe(checkpoint, options, (&quantize, engine), (&tokenizer, text))
         };
-        let tokenizer = tokenizer_of(tokenizer)?;
-        let statistics = observe(checkpoint, options, (&quantize, engine), (&tokenizer, &text))?;
+        let statistics = match (&self.imatrix, text) {
+            (Some(path), _) => of_matrix(path, checkpoint)?,
+            (None, Some("default")) => observed(TEXT)?,
+            (None, Some(path)) => {
+                let bytes = files::read(path.as_ref())?.to_vec();
+                observed(&String::from_utf8(bytes).with_context(|| format!("{path} is no text in UTF-8"))?)?
+            }
+            // Weights can be quantized without statistics too.
+            (None, None) => observed(TEXT).unwrap_or_else(|error| {
+                eprintln!("weights are quantized without calibration: {error:#}");
+                Statistics::default()
+            }),
+        };
+        if is_asked && statistics.is_empty() {
+            bail!("calibration found no weight that it could change: formats of small floats have no choice of codes");
+        }
         Ok(compile::Options { statistics: Arc::new(statistics), ..quantize })
     }
 }
@@ -111,18 +126,23 @@ fn observe(
     let options =
         zoo::Options { max_seq_len: Some(WINDOW), prefill_chunk: Some(WINDOW), kv_cache: zoo::KvCache::Float, ..*options };
     let model = zoo::build(checkpoint, &options)?;
-    let windows = windows(&ids, weights(&model));
-    let mut observer = zoo::observe(&model, quantize, engine, BLOCK, MOST_FLOATS)?;
+    let weights = weights(&model);
+    let (windows, block) = (windows(&ids, weights), BLOCKS[usize::from(weights > SMALL)]);
+    let tokens: usize = windows.iter().map(|window| window.len()).sum();
+    let mut observer = zoo::observe(&model, quantize, engine, block, MOST_FLOATS)?;
+    if observer.is_empty() {
+        return Ok(Statistics::default());
+    }
+    eprintln!("calibrating with {tokens} tokens of text (--calibration none does without)");
     let bar = progress::count(windows.len() as u64);
     bar.set_message("windows of the calibration's text");
     for window in &windows {
-        observer.run(&inputs(window, tokenizer.bos_id())?)?;
+        observer.run(&inputs(window, tokenizer.bos_id(), adapters(&model))?)?;
         bar.inc(1);
     }
     bar.finish_and_clear();
     let threads = quantize.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let statistics = observer.statistics(threads);
-    let tokens: usize = windows.iter().map(|window| window.len()).sum();
     let peak = memory::peak().map(|peak| format!(", peak memory {}", memory::human(peak))).unwrap_or_default();
     eprintln!("calibrated {} weights with {tokens} tokens in {:.1} s{peak}", statistics.len(), start.elapsed().as_secs_f64());
     Ok(statistics)
@@ -146,13 +166,24 @@ fn windows(ids: &[u32], weights: u64) -> Vec<&[u32]> {
     (0..wanted).map(|i| windows[i * windows.len() / wanted]).collect()
 }
 
-/// A language model's inputs for a window of tokens. A beginning-of-text token replaces the first
-/// one.
-fn inputs(window: &[u32], bos: Option<u32>) -> Result<[Value; 2]> {
+/// Number of adapters that a model applies at run time.
+fn adapters(model: &zoo::Model) -> usize {
+    let named = model.metadata.iter().find(|(name, _)| name.as_str() == "get_lora_adapters");
+    let list = named.and_then(|(_, value)| if let zoo::MethodConstant::Text(text) = value { Some(text) } else { None });
+    list.and_then(|text| serde_json::from_str::<Vec<serde_json::Value>>(text).ok()).map_or(0, |list| list.len())
+}
+
+/// A language model's inputs for a window of tokens, without its adapters. A token that begins
+/// texts replaces the first one.
+fn inputs(window: &[u32], bos: Option<u32>, adapters: usize) -> Result<Vec<Value>> {
     let mut ids: Vec<i64> = window.iter().map(|&id| i64::from(id)).collect();
     ids[0] = bos.map_or(ids[0], i64::from);
     let positions: Vec<i64> = (0..ids.len() as i64).collect();
-    Ok([Value::Tensor(Tensor::from_slice(&ids, &[1, ids.len()])?), Value::Tensor(Tensor::from_slice(&positions, &[ids.len()])?)])
+    let mut tensors = vec![Tensor::from_slice(&ids, &[1, ids.len()])?, Tensor::from_slice(&positions, &[ids.len()])?];
+    if adapters > 0 {
+        tensors.push(Tensor::from_slice(&vec![0f32; adapters], &[adapters])?);
+    }
+    Ok(tensors.into_iter().map(Value::Tensor).collect())
 }
 
 /// The tokenizer in files by name.

@@ -84,6 +84,15 @@ fn exported_programs_keep_their_adapters() {
 }
 
 #[test]
+fn the_base_of_adapters_at_run_time_is_calibrated_without_them() {
+    let dir = tempfile::tempdir().unwrap();
+    adapters(dir.path());
+    let flags = ["export", TINY, "-o", "a.pte", "--qlinear", "4w", "--group-size", "32", "--lora", "calm=calm"];
+    let done = flambeau(dir.path(), &[&flags[..], &["--calibration", "default"]].concat());
+    assert!(done.code == 0 && done.stderr.contains("calibrated 8 weights"), "{}", done.stderr);
+}
+
+#[test]
 fn a_server_names_its_adapters() {
     let dir = tempfile::tempdir().unwrap();
     adapters(dir.path());

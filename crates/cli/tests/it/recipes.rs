@@ -54,6 +54,43 @@ fn a_text_calibrates_the_codes() {
     assert!(done.code == 1 && done.stderr.contains("missing.txt"), "{}", done.stderr);
 }
 
+#[test]
+fn language_models_are_calibrated_unless_told_otherwise() {
+    let dir = tempfile::tempdir().unwrap();
+    let export = |model: &str, flags: &[&str]| {
+        let done =
+            flambeau(dir.path(), &[&["export", model, "-o", "a.pte", "--qlinear", "2w", "--group-size", "32"], flags].concat());
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        (fs::read(dir.path().join("a.pte")).unwrap(), done.stderr)
+    };
+    let [(usual, said), (default, _), (none, silent)] =
+        [&[][..], &["--calibration", "default"], &["--calibration", "none"]].map(|flags| export(TINY, flags));
+    assert!(usual == default && usual.len() == none.len() && usual != none);
+    assert!(said.contains("--calibration none") && said.contains("calibrated 8 weights"), "{said}");
+    assert!(!silent.contains("calibrat"), "{silent}");
+    // A checkpoint's first use in another command stays quick.
+    let chat = ["generate", TINY, "-p", "the cat", "-n", "2", "--qlinear", "2w", "--group-size", "32", "--cache-dir", "cache"];
+    let done = flambeau(dir.path(), &chat);
+    assert!(done.code == 0 && !done.stderr.contains("calibrat"), "{}", done.stderr);
+    fs::create_dir(dir.path().join("mute")).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        fs::copy(Path::new(TINY).join(name), dir.path().join("mute").join(name)).unwrap();
+    }
+    let (mute, said) = export("mute", &[]);
+    assert!(said.contains("without calibration: calibration needs the model's tokenizer"), "{said}");
+    assert_eq!(mute, export("mute", &["--calibration", "none"]).0);
+}
+
+#[test]
+fn calibration_that_changes_no_weight_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let export = |flags: &[&str]| flambeau(dir.path(), &[&["export", TINY, "-o", "a.pte", "--qlinear", "mxfp4"], flags].concat());
+    let done = export(&["--calibration", "default"]);
+    assert!(done.code == 1 && done.stderr.contains("no weight that it could change"), "{}", done.stderr);
+    let done = export(&[]);
+    assert!(done.code == 0 && !done.stderr.contains("calibrat"), "{}", done.stderr);
+}
+
 /// An older importance matrix with one entry.
 fn importance(name: &str, squares: &[f32]) -> Vec<u8> {
     let numbers = |list: [usize; 2]| list.map(|n| (n as u32).to_le_bytes()).concat();
@@ -74,7 +111,7 @@ fn an_importance_matrix_decides_the_codes_of_its_weights() {
         assert_eq!(done.code, 0, "{}", done.stderr);
         fs::read(dir.path().join("a.pte")).unwrap()
     };
-    let [plain, weighted] = [&[][..], &["--imatrix", "own.dat"]].map(written);
+    let [plain, weighted] = [["--calibration", "none"], ["--imatrix", "own.dat"]].map(|flags| written(&flags));
     let changed = plain.iter().zip(&weighted).filter(|(a, b)| a != b).count();
     assert!(plain.len() == weighted.len() && changed > 0 && changed < 32 * 64, "{changed} bytes differ");
     for (file, what) in [("other.dat", "names no weight of this model"), ("missing.dat", "missing.dat")] {
