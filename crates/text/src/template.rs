@@ -2,7 +2,9 @@
 
 mod guard;
 mod json;
+mod list;
 mod meter;
+mod names;
 mod scan;
 
 use std::collections::BTreeMap;
@@ -17,6 +19,7 @@ use crate::clock::Clock;
 use crate::config::{SpecialTokens, TokenizerFiles, parse_object};
 use crate::error::{Error, Result, TemplateFault, TemplateLimit};
 use guard::Budget;
+use names::OtherNames;
 
 /// Largest template source, in bytes.
 const MAX_SOURCE_BYTES: usize = 256 << 10;
@@ -32,6 +35,7 @@ pub struct ChatTemplate {
     eos: Option<String>,
     unk: Option<String>,
     pad: Option<String>,
+    other_names: OtherNames,
 }
 
 /// A conversation to render, and the template's further variables.
@@ -66,7 +70,8 @@ impl ChatTemplate {
         if source.len() > MAX_SOURCE_BYTES {
             return Err(Error::TemplateLimit { limit: TemplateLimit::Source(MAX_SOURCE_BYTES), fault: None });
         }
-        let template = Self {
+        let mut template = Self {
+            other_names: OtherNames::default(),
             source: plain_generation_blocks(source),
             bos: special.bos.clone(),
             eos: special.eos.clone(),
@@ -76,6 +81,7 @@ impl ChatTemplate {
         let syntax = syntax().map_err(|e| Error::TemplateSyntax(describe(&e)))?;
         scan::check(&template.source, syntax)?;
         template.compile().map_err(|e| Error::TemplateSyntax(describe(&e)))?;
+        template.other_names = OtherNames::of(&template.source);
         Ok(template)
     }
 
@@ -113,7 +119,8 @@ impl ChatTemplate {
         let context = self.context(chat);
         let budget = Arc::new(Budget::new(json::size(&chat.messages) + json::size(chat.tools.as_deref().unwrap_or_default())));
         let mut template = self.compile().map_err(|e| Error::TemplateSyntax(describe(&e)))?;
-        guard::install(&mut template.instructions, &mut template.blocks);
+        let owns_lists = list::changes(&self.source);
+        guard::install(&mut template.instructions, &mut template.blocks, owns_lists);
         let mut env = Environment::new();
         env.set_fuel(Some(MAX_STEPS));
         guard::environment(&mut env, &budget, chat.now);
@@ -161,6 +168,7 @@ impl ChatTemplate {
             }
         }
         variables.insert("tools".to_owned(), list(&chat.tools));
+        variables.extend(self.other_names.variables(chat));
         variables.insert("documents".to_owned(), list(&chat.documents));
         variables.insert("add_generation_prompt".to_owned(), Value::from(chat.add_generation_prompt));
         for (key, value) in &chat.extra {

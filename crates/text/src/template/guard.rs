@@ -16,7 +16,7 @@ use minijinja::machinery::{Instruction, Instructions};
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 
-use super::{json, meter};
+use super::{json, list, meter};
 use crate::clock::Clock;
 use crate::error::TemplateLimit;
 
@@ -117,10 +117,11 @@ impl std::fmt::Write for Limited<'_> {
     }
 }
 
-/// Replaces the operators that can make text longer, and has the others paid for.
-pub(super) fn install<'s>(main: &mut Instructions<'s>, blocks: &mut BTreeMap<&'s str, Instructions<'s>>) {
+/// Replaces the operators that can make text longer, and has the others paid for. With
+/// `owns_lists`, the template can change the lists that it makes.
+pub(super) fn install<'s>(main: &mut Instructions<'s>, blocks: &mut BTreeMap<&'s str, Instructions<'s>>, owns_lists: bool) {
     for code in std::iter::once(main).chain(blocks.values_mut()) {
-        meter::install(code);
+        meter::install(code, owns_lists);
         let mut at = 0;
         while let Some(instruction) = code.get_mut(at) {
             let replacement = match instruction {
@@ -153,6 +154,7 @@ pub(super) fn environment(env: &mut Environment<'_>, budget: &Arc<Budget>, now: 
     operators(env, budget);
     filters(env, budget);
     meter::environment(env, budget);
+    env.add_filter(list::OWN, list::own);
     let paid = Arc::clone(budget);
     env.set_unknown_method_callback(move |state, value, method, args| match (value.as_str(), method, args) {
         (Some(text), "replace", [from, to, ..]) => {
@@ -165,6 +167,7 @@ pub(super) fn environment(env: &mut Environment<'_>, budget: &Arc<Budget>, now: 
         }
         (Some(glue), "join", [items]) => join(&paid, items, glue, None),
         (Some(text), "format", args) => formatted(&paid, FormatStyle::StrFormat, text, args),
+        (None, method, args) if list::changes_by(method) => list::change(&paid, value, method, args),
         _ => {
             paid.charge(value.as_str().map_or(0, str::len))?;
             minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)

@@ -11,7 +11,7 @@ use minijinja::machinery::{Instruction, Instructions};
 use minijinja::value::{Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, State, Value, tests};
 
-use super::guard::Budget;
+use super::{guard::Budget, list};
 
 /// Cost of a list item, about its size in bytes, and cost of visiting a nested value.
 const ITEM_BYTES: usize = 16;
@@ -96,13 +96,30 @@ fn metered<'s>(operation: &Instruction<'s>) -> Vec<Instruction<'s>> {
     code
 }
 
-/// Puts payments around the operations of a template.
-pub(super) fn install(code: &mut Instructions<'_>) {
+/// Whether an operation makes a list that a template may change.
+fn makes_list(operation: &Instruction<'_>) -> bool {
+    match operation {
+        Instruction::BuildList(_) | Instruction::Slice | Instruction::Add => true,
+        Instruction::ApplyFilter(name, ..) => *name == "list",
+        Instruction::LoadConst(value) => value.kind() == ValueKind::Seq,
+        _ => false,
+    }
+}
+
+/// Puts payments around the operations of a template, and with `owns_lists` makes its lists its own.
+pub(super) fn install(code: &mut Instructions<'_>, owns_lists: bool) {
     let end = (0..).find(|&at| code.get(at).is_none()).unwrap_or(0);
     // The return separates the appended code; only jumps reach it.
     code.add(Instruction::Return);
     for at in 0..end {
-        let metered = code.get(at).map(metered).unwrap_or_default();
+        let Some(operation) = code.get(at) else { continue };
+        let mut metered = metered(operation);
+        if owns_lists && makes_list(operation) {
+            if metered.is_empty() {
+                metered.push(operation.clone());
+            }
+            metered.push(call(list::OWN, Some(1)));
+        }
         if metered.is_empty() {
             continue;
         }
@@ -147,7 +164,7 @@ fn pay_flat(budget: &Budget, value: &Value) -> Result<(), Error> {
 }
 
 /// Pays for a value with everything in it, `left` items at most.
-fn pay_nested(budget: &Budget, value: &Value, depth: usize, left: &mut usize) -> Result<(), Error> {
+pub(super) fn pay_nested(budget: &Budget, value: &Value, depth: usize, left: &mut usize) -> Result<(), Error> {
     if depth > MAX_DEPTH {
         return Err(budget.refuse("values are nested too deeply"));
     }

@@ -171,3 +171,58 @@ fn the_template_of_a_folder_is_found() {
     check(several, None, Some("rag"), Err("no chat template is named \"rag\" (found: default, tool_use)"));
     check("3", None, None, Err("tokenizer_config.json: expected a JSON object"));
 }
+
+#[test]
+fn templates_change_the_lists_that_they_make() {
+    let check = |source: &str, want: &str| assert_eq!(render(source).unwrap(), want, "{source}");
+    check(
+        "{% set ns = namespace(ids=[]) %}{% for m in messages %}{% set _ = ns.ids.append(m.role) %}{% endfor %}\
+         {{ ns.ids }} {{ ns.ids | length }} {{ ns.ids[-1] }} {{ ns.ids.pop(0) }} {{ ns.ids }} {{ 'user' in ns.ids }}",
+        "['user', 'assistant'] 2 assistant user ['assistant'] False",
+    );
+    // Each evaluation of a literal makes a new list.
+    check(
+        "{% for m in messages %}{% set l = ['a'] %}{% do l.append(m.role) %}{{ l | tojson }}{% endfor %}",
+        r#"["a", "user"]["a", "assistant"]"#,
+    );
+    check(
+        "{% set l = [3] %}{% do l.extend([1, 2]) %}{% do l.insert(0, 9) %}{% do l.reverse() %}{% do l.remove(3) %}{{ l }}{{ l.pop() }}",
+        "[2, 1, 9]9",
+    );
+    check(
+        "{% set l = messages[1:] + [] %}{% do l.append({'role': 'x'}) %}{% for m in l %}{{ m.role }} {% endfor %}",
+        "assistant x ",
+    );
+    check("{% set l = messages | list %}{% if l %}{% do l.clear() %}{% endif %}{{ l == [] and not l }}", "True");
+    // What goes into a list is as it was then.
+    check(
+        "{% set a = [] %}{% set b = [a] %}{% do a.append({'b': b}) %}{% do b.append(a) %}{{ a }} {{ b }}",
+        "[{'b': [[]]}] [[{'b': [[]]}], [{'b': [[]]}]]",
+    );
+    for source in [
+        "{% do messages.append(1) %}",
+        "{% set l = [] %}{% do l.pop() %}",
+        "{% set l = [[]] %}{% set _ = [].append(1) %}{% do l.append() %}",
+    ] {
+        assert!(render(source).is_err(), "{source}");
+    }
+    let grows = "{% set l = [1] %}{% for _ in range(40) %}{% do l.extend(l + l) %}{% endfor %}";
+    assert!(matches!(render(grows), Err(Error::TemplateLimit { .. })));
+    let deep = "{% set ns = namespace(l=[]) %}{% for _ in range(1000) %}{% set n = [] %}{% do n.append(ns.l) %}{% set ns.l = n %}{% endfor %}";
+    assert!(matches!(render(deep), Err(Error::TemplateLimit { .. })));
+}
+
+#[test]
+fn tools_reach_templates_under_other_names() {
+    let chat = |source: &str, tools: Option<Vec<Json>>| {
+        let template = ChatTemplate::new(source, &special()).unwrap();
+        template.render(&ChatInput { tools, ..input() }).unwrap()
+    };
+    let tool = json!({"type": "function", "function": {"name": "f"}});
+    let source = "{{ 'F:' + functions }} {{ 'T:' + datetime }}";
+    assert_eq!(chat(source, Some(vec![tool.clone()])), "F:[\n    {\n        \"name\": \"f\"\n    }\n] T:2023-11-14 22:13:20");
+    assert_eq!(chat(source, None), "F: T:2023-11-14 22:13:20");
+    assert_eq!(chat("{% if xml_tools %}{{ xml_tools[0].function.name }}{% endif %}", Some(vec![tool.clone()])), "f");
+    // A template that reads `tools` gets nothing else.
+    assert_eq!(chat("{{ tools[0].function.name }}{{ functions is defined }}", Some(vec![tool])), "fFalse");
+}
