@@ -8,9 +8,10 @@ mod turns;
 use std::{collections::VecDeque, sync::Arc};
 
 use axum::{
+    Extension,
     extract::{
         Query, State,
-        ws::{Message, WebSocket, WebSocketUpgrade, rejection::WebSocketUpgradeRejection},
+        ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, rejection::WebSocketUpgradeRejection},
     },
     response::Response,
 };
@@ -29,6 +30,7 @@ use crate::{
     app::App,
     audio::{Heard, Source},
     error::{ApiError, Result},
+    http::listener,
     json::Fields,
     openapi::Routes,
 };
@@ -42,7 +44,10 @@ const MAX_UNHEARD: usize = 32 << 20;
 /// Sub-protocol that browsers send with their key.
 const PROTOCOL: &str = "realtime";
 
-/// Adds the route.
+/// WebSocket's code for a server that stops (RFC 6455 §7.4.1).
+const GOING_AWAY: u16 = 1001;
+
+/// Adds the path.
 pub(crate) fn add(routes: Routes) -> Routes {
     routes.get("/v1/realtime", "Transcribes sound while it comes, over a WebSocket", connect)
 }
@@ -57,6 +62,7 @@ struct Wishes {
 async fn connect(
     State(app): State<Arc<App>>,
     Query(wishes): Query<Wishes>,
+    door: Option<Extension<listener::Open>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response> {
     let upgrade = upgrade.map_err(|error| ApiError::invalid(format!("the path takes WebSockets: {}", error.body_text())))?;
@@ -74,7 +80,7 @@ async fn connect(
     Ok(upgrade.on_upgrade(async move |socket| {
         let talk = Talk { app, socket, place, session: Session::new(model), turns: None, heard: VecDeque::new(), last_item: None };
         // An error here means that the client is gone.
-        let _ = talk.run().await;
+        let _ = talk.run(door.map(|Extension(door)| door)).await;
     }))
 }
 
@@ -117,12 +123,23 @@ struct Open {
 }
 
 impl Talk {
-    async fn run(mut self) -> Result<(), Gone> {
+    /// Talks until the client leaves or the server stops. Committed turns are then transcribed first.
+    async fn run(mut self, door: Option<listener::Open>) -> Result<(), Gone> {
         self.send("session.created", json!({ "session": self.session.to_json() })).await?;
         let mut stop = self.app.stop.clone();
         let stopped = async move { stop.wait_for(|stop| *stop).await.is_ok() };
-        tokio::pin!(stopped);
+        let closing = async move {
+            match door {
+                Some(mut door) => door.is_over().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(stopped, closing);
+        let mut is_closing = false;
         loop {
+            if is_closing && self.has_told_all() {
+                return self.close().await;
+            }
             let update = async {
                 match self.heard.front_mut() {
                     Some(item) => item.updates.recv().await,
@@ -132,8 +149,10 @@ impl Talk {
             tokio::select! {
                 _ = &mut stopped => {
                     let error = ApiError::unavailable("shutting_down", "the server is stopping");
-                    return self.fail(&error, None).await;
+                    self.fail(&error, None).await?;
+                    return self.close().await;
                 }
+                () = &mut closing, if !is_closing => is_closing = true,
                 message = self.socket.recv() => match message {
                     Some(Ok(Message::Text(text))) => self.take(text.as_bytes()).await?,
                     Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
@@ -143,6 +162,18 @@ impl Talk {
                 update = update => self.tell(update).await?,
             }
         }
+    }
+
+    /// Whether the client knows all of the committed turns.
+    fn has_told_all(&self) -> bool {
+        let open = usize::from(self.turns.as_ref().is_some_and(Turns::is_open));
+        self.heard.len() <= open
+    }
+
+    /// Ends the session, as the server stops.
+    async fn close(mut self) -> Result<(), Gone> {
+        let frame = CloseFrame { code: GOING_AWAY, reason: "the server is stopping".into() };
+        Ok(self.socket.send(Message::Close(Some(frame))).await?)
     }
 
     async fn send(&mut self, kind: &str, mut event: Json) -> Result<(), Gone> {

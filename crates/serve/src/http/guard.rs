@@ -19,7 +19,11 @@ const OPEN: [&str; 4] = ["/health", "/livez", "/ready", "/readyz"];
 /// Path of the metrics, which may need no key.
 pub(crate) const METRICS: &str = "/metrics";
 
-/// Result of the access checks.
+/// Marks a request that states its length twice.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TwoLengths;
+
+/// Checks on a request: key, host name and origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     Granted(Caller),
@@ -139,13 +143,17 @@ fn browser_key(headers: &HeaderMap) -> Option<&str> {
     listed.flat_map(|list| list.split(',')).find_map(|name| name.trim().strip_prefix("openai-insecure-api-key."))
 }
 
-/// Checks that a request names exactly one host (RFC 9112 §3.2). Proxies and caches disagree on
-/// which of several counts.
+/// Checks that a request names one host and states one length, as RFC 9112 §3.2 and §6.3 ask.
+/// Proxies and caches may choose another one of several.
 ///
 /// # Errors
-/// Status 400: no `Host`, several, or one that differs from the host in the request line.
+/// Status 400: no `Host`, several, or one that differs from the host in the request line; both
+/// `Transfer-Encoding` and `Content-Length`.
 fn check_target(request: &Request<Body>) -> Result<()> {
     let malformed = |message: &str| Err(ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", None, message));
+    if request.extensions().get::<TwoLengths>().is_some() {
+        return malformed("the request has both Transfer-Encoding and Content-Length");
+    }
     let hosts: Vec<_> = request.headers().get_all(header::HOST).iter().collect();
     match (&hosts[..], request.uri().authority()) {
         ([], _) if request.version() >= Version::HTTP_11 => malformed("the request has no Host header"),

@@ -12,14 +12,18 @@ use tokio::{
 };
 use tower::ServiceExt;
 
-use super::timed::Timed;
+use super::{
+    framing::{Framing, Verdicts},
+    guard::TwoLengths,
+    timed::Timed,
+};
 use crate::config::Config;
 
-/// Buffer size for a request's head and for unsent output.
-const BUFFER_BYTES: usize = 64 << 10;
-/// Maximum number of request headers.
-const MAX_HEADERS: usize = 100;
-/// Delay before the next accept when file descriptors run out.
+/// Room for a request's head, and for what waits to be written.
+pub(super) const BUFFER_BYTES: usize = 64 << 10;
+/// Most headers of a request.
+pub(super) const MAX_HEADERS: usize = 100;
+/// How long to wait before the next connection is taken when there is no file for it.
 const BREATH: Duration = Duration::from_millis(100);
 /// Time for streams to send their final event at shutdown.
 const FAREWELL: Duration = Duration::from_secs(5);
@@ -67,9 +71,10 @@ struct Door {
     left: mpsc::Receiver<Infallible>,
 }
 
-/// A connection's shutdown handle, dropped when the connection ends.
-#[derive(Clone)]
-struct Open {
+/// A connection's part of the door, which it drops at its end. Requests bring a copy, for sessions
+/// that outlive their connection's HTTP.
+#[derive(Clone, Debug)]
+pub(crate) struct Open {
     is_closing: watch::Receiver<bool>,
     _left: mpsc::Sender<Infallible>,
 }
@@ -89,8 +94,8 @@ impl Door {
 }
 
 impl Open {
-    /// Completes when the connection should end.
-    async fn is_over(&mut self) {
+    /// Returns when the connection or session should end.
+    pub(crate) async fn is_over(&mut self) {
         // A door that is gone is closed.
         let _ = self.is_closing.wait_for(|is_closing| *is_closing).await;
     }
@@ -109,9 +114,15 @@ async fn pause(error: &io::Error) {
 fn connect(stream: TcpStream, slot: OwnedSemaphorePermit, routes: Router, config: &Config, mut open: Open) {
     // Events are small, and each is waited for.
     let _ = stream.set_nodelay(true);
-    let io = TokioIo::new(Timed::new(stream, config.write_time));
-    let service = service_fn(move |request: Request<Incoming>| {
+    let verdicts = Verdicts::default();
+    let io = TokioIo::new(Timed::new(stream, config.write_time, Framing::new(verdicts.clone())));
+    let session = open.clone();
+    let service = service_fn(move |mut request: Request<Incoming>| {
         let routes = routes.clone();
+        request.extensions_mut().insert(session.clone());
+        if verdicts.next() {
+            request.extensions_mut().insert(TwoLengths);
+        }
         async move {
             let response = routes.oneshot(request.map(Body::new)).await;
             Ok::<_, Infallible>(response.unwrap_or_else(|never| match never {}))

@@ -14,17 +14,21 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// A connection whose writes time out.
+use super::framing::Framing;
+
+/// A connection that fails when a write makes no progress for a while. It shows what it reads to
+/// a [`Framing`].
 pub(super) struct Timed {
     stream: TcpStream,
+    framing: Framing,
     limit: Duration,
     /// Timer of the pending write.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
 impl Timed {
-    pub(super) fn new(stream: TcpStream, limit: Duration) -> Timed {
-        Timed { stream, limit, waiting: None }
+    pub(super) fn new(stream: TcpStream, limit: Duration, framing: Framing) -> Timed {
+        Timed { stream, framing, limit, waiting: None }
     }
 
     /// Returns a write's result, or a timeout error.
@@ -42,7 +46,10 @@ impl Timed {
 
 impl AsyncRead for Timed {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        let before = buffer.filled().len();
+        let done = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        self.framing.follow(buffer.filled().get(before..).unwrap_or_default());
+        done
     }
 }
 

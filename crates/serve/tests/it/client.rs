@@ -110,6 +110,21 @@ impl Client {
         Some(reply)
     }
 
+    /// The kind and contents of a WebSocket's next frame.
+    pub(crate) fn frame(&mut self) -> Option<(u8, Vec<u8>)> {
+        let mut head = [0; 2];
+        self.stream.read_exact(&mut head).ok()?;
+        let mut length = usize::from(head[1]);
+        if length == 126 {
+            let mut long = [0; 2];
+            self.stream.read_exact(&mut long).ok()?;
+            length = usize::from(u16::from_be_bytes(long));
+        }
+        let mut contents = vec![0; length];
+        self.stream.read_exact(&mut contents).ok()?;
+        Some((head[0] & 15, contents))
+    }
+
     /// Whether the server hangs up, rather than saying more or nothing.
     pub(crate) fn is_closed(&mut self) -> bool {
         match self.stream.read(&mut [0; 1]) {

@@ -35,3 +35,18 @@ pub(crate) fn openai_transcribes_live() {
     let reply = plain.reply().unwrap();
     assert!(reply.status == 400 && reply.body.contains("WebSocket"), "{}", reply.body);
 }
+
+pub(crate) fn sessions_are_closed_when_the_server_stops() {
+    let mut server = Running::with(Vec::new(), vec![audio::model("parakeet-tdt")], config());
+    let mut client = Client::new(server.address);
+    let key = ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
+    let headers = [("connection", "upgrade"), ("upgrade", "websocket"), ("sec-websocket-version", "13"), key];
+    client.send_request("GET", "/v1/realtime", &headers, "");
+    assert_eq!(client.head().expect("a session").status, 101);
+    let (kind, event) = client.frame().expect("an event");
+    assert!(kind == 1 && String::from_utf8_lossy(&event).contains("session.created"));
+    server.stop();
+    let (kind, reason) = client.frame().expect("a close frame");
+    assert_eq!((kind, &reason[..2]), (8, &1001_u16.to_be_bytes()[..]));
+    server.wait();
+}
