@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::{body::Body, http::Request, response::Response};
+use bytes::Bytes;
 use flambeau::runners::llm::Job;
 use tokio::{
     sync::{Semaphore, mpsc, watch},
@@ -32,7 +33,10 @@ use crate::{
 /// the models.
 const MAX_ASIDE: usize = 4;
 
-/// Response header with the names of ignored hosted tools.
+/// Bodies above this size are read one at a time.
+const LARGE_BODY: usize = 1 << 20;
+
+/// Names the hosted tools that were left out of a request.
 const DROPPED_TOOLS: &str = "x-flambeau-dropped-tools";
 
 /// State shared by all requests.
@@ -50,7 +54,9 @@ pub(crate) struct App {
     pub(crate) stop: watch::Receiver<bool>,
     /// Permits for [blocking work](App::aside).
     pub(crate) aside: Arc<Semaphore>,
-    /// Permits for recordings, held from the upload's first byte to the end of the transcription.
+    /// The place for reading a large body.
+    large_body: Arc<Semaphore>,
+    /// Places for recordings, from before their first byte until they are done.
     pub(crate) recordings: Arc<Semaphore>,
 }
 
@@ -75,6 +81,7 @@ impl App {
             traces,
             config,
             aside: Arc::new(Semaphore::new(MAX_ASIDE)),
+            large_body: Arc::new(Semaphore::new(1)),
             recordings: Arc::new(Semaphore::new(places)),
         }
     }
@@ -84,13 +91,28 @@ impl App {
     /// # Errors
     /// Fails if the body is invalid or names an unknown model.
     pub(crate) async fn open(&self, request: Request<Body>) -> Result<(Fields, Handle)> {
-        let body = body::read(request, &self.config).await?;
-        let mut fields = self.aside(move || Fields::parse(&body)).await?;
+        let mut fields = self.parse(body::read(request, &self.config).await?).await?;
         let name = fields.text("model")?;
         Ok((fields, self.models.find(name.as_deref()).await?))
     }
 
-    /// Runs blocking work, such as tokenizing a long prompt, outside the connection tasks.
+    /// The fields of a body.
+    ///
+    /// # Errors
+    /// It is no JSON object.
+    pub(crate) async fn parse(&self, body: Bytes) -> Result<Fields> {
+        let place = match body.len() > LARGE_BODY {
+            true => Arc::clone(&self.large_body).acquire_owned().await.ok(),
+            false => None,
+        };
+        self.aside(move || {
+            let _place = place;
+            Fields::parse(&body)
+        })
+        .await
+    }
+
+    /// Runs work that takes a while, such as a long prompt's tokens, beside the connections.
     ///
     /// # Errors
     /// Fails as `work` does, or if `work` panics.

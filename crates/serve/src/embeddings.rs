@@ -159,7 +159,7 @@ pub(crate) async fn embed(
     request: Request<Body>,
 ) -> Result<Response> {
     let body = body::read(request, &app.config).await?;
-    let mut fields = app.aside(move || Fields::parse(&body)).await?;
+    let mut fields = app.parse(body).await?;
     let model = app.models.find_encoder(fields.text("model")?.as_deref()).await?;
     let (Vectors { list, tokens }, form) = compute_in_form(&app, caller, &model, fields).await?;
     let work = move || {

@@ -1,31 +1,51 @@
 //! JSON request bodies without duplicate keys. Readers take the fields one by one.
 
 use std::{
+    cell::Cell,
     fmt,
     ops::RangeInclusive,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use serde::{
-    Deserialize, Deserializer,
-    de::{Error as _, MapAccess, SeqAccess, Visitor},
+    Deserializer,
+    de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor},
 };
 use serde_json::{Map, Value as Json, json};
 
 use crate::error::{ApiError, Result};
 
-/// A value without duplicate keys.
-struct Strict(Json);
+/// Most values in a field. Schemas within their limits have fewer.
+const MAX_VALUES: usize = 128 << 10;
+/// Fields of texts, messages, tokens or requests. Other limits bound their number.
+const LONG: [&str; 11] =
+    ["body", "requests", "prompt", "input", "tokens", "messages", "documents", "texts", "queries", "text_1", "text_2"];
 
-impl<'de> Deserialize<'de> for Strict {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Strict, D::Error> {
-        deserializer.deserialize_any(StrictVisitor).map(Strict)
+/// Reads a value whose objects have no key twice.
+#[derive(Clone, Copy)]
+struct Strict<'c> {
+    /// Values that the field may still have.
+    left: Option<&'c Cell<usize>>,
+}
+
+impl Strict<'_> {
+    /// Counts a value.
+    fn count<E: serde::de::Error>(self) -> Result<(), E> {
+        let Some(left) = self.left else { return Ok(()) };
+        left.set(left.get().checked_sub(1).ok_or_else(|| E::custom("too many values"))?);
+        Ok(())
     }
 }
 
-struct StrictVisitor;
+impl<'de> DeserializeSeed<'de> for Strict<'_> {
+    type Value = Json;
 
-impl<'de> Visitor<'de> for StrictVisitor {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Json, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Strict<'_> {
     type Value = Json;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -62,7 +82,8 @@ impl<'de> Visitor<'de> for StrictVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Json, A::Error> {
         let mut list = Vec::new();
-        while let Some(Strict(value)) = seq.next_element()? {
+        while let Some(value) = seq.next_element_seed(self)? {
+            self.count::<A::Error>()?;
             list.push(value);
         }
         Ok(Json::Array(list))
@@ -70,17 +91,59 @@ impl<'de> Visitor<'de> for StrictVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Json, A::Error> {
         let mut map = Map::new();
-        while let Some((key, Strict(value))) = entries.next_entry::<String, Strict>()? {
-            if map.contains_key(&key) {
-                return Err(A::Error::custom(format!("the key {key:?} stands twice in an object")));
-            }
-            map.insert(key, value);
+        while let Some(key) = entries.next_key::<String>()? {
+            self.count::<A::Error>()?;
+            add(&mut map, key, &mut entries, self)?;
         }
         Ok(Json::Object(map))
     }
 }
 
-/// Records the fields that a reader takes, with JSON schemas of their values.
+/// Reads the value of a key that is new.
+fn add<'de, A: MapAccess<'de>>(
+    map: &mut Map<String, Json>,
+    key: String,
+    entries: &mut A,
+    value: Strict<'_>,
+) -> Result<(), A::Error> {
+    if map.contains_key(&key) {
+        return Err(A::Error::custom(format!("the key {key:?} stands twice in an object")));
+    }
+    let value = entries.next_value_seed(value)?;
+    map.insert(key, value);
+    Ok(())
+}
+
+/// Reads the object of a body, and bounds the values of each field.
+struct Body<'c> {
+    /// The field that has too many.
+    full: &'c Cell<Option<String>>,
+}
+
+impl<'de> Visitor<'de> for Body<'_> {
+    type Value = Map<String, Json>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Map<String, Json>, A::Error> {
+        let mut map = Map::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            let left = Cell::new(MAX_VALUES);
+            let value = Strict { left: Some(&left).filter(|_| !LONG.contains(&key.as_str())) };
+            let name = key.clone();
+            let added = add(&mut map, key, &mut entries, value);
+            if added.is_err() && left.get() == 0 {
+                self.full.set(Some(name));
+            }
+            added?;
+        }
+        Ok(map)
+    }
+}
+
+/// The fields that a reader asks for, with JSON schemas of their values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Record(Arc<Mutex<Map<String, Json>>>);
 
@@ -110,12 +173,18 @@ impl Fields {
     /// Parses the fields of a request body.
     ///
     /// # Errors
-    /// Fails if the body is not a JSON object or has a duplicate key.
+    /// It is no JSON object, has a key twice, or a field has too many values.
     pub(crate) fn parse(body: &[u8]) -> Result<Fields> {
-        match serde_json::from_slice(body) {
-            Ok(Strict(Json::Object(map))) => Ok(Fields::of(map)),
-            Ok(_) => Err(ApiError::invalid("the request body is no JSON object")),
-            Err(error) => Err(ApiError::invalid(format!("the request body is no valid JSON: {error}"))),
+        let full = Cell::new(None);
+        let mut reader = serde_json::Deserializer::from_slice(body);
+        let read = reader.deserialize_map(Body { full: &full }).and_then(|map| reader.end().map(|()| map));
+        match (read, full.into_inner()) {
+            (Ok(map), _) => Ok(Fields::of(map)),
+            (Err(_), Some(name)) => Err(ApiError::value(&name, format!("`{name}` has more than {MAX_VALUES} values"))),
+            (Err(error), None) if error.is_data() && body.trim_ascii_start().first() != Some(&b'{') => {
+                Err(ApiError::invalid("the request body is no JSON object"))
+            }
+            (Err(error), None) => Err(ApiError::invalid(format!("the request body is no valid JSON: {error}"))),
         }
     }
 
@@ -241,6 +310,20 @@ mod tests {
         }
         let deep = format!("{{\"a\": {}", "[".repeat(100_000));
         assert!(Fields::parse(deep.as_bytes()).unwrap_err().message.contains("no valid JSON"));
+    }
+
+    #[test]
+    fn fields_have_a_bounded_number_of_values() {
+        let many = |count: usize| vec!["1"; count].join(",");
+        let body = |field: &str, count: usize| format!("{{\"a\": 1, \"{field}\": {{\"enum\": [{}]}}}}", many(count));
+        let error = Fields::parse(body("response_format", MAX_VALUES).as_bytes()).unwrap_err();
+        assert_eq!((error.status.as_u16(), error.param.as_deref()), (400, Some("response_format")), "{error}");
+        // The rest is not read.
+        let cut = body("tools", MAX_VALUES + 10).replace("]}}", "");
+        assert_eq!(Fields::parse(cut.as_bytes()).unwrap_err().param.as_deref(), Some("tools"));
+        assert!(Fields::parse(body("tools", MAX_VALUES - 1).as_bytes()).is_ok());
+        assert!(Fields::parse(body("input", MAX_VALUES + 10).as_bytes()).is_ok());
+        assert!(Fields::parse(b"{} {}").unwrap_err().message.contains("no valid JSON"));
     }
 
     #[test]

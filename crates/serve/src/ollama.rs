@@ -84,7 +84,7 @@ fn error_json(error: &ApiError) -> Json {
 /// Fails if the body is invalid or names no model.
 async fn read(app: &App, request: Request<Body>) -> Result<(Fields, String)> {
     let body = body::read_untyped(request, &app.config).await?;
-    let mut fields = app.aside(move || Fields::parse(&body)).await?;
+    let mut fields = app.parse(body).await?;
     let name = fields.text("model")?.or(fields.text("name")?).filter(|name| !name.is_empty());
     Ok((fields, name.ok_or_else(|| ApiError::value("model", "model is required"))?))
 }

@@ -170,7 +170,7 @@ async fn ranked(
 /// Fields of a request and its classifier.
 async fn opened(app: &App, request: Request<Body>) -> Result<(Fields, Arc<ServedEncoder>)> {
     let body = body::read(request, &app.config).await?;
-    let mut fields = app.aside(move || Fields::parse(&body)).await?;
+    let mut fields = app.parse(body).await?;
     let model = app.models.find_classifier(fields.text("model")?.as_deref()).await?;
     Ok((fields, model))
 }

@@ -48,7 +48,7 @@ pub(crate) fn add(routes: Routes) -> Routes {
 /// `POST /v1/batches`: starts a batch.
 async fn create(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, request: Request<Body>) -> Result<Response> {
     let store = app.batches()?;
-    let mut fields = Fields::parse(&body::read(request, &app.config).await?)?;
+    let mut fields = app.parse(body::read(request, &app.config).await?).await?;
     let missing = |name: &str| ApiError::value(name, format!("`{name}` is missing"));
     let input_file_id = fields.text("input_file_id")?.ok_or_else(|| missing("input_file_id"))?;
     let endpoint = fields.text("endpoint")?.ok_or_else(|| missing("endpoint"))?;

@@ -127,7 +127,13 @@ pub(crate) fn heads_and_bodies_have_bounds() {
     {
         assert_eq!(say(&format!("{head}{bad}")).0, 400, "{bad:?}");
     }
-    assert_eq!(say(&format!("{head}content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n")).0, 400);
+    let body = json!({ "messages": [{ "role": "user", "content": "go" }], "max_tokens": 1 }).to_string();
+    let chunked = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    assert_eq!(say(&format!("{head}transfer-encoding: chunked\r\n\r\n{chunked}")).0, 200);
+    for lengths in ["content-length: 2\r\ntransfer-encoding: chunked", "transfer-encoding: chunked\r\ncontent-length: 2"] {
+        let (status, mut client) = say(&format!("{head}{lengths}\r\n\r\n{chunked}"));
+        assert!(status == 400 && client.is_closed(), "{lengths}");
+    }
     let kind = head.replace("application/json", "text/plain");
     assert_eq!(say(&format!("{kind}content-length: 2\r\n\r\n{{}}")).0, 415);
     assert_eq!(get(server.address, "/health").status, 200);
@@ -179,6 +185,9 @@ pub(crate) fn schemas_beyond_the_limits_are_refused() {
     let many: Vec<String> = (0..100_000).map(|i| format!("value {i}")).collect();
     let (status, message) = ask(json!({ "enum": many }));
     assert!(status == 400 && message.contains("more than 5000 enum values"), "{status} {message}");
+    let more: Vec<u32> = (0..1_000_000).collect();
+    let (status, message) = ask(json!({ "enum": more }));
+    assert!(status == 400 && message.contains("`response_format` has more than 131072 values"), "{status} {message}");
     let cycle = json!({ "$ref": "#/$defs/a", "$defs": { "a": { "$ref": "#/$defs/a" } } });
     let (status, message) = ask(cycle.clone());
     assert!(status == 400 && message.contains("leads back to itself"), "{status} {message}");
