@@ -88,7 +88,35 @@ pub(crate) async fn set_adapters(State(app): Shared, Query(words): Words, reques
     Ok(reply::json(&json!({ "success": true })))
 }
 
-/// `GET /props`: returns a model's properties and default sampling settings.
+/// `POST /v1/load_lora_adapter`, as vLLM has it: adapters are part of a program, so none is loaded
+/// while the server runs.
+pub(crate) async fn load_adapter(State(app): Shared, request: Request<Body>) -> Result<Response> {
+    let (name, is_known) = adapter_name(&app, request).await?;
+    if is_known {
+        return Err(ApiError::coded("lora_name", "adapter_loaded", format!("the adapter {name:?} is loaded already")));
+    }
+    let message = format!("adapters are loaded with their model: start the server with --lora {name}=PATH");
+    Err(ApiError::unsupported("lora_path", message))
+}
+
+/// `POST /v1/unload_lora_adapter`: adapters stay as long as their model.
+pub(crate) async fn unload_adapter(State(app): Shared, request: Request<Body>) -> Result<Response> {
+    let (name, is_known) = adapter_name(&app, request).await?;
+    if !is_known {
+        return Err(ApiError::no_model(&name));
+    }
+    Err(ApiError::unsupported("lora_name", format!("the adapter {name:?} is unloaded with its model, and not before")))
+}
+
+/// The adapter that a request names, and whether it is loaded.
+async fn adapter_name(app: &App, request: Request<Body>) -> Result<(String, bool)> {
+    let mut fields = app.parse(body::read(request, &app.config).await?).await?;
+    let name = fields.text("lora_name")?.ok_or_else(|| ApiError::value("lora_name", "`lora_name` is missing"))?;
+    let is_known = app.models.describe_one(&name).is_ok_and(|entry| !entry["parent"].is_null());
+    Ok((name, is_known))
+}
+
+/// `GET /props`: what a model is, and how it draws tokens unless told otherwise.
 pub(crate) async fn props(State(app): Shared, Query(words): Words) -> Result<Response> {
     let model = named(&app, &words).await?;
     let sampling = &model.sampling;

@@ -97,6 +97,8 @@ fn describing(routes: Routes) -> Routes {
         .get("/props", "A model's template and defaults", extras::props)
         .get("/slots", "How busy the models are", extras::slots)
         .get("/lora-adapters", "A model's adapters and their scales", extras::adapters)
+        .post("/v1/load_lora_adapter", "Loads an adapter", Contents::Object(&["lora_name", "lora_path"]), extras::load_adapter)
+        .post("/v1/unload_lora_adapter", "Unloads an adapter", Contents::Object(&["lora_name"]), extras::unload_adapter)
         .post("/lora-adapters", "Sets the scales of a model's adapters", Contents::List(&["id", "scale"]), extras::set_adapters)
 }
 

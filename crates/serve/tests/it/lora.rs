@@ -86,6 +86,24 @@ pub(crate) fn requests_scale_adapters() {
     assert!(refused.status == 400 && refused.json()["error"]["param"] == "lora", "{}", refused.body);
 }
 
+pub(crate) fn adapters_stay_with_their_model() {
+    let server = Running::new(vec![adapted(&ADAPTERS)], config());
+    let ask = |path: &str, name: &str| {
+        let reply = post(server.address, path, &json!({ "lora_name": name, "lora_path": "/adapters/x" }));
+        (reply.status, reply.json()["error"]["code"].as_str().unwrap_or_default().to_owned(), reply.body)
+    };
+    for (path, name, status, code) in [
+        ("/v1/load_lora_adapter", "calm", 400, "adapter_loaded"),
+        ("/v1/load_lora_adapter", "new", 400, "unsupported_parameter"),
+        ("/v1/unload_lora_adapter", "calm", 400, "unsupported_parameter"),
+        ("/v1/unload_lora_adapter", "tiny", 404, "model_not_found"),
+    ] {
+        let (found, reason, body) = ask(path, name);
+        assert_eq!((found, reason.as_str()), (status, code), "{path} {name}: {body}");
+    }
+    assert!(ask("/v1/load_lora_adapter", "new").2.contains("--lora new=PATH"));
+}
+
 pub(crate) fn texts_of_adapters_share_no_caches() {
     let text = sentence(3, 60);
     let cached = |server: &Running, model: &str| {

@@ -85,6 +85,7 @@ fn main() -> ExitCode {
         lora::requests_scale_adapters,
         lora::texts_of_adapters_share_no_caches,
         lora::adapters_need_names_of_their_own,
+        lora::adapters_stay_with_their_model,
         embeddings::vectors_are_those_of_the_model,
         embeddings::vectors_are_shortened_and_prompts_stand_before_texts,
         embeddings::vectors_come_as_bytes_too,
