@@ -1,4 +1,4 @@
-//! Files and batches: `/v1/files` and `/v1/batches`.
+//! Files and batches: `/v1/files`, `/v1/batches` and `/v1/messages/batches`.
 //!
 //! A batch is a file with one request per line. Batches run in the background: the scheduler serves
 //! all other requests first.
@@ -6,12 +6,14 @@
 pub(crate) mod call;
 mod files;
 pub(crate) mod line;
+mod messages;
 mod routes;
 mod run;
 pub(crate) mod validate;
 
 pub(crate) use self::{
     files::add as add_files,
+    messages::add as add_message_batches,
     routes::add as add_batches,
     run::{read_written, run},
 };

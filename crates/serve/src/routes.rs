@@ -49,7 +49,7 @@ const REQUEST_ID: &str = "x-request-id";
 /// Routes behind the access checks.
 pub(crate) fn plain(app: Arc<App>) -> Router {
     let mut routes = ollama::add(generating(describing(Routes::new())));
-    routes = realtime::add(batch::add_batches(batch::add_files(routes)));
+    routes = realtime::add(batch::add_message_batches(batch::add_batches(batch::add_files(routes))));
     if app.config.metrics {
         routes = routes.get(METRICS, "Metrics in Prometheus's format", metrics);
     }

@@ -32,6 +32,8 @@ const LOCK: &str = "lock";
 const RECORD: &str = "json";
 const CONTENTS: &str = "data";
 const BATCH_PREFIX: &str = "batch_";
+/// Beginning of the ids of batches in Anthropic's form.
+pub(crate) const MESSAGES_PREFIX: &str = "msgbatch_";
 
 /// Location and limits of the store.
 #[derive(Clone, Debug)]
@@ -100,7 +102,9 @@ impl Store {
             };
             match end {
                 CONTENTS => contents.push((name.to_owned(), path.clone())),
-                RECORD if name.starts_with(BATCH_PREFIX) => state.batches.extend(read(&path)),
+                RECORD if [BATCH_PREFIX, MESSAGES_PREFIX].iter().any(|prefix| name.starts_with(prefix)) => {
+                    state.batches.extend(read(&path))
+                }
                 RECORD => state.files.extend(read(&path)),
                 _ => {}
             }
@@ -299,7 +303,25 @@ impl Store {
         }
     }
 
-    /// Updates a batch and writes its record.
+    /// Forgets a batch that has ended, with its files.
+    ///
+    /// # Errors
+    /// There is none of that name, or it has not ended.
+    pub(crate) fn forget_batch(&self, owner: Caller, id: &str) -> Result<()> {
+        let batch = self.batch(owner, id)?;
+        if !batch.status.is_final() {
+            return Err(ApiError::invalid(format!("the batch {id:?} has not ended: cancel it first")));
+        }
+        let mut state = self.state();
+        state.batches.retain(|batch| batch.id != id);
+        self.remove(id);
+        let files = [batch.input_file_id, batch.output_id, batch.error_id];
+        state.files.retain(|file| !files.contains(&file.id));
+        files.iter().for_each(|id| self.remove(id));
+        Ok(())
+    }
+
+    /// Changes a batch and keeps it so.
     ///
     /// # Errors
     /// Fails if the batch does not exist, or on an I/O error.

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 
 import anthropic
 
@@ -107,6 +108,21 @@ def models():
     assert client.models.retrieve("tiny").display_name == "tiny"
 
 
+def batches():
+    params = {"model": "tiny", "max_tokens": 8, "messages": MESSAGES}
+    requests = [{"custom_id": "good", "params": params}, {"custom_id": "bad", "params": {**params, "temperature": 9}}]
+    begun = client.messages.batches.create(requests=requests)
+    assert begun.id in [batch.id for batch in client.messages.batches.list(limit=1)], begun
+    while (batch := client.messages.batches.retrieve(begun.id)).processing_status != "ended":
+        time.sleep(0.01)
+    counts = batch.request_counts
+    assert (counts.succeeded, counts.errored, counts.processing) == (1, 1, 0) and batch.ended_at, batch
+    results = {line.custom_id: line.result for line in client.messages.batches.results(begun.id)}
+    assert results["good"].message.usage.output_tokens > 0, results
+    assert results["bad"].error.error.type == "invalid_request_error", results
+    assert client.messages.batches.delete(begun.id).type == "message_batch_deleted"
+
+
 def errors():
     for kind, fields in [(anthropic.NotFoundError, {"model": "nobody"}), (anthropic.BadRequestError, {"model": "tiny", "extra_body": {"temperature": 9}})]:
         try:
@@ -118,7 +134,7 @@ def errors():
 
 
 worked = []
-for step in [chat, stream, tools, agent, count_tokens, thoughts, prefill, formats, models, errors]:
+for step in [chat, stream, tools, agent, count_tokens, thoughts, prefill, formats, models, batches, errors]:
     step()
     worked.append(step.__name__)
 print(json.dumps(worked))

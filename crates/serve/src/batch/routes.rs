@@ -26,7 +26,10 @@ use crate::{
     model::now,
     openapi::{Contents, Routes},
     reply,
-    storage::record::{BatchRecord, Status, Sums, Times},
+    storage::{
+        MESSAGES_PREFIX,
+        record::{BatchRecord, Status, Sums, Times},
+    },
 };
 
 /// The only completion window, and its length in seconds.
@@ -121,7 +124,9 @@ fn output_seconds(fields: &mut Fields) -> Result<u64> {
 
 /// `GET /v1/batches`: lists the caller's batches.
 async fn list(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, Query(page): Query<Page>) -> Result<Response> {
-    page.cut(app.batches()?.batches(caller).iter().map(BatchRecord::to_json).collect(), 100)
+    let batches = app.batches()?.batches(caller);
+    let own = batches.iter().filter(|batch| !batch.id.starts_with(MESSAGES_PREFIX));
+    page.cut(own.map(BatchRecord::to_json).collect(), 100)
 }
 
 /// `GET /v1/batches/ID`: returns a batch.

@@ -191,7 +191,10 @@ impl Run {
         let file = if is_success { &mut outputs.answers } else { &mut outputs.failures };
         block_in_place(|| file.write_all(text.as_bytes()))?;
         outputs.done.insert(name.to_owned());
-        self.store.note(&batch.id, |batch| batch.sums.add(is_success, &record["response"]["body"]));
+        self.store.note(&batch.id, |batch| {
+            batch.sums.add(is_success, &record["response"]["body"]);
+            batch.sums.expired += usize::from(matches!(outcome, Outcome::Dropped { .. }));
+        });
         Ok(())
     }
 

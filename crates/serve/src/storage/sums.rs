@@ -9,13 +9,21 @@ pub(crate) struct Sums {
     pub(crate) total: usize,
     pub(crate) completed: usize,
     pub(crate) failed: usize,
+    /// Failures that came too late to run.
+    #[serde(default)]
+    pub(crate) expired: usize,
     input: u64,
     cached: u64,
     output: u64,
 }
 
 impl Sums {
-    /// Counts a request with its reported usage.
+    /// The sums of a batch that has not begun.
+    pub(crate) fn of(total: usize) -> Sums {
+        Sums { total, ..Sums::default() }
+    }
+
+    /// Counts a request and the usage that its answer states.
     pub(crate) fn add(&mut self, is_success: bool, body: &Json) {
         if is_success {
             self.completed += 1;

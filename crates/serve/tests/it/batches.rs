@@ -1,8 +1,8 @@
 //! Files and batches.
 
-use std::{fs, path::Path, thread::sleep, time::Duration};
+use std::{collections::BTreeMap, fs, path::Path, thread::sleep, time::Duration};
 
-use flambeau_serve::{BatchConfig, Config, Keys, ModelSource};
+use flambeau_serve::{BatchConfig, Config, Keys, ModelSource, NewModel};
 use serde_json::{Value as Json, json};
 
 use crate::{
@@ -263,4 +263,73 @@ pub(crate) fn batches_end_early_when_they_are_told_to() {
     assert_eq!(names, ["short"], "what is done stays");
     assert_eq!(post(server.address, &cancel, &json!({})).status, 400);
     assert_eq!(delete(&format!("/v1/files/{file}")), 200);
+}
+
+pub(crate) fn batches_of_messages_bring_their_requests() {
+    const PATH: &str = "/v1/messages/batches";
+    let folder = tempfile::tempdir().unwrap();
+    let slow = endless(&["a ", "b "], &hooked(|_| sleep(Duration::from_millis(20))));
+    let server =
+        Running::batching(batches(folder.path()), vec![tiny().into(), NewModel { name: "slow".into(), ..slow }.into()], config());
+    let params = |model: &str, tokens: usize| json!({ "model": model, "max_tokens": tokens, "messages": [{ "role": "user", "content": "the cat" }] });
+    let request = |name: &str, params: Json| json!({ "custom_id": name, "params": params });
+    let begin = |requests: Json| {
+        let reply = post(server.address, PATH, &json!({ "requests": requests }));
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        reply.json()
+    };
+    let end = |batch: &Json| {
+        let path = format!("{PATH}/{}", batch["id"].as_str().unwrap());
+        for _ in 0..10_000 {
+            let batch = get(server.address, &path).json();
+            if batch["processing_status"] == "ended" {
+                return batch;
+            }
+            sleep(Duration::from_millis(5));
+        }
+        panic!("the batch never ends: {}", get(server.address, &path).body);
+    };
+    let results = |batch: &Json| {
+        let url = batch["results_url"].as_str().expect("results");
+        let body = get(server.address, url.strip_prefix("http://localhost").expect("a URL of this server")).body;
+        let lines = body.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
+        lines.map(|line| (line["custom_id"].as_str().unwrap().to_owned(), line["result"].clone())).collect::<BTreeMap<_, _>>()
+    };
+    let wrong = json!({ "model": "tiny", "max_tokens": 5, "messages": [], "temperature": 9 });
+    let done = end(&begin(json!([request("a", params("tiny", 5)), request("b", wrong)])));
+    let counts = json!({ "processing": 0, "succeeded": 1, "errored": 1, "canceled": 0, "expired": 0 });
+    assert_eq!(done["request_counts"], counts, "{done}");
+    let found = results(&done);
+    assert_eq!(found["a"]["message"]["type"], "message");
+    assert_eq!(
+        (&found["a"]["type"], &found["b"]["type"], &found["b"]["error"]["type"]),
+        (&json!("succeeded"), &json!("errored"), &json!("error"))
+    );
+    // Requests that did not run are cancelled.
+    let many: Vec<Json> = (0..20).map(|number| request(&number.to_string(), params("slow", 200))).collect();
+    let batch = begin(json!(many));
+    let path = format!("{PATH}/{}", batch["id"].as_str().unwrap());
+    assert_eq!(get(server.address, &format!("{path}/results")).status, 400);
+    let cancelled = post(server.address, &format!("{path}/cancel"), &json!({})).json();
+    assert!(!cancelled["cancel_initiated_at"].is_null(), "{cancelled}");
+    let done = end(&batch);
+    assert!(done["request_counts"]["canceled"].as_u64() >= Some(10), "{done}");
+    assert_eq!(results(&done).len(), 20);
+    // Lists have this form's batches alone, the latest first.
+    let list = get(server.address, &format!("{PATH}?limit=1")).json();
+    assert_eq!((&list["data"][0]["id"], &list["has_more"]), (&batch["id"], &json!(true)), "{list}");
+    assert_eq!(get(server.address, "/v1/batches").json()["data"], json!([]));
+    let mut client = Client::new(server.address);
+    client.send_request("DELETE", &path, &[], "");
+    assert_eq!(client.reply().unwrap().json()["type"], "message_batch_deleted");
+    assert_eq!((get(server.address, &path).status, get(server.address, &path).json()["type"].clone()), (404, json!("error")));
+    for (requests, param) in [
+        (json!([]), "requests"),
+        (json!([request("a b", params("tiny", 1))]), "custom_id"),
+        (json!([request("a", params("tiny", 1)), request("a", params("tiny", 1))]), "custom_id"),
+        (json!([{ "custom_id": "a" }]), "params"),
+    ] {
+        let reply = post(server.address, PATH, &json!({ "requests": requests }));
+        assert!(reply.status == 400 && reply.body.contains(param), "{}", reply.body);
+    }
 }

@@ -173,7 +173,7 @@ const OPENAI_FOR_NODE: Row = Row {
 const ANTHROPIC: Row = Row {
     name: "`anthropic`",
     package: "anthropic==",
-    calls: &["chat", "stream", "tools", "agent", "count_tokens", "thoughts", "prefill", "formats", "models", "errors"],
+    calls: &["chat", "stream", "tools", "agent", "count_tokens", "thoughts", "prefill", "formats", "models", "batches", "errors"],
 };
 
 const LANGCHAIN: Row = Row {

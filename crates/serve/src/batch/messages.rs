@@ -1,0 +1,355 @@
+//! `/v1/messages/batches`: batches in Anthropic's form, which bring their requests along.
+
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    io::{self, BufRead, BufReader, Write},
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::{
+    Extension,
+    body::Body,
+    extract::{Query, State},
+    http::{HeaderMap, Request, header},
+    response::{IntoResponse, Response},
+};
+use futures_util::stream;
+use serde::Deserialize;
+use serde_json::{Map, Value as Json, json};
+use tokio::task::block_in_place;
+
+use super::{
+    MAX_LINES,
+    files::{Id, LIFETIMES, read_id},
+    validate::Lines,
+};
+use crate::{
+    answer::id,
+    anthropic,
+    app::App,
+    error::{ApiError, Result},
+    http::body,
+    json::{Fields, wrong},
+    keys::Caller,
+    model::now,
+    openapi::{Contents, Routes},
+    reply,
+    storage::{
+        MESSAGES_PREFIX, Store,
+        record::{BatchRecord, FileRecord, Status, Sums, Times},
+        unwritten,
+    },
+    time::rfc3339,
+};
+
+/// The path that requests of these batches ask.
+const ENDPOINT: &str = "/v1/messages";
+/// Seconds after which a batch expires.
+const WINDOW: u64 = 24 * 60 * 60;
+/// Longest name of a request.
+const MAX_NAME: usize = 64;
+/// Bytes of results that are made at a time.
+const BLOCK: usize = 64 << 10;
+
+/// Adds the paths.
+pub(crate) fn add(routes: Routes) -> Routes {
+    routes
+        .post("/v1/messages/batches", "Runs requests in the background", Contents::Object(&["requests"]), create)
+        .get("/v1/messages/batches", "The batches of messages", list)
+        .get("/v1/messages/batches/{id}", "A batch of messages", get)
+        .delete("/v1/messages/batches/{id}", "Forgets a batch of messages that has ended", delete)
+        .post("/v1/messages/batches/{id}/cancel", "Ends a batch of messages early", Contents::None, cancel)
+        .get("/v1/messages/batches/{id}/results", "The results of a batch of messages", results)
+}
+
+/// `POST /v1/messages/batches`: begins a batch.
+async fn create(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    request: Request<Body>,
+) -> Response {
+    let made = async {
+        let store = Arc::clone(app.batches()?);
+        let mut fields = app.parse(body::read(request, &app.config).await?).await?;
+        let batch = app.aside(move || begin(&store, caller, &mut fields)).await?;
+        Result::<Response>::Ok(reply::json(&to_json(&batch, &headers)))
+    };
+    made.await.unwrap_or_else(anthropic::refuse)
+}
+
+/// Writes the requests into a file, and begins a batch of them.
+fn begin(store: &Store, caller: Caller, fields: &mut Fields) -> Result<BatchRecord> {
+    let requests = fields.list("requests")?.ok_or_else(|| ApiError::value("requests", "`requests` is missing"))?;
+    if requests.is_empty() || requests.len() > MAX_LINES {
+        return Err(ApiError::value("requests", format!("a batch has 1 to {MAX_LINES} requests, found {}", requests.len())));
+    }
+    let total = requests.len();
+    let mut names = BTreeSet::new();
+    let mut lines = tempfile::tempfile().map_err(unwritten)?;
+    let mut writer = io::BufWriter::new(&mut lines);
+    for (number, request) in requests.into_iter().enumerate() {
+        let inside = |error: ApiError| error.inside(&format!("requests.{number}"));
+        let (name, params) = read_request(request).map_err(inside)?;
+        let line = json!({ "custom_id": name, "method": "POST", "url": ENDPOINT, "body": params });
+        writeln!(writer, "{line}").map_err(unwritten)?;
+        if let Some(twice) = names.replace(name) {
+            return Err(inside(ApiError::value("custom_id", format!("two requests have the `custom_id` {twice:?}"))));
+        }
+    }
+    writer.flush().map_err(unwritten)?;
+    drop(writer);
+    let created_at = now();
+    let file = FileRecord {
+        id: id("file-"),
+        owner: caller.number(),
+        bytes: lines.metadata().map_err(unwritten)?.len(),
+        created_at,
+        filename: "requests.jsonl".to_owned(),
+        purpose: "batch".to_owned(),
+        expires_at: None,
+    };
+    let input = store.add_file(file, &mut lines)?;
+    store.add_batch(BatchRecord {
+        id: id(MESSAGES_PREFIX),
+        owner: caller.number(),
+        endpoint: ENDPOINT.to_owned(),
+        input_file_id: input.id,
+        completion_window: "24h".to_owned(),
+        created_at,
+        expires_at: created_at + WINDOW,
+        status: Status::Validating,
+        times: Times::default(),
+        errors: Vec::new(),
+        metadata: Map::new(),
+        output_seconds: *LIFETIMES.end(),
+        output_id: id("file-"),
+        error_id: id("file-"),
+        has_output: false,
+        has_failures: false,
+        sums: Sums::of(total),
+    })
+}
+
+/// The name and the fields of a request.
+fn read_request(request: Json) -> Result<(String, Map<String, Json>)> {
+    let Json::Object(map) = request else { return Err(wrong("request", "an object", &request)) };
+    let mut fields = Fields::of(map);
+    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    let name = fields.text("custom_id")?.filter(|name| (1..=MAX_NAME).contains(&name.len()) && name.chars().all(is_part));
+    let expected = format!("each request needs a `custom_id` of 1 to {MAX_NAME} letters, digits, _ and -");
+    let name = name.ok_or_else(|| ApiError::value("custom_id", expected))?;
+    let params = fields.object("params")?.ok_or_else(|| ApiError::value("params", "`params` is missing"))?;
+    if params.get("stream").is_some_and(|stream| *stream != Json::Bool(false) && !stream.is_null()) {
+        return Err(ApiError::unsupported("params.stream", "answers in a batch are whole: `stream` cannot be true"));
+    }
+    fields.finish(&[])?;
+    Ok((name, params))
+}
+
+/// Which part of the list is asked for.
+#[derive(Debug, Default, Deserialize)]
+struct Page {
+    after_id: Option<String>,
+    before_id: Option<String>,
+    limit: Option<usize>,
+}
+
+/// `GET /v1/messages/batches`: the caller's batches, the latest first.
+async fn list(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Query(page): Query<Page>,
+    headers: HeaderMap,
+) -> Response {
+    let cut = || -> Result<Response> {
+        let batches = app.batches()?.batches(caller);
+        let own = batches.iter().rev().filter(|batch| is_own(batch));
+        let mut list: Vec<Json> = own.map(|batch| to_json(batch, &headers)).collect();
+        let find = |list: &[Json], name: &str, id: &str| {
+            let at = list.iter().position(|entry| entry["id"] == *id);
+            at.ok_or_else(|| ApiError::value(name, format!("{id:?} is not in the list")))
+        };
+        let limit = page.limit.unwrap_or(20);
+        if !(1..=1000).contains(&limit) {
+            return Err(wrong("limit", "a whole number from 1 to 1000", &limit.into()));
+        }
+        let mut has_more = false;
+        if let Some(before) = &page.before_id {
+            list.truncate(find(&list, "before_id", before)?);
+            has_more = list.len() > limit;
+            list.drain(..list.len().saturating_sub(limit));
+        }
+        if let Some(after) = &page.after_id {
+            let at = find(&list, "after_id", after)?;
+            list.drain(..=at);
+        }
+        has_more |= list.len() > limit;
+        list.truncate(limit);
+        let [first, last] = [list.first(), list.last()].map(|entry| entry.map(|entry| entry["id"].clone()));
+        Ok(reply::json(&json!({ "data": list, "has_more": has_more, "first_id": first, "last_id": last })))
+    };
+    cut().unwrap_or_else(anthropic::refuse)
+}
+
+fn is_own(batch: &BatchRecord) -> bool {
+    batch.id.starts_with(MESSAGES_PREFIX)
+}
+
+/// A batch of the caller's in this form.
+fn find(app: &App, caller: Caller, id: Id) -> Result<BatchRecord> {
+    let id = read_id(id)?;
+    let batch = app.batches()?.batch(caller, &id)?;
+    if is_own(&batch) { Ok(batch) } else { Err(ApiError::missing(format!("the batch {id:?} does not exist"))) }
+}
+
+/// `GET /v1/messages/batches/ID`: a batch.
+async fn get(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, id: Id, headers: HeaderMap) -> Response {
+    let found = find(&app, caller, id).map(|batch| reply::json(&to_json(&batch, &headers)));
+    found.unwrap_or_else(anthropic::refuse)
+}
+
+/// `POST /v1/messages/batches/ID/cancel`: ends a batch early. Its answers so far stay.
+async fn cancel(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, id: Id, headers: HeaderMap) -> Response {
+    let cancelled = find(&app, caller, id).and_then(|batch| block_in_place(|| app.batches()?.cancel(caller, &batch.id)));
+    cancelled.map(|batch| reply::json(&to_json(&batch, &headers))).unwrap_or_else(anthropic::refuse)
+}
+
+/// `DELETE /v1/messages/batches/ID`: forgets a batch that has ended, with its results.
+async fn delete(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, id: Id) -> Response {
+    let forget = |batch: BatchRecord| -> Result<Response> {
+        block_in_place(|| app.batches()?.forget_batch(caller, &batch.id))?;
+        Ok(reply::json(&json!({ "id": batch.id, "type": "message_batch_deleted" })))
+    };
+    find(&app, caller, id).and_then(forget).unwrap_or_else(anthropic::refuse)
+}
+
+/// `GET /v1/messages/batches/ID/results`: a line of JSON for each request.
+async fn results(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, id: Id) -> Response {
+    let open = |batch: BatchRecord| {
+        if !batch.status.is_final() {
+            return Err(ApiError::invalid(format!("the batch {:?} has not ended, and has no results yet", batch.id)));
+        }
+        block_in_place(|| Results::open(app.batches()?, caller, &batch))
+    };
+    let results = match find(&app, caller, id).and_then(open) {
+        Ok(results) => results,
+        Err(error) => return anthropic::refuse(error),
+    };
+    let blocks = stream::unfold(results, |mut results| async move {
+        match block_in_place(|| results.block()) {
+            Ok(block) if block.is_empty() => None,
+            Ok(block) => Some((Ok(block), results)),
+            Err(error) => Some((Err(error), results)),
+        }
+    });
+    ([(header::CONTENT_TYPE, "application/x-jsonl")], Body::from_stream(blocks)).into_response()
+}
+
+/// The results of a batch that has ended: its answers, its failures, and the requests without
+/// either.
+struct Results {
+    outputs: Vec<BufReader<File>>,
+    input: Lines<File>,
+    done: BTreeSet<String>,
+    /// Result of the requests that did not run.
+    rest: Json,
+}
+
+impl Results {
+    fn open(store: &Store, caller: Caller, batch: &BatchRecord) -> Result<Results> {
+        let outputs = [(batch.has_failures, &batch.error_id), (batch.has_output, &batch.output_id)];
+        let opened = outputs.iter().filter(|(has, _)| *has).map(|(_, id)| store.open_file(caller, id).map(BufReader::new));
+        let rest = match batch.status {
+            Status::Cancelled => json!({ "type": "canceled" }),
+            Status::Expired => json!({ "type": "expired" }),
+            _ => {
+                let message = batch.errors.first().map_or("the request did not run", |error| error.message.as_str());
+                json!({ "type": "errored", "error": { "type": "error", "error": { "type": "api_error", "message": message } } })
+            }
+        };
+        let input = Lines::new(store.open_file(caller, &batch.input_file_id)?, usize::MAX >> 1);
+        Ok(Results { outputs: opened.collect::<Result<_>>()?, input, done: BTreeSet::new(), rest })
+    }
+
+    /// The next lines; none at the end.
+    fn block(&mut self) -> io::Result<Vec<u8>> {
+        let mut block = Vec::new();
+        while block.len() < BLOCK {
+            let Some((name, result)) = self.next()? else { break };
+            writeln!(block, "{}", json!({ "custom_id": name, "result": result }))?;
+        }
+        Ok(block)
+    }
+
+    fn next(&mut self) -> io::Result<Option<(Json, Json)>> {
+        while let Some(output) = self.outputs.last_mut() {
+            let mut line = Vec::new();
+            if output.read_until(b'\n', &mut line)? == 0 {
+                self.outputs.pop();
+                continue;
+            }
+            let mut written: Json = serde_json::from_slice(&line)?;
+            self.done.extend(written["custom_id"].as_str().map(str::to_owned));
+            let name = written["custom_id"].take();
+            return Ok(Some((name, result(written))));
+        }
+        while let Some((_, line)) = self.input.next()? {
+            let request: Json = serde_json::from_slice(&line)?;
+            if let Some(name) = request["custom_id"].as_str().filter(|name| !self.done.contains(*name)) {
+                return Ok(Some((name.into(), self.rest.clone())));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// A line of an output as a result.
+fn result(mut written: Json) -> Json {
+    let response = &mut written["response"];
+    let body = response["body"].take();
+    match response["status_code"].as_u64() {
+        Some(200..300) => json!({ "type": "succeeded", "message": body }),
+        Some(_) => json!({ "type": "errored", "error": body }),
+        None => json!({ "type": "expired" }),
+    }
+}
+
+/// A batch in Anthropic's form.
+fn to_json(batch: &BatchRecord, headers: &HeaderMap) -> Json {
+    let time = |seconds: Option<u64>| seconds.map(|seconds| rfc3339(Duration::from_secs(seconds)));
+    let times = &batch.times;
+    let status = match batch.status {
+        status if status.is_final() => "ended",
+        Status::Cancelling => "canceling",
+        _ => "in_progress",
+    };
+    let Sums { total, completed, failed, expired, .. } = batch.sums;
+    let left = total.saturating_sub(completed + failed);
+    let only = |found: bool| if found { left } else { 0 };
+    let counts = json!({
+        "processing": only(!batch.status.is_final()),
+        "succeeded": completed,
+        "errored": failed.saturating_sub(expired) + only(batch.status == Status::Failed),
+        "canceled": only(batch.status == Status::Cancelled),
+        "expired": expired + only(batch.status == Status::Expired),
+    });
+    let ended = times.completed_at.or(times.failed_at).or(times.expired_at).or(times.cancelled_at);
+    let given = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let (scheme, host) = (given("x-forwarded-proto").unwrap_or("http"), given("host").unwrap_or("localhost"));
+    let url = batch.status.is_final().then(|| format!("{scheme}://{host}/v1/messages/batches/{}/results", batch.id));
+    json!({
+        "id": batch.id,
+        "type": "message_batch",
+        "processing_status": status,
+        "request_counts": counts,
+        "created_at": time(Some(batch.created_at)),
+        "expires_at": time(Some(batch.expires_at)),
+        "cancel_initiated_at": time(times.cancelling_at),
+        "ended_at": time(ended),
+        "archived_at": null,
+        "results_url": url,
+    })
+}
