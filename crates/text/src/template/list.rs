@@ -1,7 +1,7 @@
 //! Lists that a template changes in place, as Python's lists.
 //!
-//! The engine's lists never change. A template that calls a method such as `append` gets lists of
-//! this kind for those that it makes. What goes into one is frozen, so no list can hold itself.
+//! The engine's lists never change. A template with a method such as `append` makes lists of this
+//! kind instead. Their items are frozen, so no list can hold itself.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

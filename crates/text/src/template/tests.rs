@@ -194,7 +194,7 @@ fn templates_change_the_lists_that_they_make() {
         "assistant x ",
     );
     check("{% set l = messages | list %}{% if l %}{% do l.clear() %}{% endif %}{{ l == [] and not l }}", "True");
-    // What goes into a list is as it was then.
+    // A list that becomes an item is copied.
     check(
         "{% set a = [] %}{% set b = [a] %}{% do a.append({'b': b}) %}{% do b.append(a) %}{{ a }} {{ b }}",
         "[{'b': [[]]}] [[{'b': [[]]}], [{'b': [[]]}]]",
