@@ -22,6 +22,8 @@ pub(crate) struct Reader {
     splitter: Option<ThinkingSplitter>,
     parser: Option<Parser>,
     part: Option<Part>,
+    /// Thoughts so far, where calls may follow.
+    thoughts: String,
 }
 
 impl Reader {
@@ -32,13 +34,15 @@ impl Reader {
 
     /// Creates a reader for an answer to a conversation. The answer may begin with thoughts.
     pub(crate) fn of_chat(prompt: &str, parser: Option<Parser>) -> Reader {
+        let parser = parser.map(|parser| parser.after(prompt));
         let ends = parser.as_ref().map_or(&[][..], |parser| parser.format().ends_thoughts);
-        Reader { splitter: Some(ThinkingSplitter::new(prompt).ending_at(ends)), parser, part: None }
+        let splitter = Some(ThinkingSplitter::new(prompt).ending_at(ends));
+        Reader { splitter, parser, ..Reader::default() }
     }
 
-    /// Creates a reader for a constrained answer, in which thought markers are plain text.
-    pub(crate) fn of_form(parser: Option<Parser>) -> Reader {
-        Reader { parser, ..Reader::default() }
+    /// A reader for a constrained answer, where markers of thoughts are plain text.
+    pub(crate) fn of_form(prompt: &str, parser: Option<Parser>) -> Reader {
+        Reader { parser: parser.map(|parser| parser.after(prompt)), ..Reader::default() }
     }
 
     /// Appends text and emits the deltas that are final.
@@ -46,20 +50,47 @@ impl Reader {
         let Some(splitter) = &mut self.splitter else {
             return content(text, &mut self.parser, out);
         };
-        let (parser, part) = (&mut self.parser, &mut self.part);
-        splitter.push(text, &mut |found, text| divide(found, text, part, parser, out));
+        let (parser, part, thoughts) = (&mut self.parser, &mut self.part, &mut self.thoughts);
+        splitter.push(text, &mut |found, text| {
+            if found == Part::Thinking && parser.is_some() {
+                thoughts.push_str(text);
+            }
+            divide(found, text, part, parser, out);
+        });
     }
 
     /// Ends the text and emits the deltas held back.
     pub(crate) fn finish(&mut self, out: &mut Vec<Delta>) {
         if let Some(splitter) = &mut self.splitter {
-            let (parser, part) = (&mut self.parser, &mut self.part);
-            splitter.finish(&mut |found, text| divide(found, text, part, parser, out));
+            let (parser, part, thoughts) = (&mut self.parser, &mut self.part, &mut self.thoughts);
+            splitter.finish(&mut |found, text| {
+                thoughts.push_str(if found == Part::Thinking { text } else { "" });
+                divide(found, text, part, parser, out);
+            });
+        }
+        if self.part == Some(Part::Thinking) {
+            self.find_calls_in_thoughts(out);
         }
         if let Some(parser) = &mut self.parser {
             let mut pieces = Vec::new();
             parser.finish(&mut pieces);
             out.extend(pieces.into_iter().map(delta));
+        }
+    }
+
+    /// Some models call without closing their thoughts. Calls at the end of such an answer count.
+    fn find_calls_in_thoughts(&mut self, out: &mut Vec<Delta>) {
+        let Some(parser) = &self.parser else { return };
+        let (mut found, mut pieces) = (parser.clone(), Vec::new());
+        found.push(&self.thoughts, &mut pieces);
+        if found.calls() == 0 || found.is_in_call() {
+            return;
+        }
+        let begin = pieces.iter().position(|piece| matches!(piece, Piece::Call { .. })).unwrap_or(pieces.len());
+        let calls = pieces.split_off(begin);
+        if calls.iter().all(|piece| !matches!(piece, Piece::Text(text) if !text.trim().is_empty())) {
+            out.extend(calls.into_iter().map(delta));
+            self.parser = Some(found);
         }
     }
 

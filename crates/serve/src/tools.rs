@@ -12,8 +12,10 @@ mod json;
 mod literal;
 mod marker;
 mod nested;
+mod order;
 mod pairs;
 mod parser;
+mod pattern;
 mod table;
 mod told;
 mod write;
@@ -26,7 +28,10 @@ use serde_json::Value as Json;
 pub(crate) use self::{detect::ToolFormat, grammar::ControlTokens, history::calls, parser::Parser};
 use crate::error::{ApiError, Result};
 
-/// A request's tools: JSON schemas of arguments by tool name.
+/// Names of tools that run code.
+const CODE_TOOLS: [&str; 3] = ["python", "ipython", "code_interpreter"];
+
+/// The tools of a request: JSON schemas of arguments by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Tools {
     schemas: BTreeMap<String, Json>,
@@ -65,7 +70,21 @@ impl Tools {
         self.schemas.keys().map(String::as_str)
     }
 
-    /// Types that a schema allows for an argument; empty if it states none.
+    /// Tools that run code, each with the argument for the code: the only text of its schema.
+    fn of_code(&self) -> impl Iterator<Item = (&str, &str)> {
+        CODE_TOOLS.iter().filter_map(move |name| {
+            let (name, schema) = self.schemas.get_key_value(*name)?;
+            let mut texts =
+                schema["properties"].as_object().into_iter().flatten().filter(|(_, value)| types(value).contains(&"string"));
+            let argument = match (texts.next(), texts.next()) {
+                (Some((only, _)), None) => only.as_str(),
+                _ => "code",
+            };
+            Some((name.as_str(), argument))
+        })
+    }
+
+    /// The types that a schema states for an argument; none if it states none.
     fn types(&self, name: &str, argument: &str) -> Vec<&str> {
         let Some(schema) = self.schemas.get(name) else { return Vec::new() };
         let property = &schema["properties"][argument];

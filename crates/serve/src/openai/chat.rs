@@ -225,7 +225,7 @@ impl ChatRequest {
     pub(crate) fn reader(&self, prompt: &str) -> Reader {
         let parser = self.conversation.parser();
         let thinks = ThinkingSplitter::new(prompt).part() == Part::Thinking;
-        if self.params.constraint.is_some() && !thinks { Reader::of_form(parser) } else { Reader::of_chat(prompt, parser) }
+        if self.params.constraint.is_some() && !thinks { Reader::of_form(prompt, parser) } else { Reader::of_chat(prompt, parser) }
     }
 
     /// The writer of the response.

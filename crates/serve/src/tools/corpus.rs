@@ -249,6 +249,8 @@ fn tokenizer(control: &[&str], texts: &str) -> Tokenizer {
 fn takes(row: &'static Format, control: &[&str], only: Option<&str>, text: &str) -> Result<(), String> {
     let tokenizer = tokenizer(control, text);
     let rules = tools().grammar(row, &ControlTokens::of(&tokenizer), only, false);
+    // The prompt has the marker of the first call.
+    let text = text.strip_prefix(row.leads).unwrap_or(text);
     follows(&tokenizer, control, &format!("start: calls\n{rules}"), text)
 }
 
@@ -315,5 +317,79 @@ fn thoughts_come_before_calls() {
         let rules = format!("start: thoughts calls\n{rules}{}", tokens.thoughts("</think>"));
         follows(&tokenizer, control, &rules, &text).unwrap();
         assert!(follows(&tokenizer, control, &rules, "so</think>yes").is_err());
+    }
+}
+
+/// Whether the grammar of a call of one tool with this schema takes these arguments, in their order.
+fn takes_arguments(row: &'static Format, schema: &Json, arguments: Json) -> Result<(), String> {
+    let tool = json!({ "type": "function", "function": { "name": "get", "parameters": schema } });
+    let tools = Tools::read(&[tool]).unwrap();
+    let text = row.write(&[call("get", arguments)]);
+    let tokenizer = tokenizer(&[], &text);
+    let rules = tools.grammar(row, &ControlTokens::of(&tokenizer), None, true);
+    follows(&tokenizer, &[], &format!("start: calls\n{rules}"), text.strip_prefix(row.leads).unwrap_or(&text))
+}
+
+#[test]
+fn grammars_take_arguments_in_any_order() {
+    let text = json!({ "type": "string" });
+    let few = json!({
+        "type": "object", "properties": { "a": text, "b": { "type": "integer" }, "c": text }, "required": ["b", "a"],
+        "additionalProperties": false,
+    });
+    let names: Vec<String> = (0..8).map(|number| format!("k{number}")).collect();
+    let properties: Map<String, Json> = names.iter().map(|name| (name.clone(), text.clone())).collect();
+    let many = json!({ "type": "object", "properties": properties, "required": ["k1", "k6"], "additionalProperties": false });
+    for row in FORMATS {
+        let takes = |schema: &Json, arguments: Json| takes_arguments(row, schema, arguments);
+        for arguments in [
+            json!({ "a": "x", "b": 1, "c": "y" }),
+            json!({ "c": "y", "b": 1, "a": "x" }),
+            json!({ "b": 1, "a": "x" }),
+            json!({ "a": "x", "c": "y", "b": 1 }),
+        ] {
+            takes(&few, arguments).unwrap_or_else(|error| panic!("{}: {error}", row.name));
+        }
+        for arguments in [json!({ "a": "x", "c": "y" }), json!({}), json!({ "c": "y" })] {
+            assert!(takes(&few, arguments.clone()).is_err(), "{} takes {arguments}", row.name);
+        }
+        // Many arguments have the schema's order.
+        for arguments in [json!({ "k1": "x", "k6": "y" }), json!({ "k0": "a", "k1": "x", "k3": "b", "k6": "y", "k7": "z" })] {
+            takes(&many, arguments).unwrap_or_else(|error| panic!("{}: {error}", row.name));
+        }
+        assert!(takes(&many, json!({ "k0": "a", "k6": "y" })).is_err(), "{}", row.name);
+    }
+}
+
+#[test]
+fn grammars_obey_schemas_of_texts() {
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "code": { "type": "string", "pattern": "^[A-Z]{2}-\\d+$" },
+            "unit": { "anyOf": [{ "enum": ["C", "F"] }, { "type": "null" }] },
+            "size": { "type": "string", "minLength": 2, "maxLength": 3 },
+        },
+        "required": ["code", "unit", "size"], "additionalProperties": false,
+    });
+    let arguments = |code: &str, unit: Json, size: &str| json!({ "code": code, "unit": unit, "size": size });
+    for row in FORMATS {
+        let takes = |arguments: Json| takes_arguments(row, &schema, arguments);
+        for good in
+            [arguments("AB-12", json!("C"), "ab"), arguments("ZZ-0", json!("F"), "<<<"), arguments("AB-1", Json::Null, "a b")]
+        {
+            takes(good).unwrap_or_else(|error| panic!("{}: {error}", row.name));
+        }
+        // Values between quotes of their own have any text beside another type.
+        let is_quoted = matches!(&row.head, Head::Name(_, super::format::Arguments::Quoted(_)));
+        for bad in [
+            arguments("AB-", json!("C"), "ab"),
+            arguments("ab-1", json!("C"), "ab"),
+            arguments("AB-1", json!("K"), "ab"),
+            arguments("AB-1", json!("C"), "a"),
+            arguments("AB-1", json!("C"), "abcd"),
+        ] {
+            assert!(takes(bad.clone()).is_err() || is_quoted && bad["unit"] == "K", "{} takes {bad}", row.name);
+        }
     }
 }

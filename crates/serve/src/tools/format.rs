@@ -24,7 +24,13 @@ pub(crate) struct Format {
     pub(crate) ends_thoughts: &'static [&'static str],
     /// Texts of prompts that describe tools, for templates that omit calls from the history.
     pub(super) taught_by: &'static [&'static str],
-    /// Alternative formats of the same models. They are parsed but never requested.
+    /// Marker at the end of prompts, which belongs to the answer's first call or text.
+    pub(super) leads: &'static str,
+    /// Marker before text, which a blank follows.
+    pub(super) before_text: &'static str,
+    /// Markers before raw code for a tool that runs code. The tool's name replaces `{tool}`.
+    pub(super) code: &'static [&'static str],
+    /// Other ways in which the same models write calls. They are read, and never asked for.
     pub(super) also: &'static [Format],
 }
 
@@ -41,6 +47,9 @@ pub(super) const BASE: Format = Format {
     ids: Ids::Free,
     ends_thoughts: &[],
     taught_by: &[],
+    leads: "",
+    before_text: "",
+    code: &[],
     also: &[],
 };
 
@@ -49,6 +58,7 @@ impl Format {
     pub(crate) fn texts(&self) -> Vec<&'static str> {
         let mut texts = vec![self.section.0, self.section.1, self.close, self.between];
         texts.extend(self.open);
+        texts.extend(self.code);
         texts.extend(self.also.iter().flat_map(Format::texts));
         if let Head::Name(middles, arguments) = &self.head {
             texts.extend(*middles);

@@ -7,9 +7,10 @@ use serde_json::{Value as Json, json};
 
 use super::{
     Tools,
-    format::{Arguments, Field, Format, Head, Ids, Pairs, Value},
+    format::{Arguments, Field, Format, Head, Ids, Middle, Pairs, Value},
     marker::{Element, elements},
-    types,
+    order::{Item, MAX_ITEMS},
+    pattern, types,
 };
 
 /// Control tokens of a model. Grammars refer to them by ID.
@@ -46,19 +47,21 @@ impl ControlTokens {
     }
 }
 
-/// Writer of one grammar's rules.
-struct Writer<'a> {
+/// Writes the rules of one grammar.
+pub(super) struct Writer<'a> {
     format: &'static Format,
     tokens: &'a ControlTokens,
     rules: String,
     count: usize,
+    /// Rules for orders of arguments so far.
+    pub(super) orders: usize,
 }
 
 impl Tools {
     /// Grammar of calls, as rules under the name `calls`: of the tool `only`, or of any tool; one
     /// call or several.
     pub(crate) fn grammar(&self, format: &'static Format, tokens: &ControlTokens, only: Option<&str>, single: bool) -> String {
-        let mut writer = Writer { format, tokens, rules: String::new(), count: 0 };
+        let mut writer = Writer { format, tokens, rules: String::new(), count: 0, orders: 0 };
         let named: Vec<(&String, &Json)> = self.schemas.iter().filter(|(name, _)| only.is_none_or(|only| only == *name)).collect();
         let heads: Vec<String> = named
             .iter()
@@ -70,9 +73,11 @@ impl Tools {
         let inside = writer.rule(&heads.join(" | "));
         let (open, close) = (writer.marker(format.open.first().copied().unwrap_or_default()), writer.marker(format.close));
         let call = writer.rule(&format!("{open} {inside} {close}"));
+        // The prompt's end is the marker of the first call.
+        let first = if format.leads.is_empty() { call.clone() } else { format!("{inside} {close}") };
         let [begin, end, between] = [format.section.0, format.section.1, format.between].map(|marker| writer.marker(marker));
         let more = if single { String::new() } else { format!("({between} {call})*") };
-        format!("calls: {begin} {call} {more} {end}\n{}", writer.rules)
+        format!("calls: {begin} {first} {more} {end}\n{}", writer.rules)
     }
 }
 
@@ -85,8 +90,8 @@ fn literal(text: &str) -> String {
 }
 
 impl Writer<'_> {
-    /// Adds a rule and returns its name.
-    fn rule(&mut self, body: &str) -> String {
+    /// Adds a rule; its name.
+    pub(super) fn rule(&mut self, body: &str) -> String {
         let name = format!("tool{}", self.count);
         self.count += 1;
         // Writing to a text cannot fail.
@@ -128,10 +133,7 @@ impl Writer<'_> {
         for field in fields {
             parts.push(match field {
                 Field::Name(field) => format!("{} {}", key(field), literal(&literal(name))),
-                Field::Arguments(field) => {
-                    let arguments = self.rule(&format!("%json {}", spaced(arguments_schema(schema))));
-                    format!("{} {arguments}", key(field))
-                }
+                Field::Arguments(field) => format!("{} {}", key(field), self.json_arguments(schema)),
                 Field::Id(field) if self.format.ids == Ids::Nine => format!("{} /\"[a-zA-Z0-9]{{9}}\"/", key(field)),
                 Field::Id(field) => format!("{} /\"[0-9]{{1,9}}\"/", key(field)),
             });
@@ -143,7 +145,7 @@ impl Writer<'_> {
     fn named(&mut self, name: &str, schema: &Json, middles: &[&str], arguments: &Arguments) -> String {
         let middle = self.marker(middles.first().copied().unwrap_or_default());
         let arguments = match arguments {
-            Arguments::Json => self.rule(&format!("%json {}", spaced(arguments_schema(schema)))),
+            Arguments::Json => self.json_arguments(schema),
             Arguments::Pairs(pairs) => self.pairs(pairs, schema),
             Arguments::Python => format!("{} \")\"", self.listed(schema, "=", ", ", None)),
             Arguments::Quoted(quote) => format!("{} \"}}\"", self.listed(schema, ":", ",", Some(quote))),
@@ -151,91 +153,119 @@ impl Writer<'_> {
         self.rule(&format!("{} {middle} {arguments}", self.word(name)))
     }
 
-    /// Pairs of tags in the schema's order.
+    /// An object of arguments. Its keys come in any order where its schema is plain.
+    fn json_arguments(&mut self, schema: &Json) -> String {
+        let whole = format!("%json {}", spaced(arguments_schema(schema)));
+        let properties = properties(schema);
+        if !is_plain(schema) || !self.has_room(properties.len()) {
+            return self.rule(&whole);
+        }
+        let items = properties.into_iter().map(|(key, is_required, value)| {
+            let value = self.rule(&format!("%json {}", spaced(value)));
+            Item { is_required, text: format!("{} {value}", literal(&format!("{}: ", literal(key)))) }
+        });
+        let items: Vec<Item> = items.collect();
+        let body = self.in_any_order(&items, "\", \"");
+        self.rule(&format!("\"{{\" {body} \"}}\""))
+    }
+
+    /// Pairs of tags.
     fn pairs(&mut self, pairs: &Pairs, schema: &Json) -> String {
-        let mut all = Vec::new();
+        let line = if self.format.close.starts_with('\n') { "\"\\n\"?" } else { "" };
+        let mut items = Vec::new();
         for (key, is_required, value) in properties(schema) {
             let pair = self.pair(pairs, Some(key), &value);
-            all.push(if is_required { pair } else { format!("{pair}?") });
+            items.push(Item { is_required, text: format!("{pair} {line}") });
         }
-        if all.is_empty() && schema["additionalProperties"] != false {
+        if items.is_empty() && schema["additionalProperties"] != false {
             let pair = self.pair(pairs, None, &json!({ "type": "string" }));
-            all.push(format!("{pair}*"));
+            return self.rule(&format!("({pair} {line})*"));
         }
-        let line = if self.format.close.starts_with('\n') { "\"\\n\"?" } else { "" };
-        self.rule(&format!("{} {line}", all.join(&format!(" {line} "))))
+        self.in_any_order(&items, "")
     }
 
     fn pair(&mut self, pairs: &Pairs, key: Option<&str>, schema: &Json) -> String {
         // The parser reads a value that may be a text as one, without quotes.
-        let is_text = types(schema).contains(&"string");
-        let wanted = [if is_text { Value::Text } else { Value::Json }, Value::Schema];
-        let Some(middle) = pairs.middles.iter().find(|middle| wanted.contains(&middle.value)) else { return String::new() };
+        let kinds = types(schema);
+        let is_text = kinds.contains(&"string");
+        let others: Vec<&str> = kinds.into_iter().filter(|kind| *kind != "string").collect();
+        let way = |wanted: [Value; 2]| pairs.middles.iter().find(|middle| wanted.contains(&middle.value));
+        let json_way = way([Value::Json, Value::Schema]);
+        match way([Value::Text, Value::Schema]).filter(|_| is_text) {
+            // Texts have a way of their own.
+            Some(middle) if middle.value == Value::Text && !others.is_empty() => {
+                let fixed = fixed_values(schema);
+                let of = |texts: bool| {
+                    fixed.as_ref().map(|all| all.iter().filter(|value| value.is_string() == texts).collect::<Vec<_>>())
+                };
+                let text = of(true).map_or_else(|| schema.clone(), |texts| json!({ "enum": texts }));
+                let rest = of(false).map_or_else(|| json!({ "type": others }), |rest| json!({ "enum": rest }));
+                let text = self.pair_as(pairs, middle, key, &text, true);
+                let rest = json_way.map(|middle| self.pair_as(pairs, middle, key, &rest, false));
+                self.rule(&[Some(text), rest].into_iter().flatten().collect::<Vec<_>>().join(" | "))
+            }
+            Some(middle) => self.pair_as(pairs, middle, key, schema, true),
+            None => json_way.map_or_else(String::new, |middle| self.pair_as(pairs, middle, key, schema, false)),
+        }
+    }
+
+    /// A pair in one of the ways to write values.
+    fn pair_as(&mut self, pairs: &Pairs, middle: &Middle, key: Option<&str>, schema: &Json, is_text: bool) -> String {
         let line = if pairs.on_lines { "\n" } else { "" };
         let close = format!("{line}{}", middle.close.replace("{key}", key.unwrap_or("argument")));
         let key = key.map_or_else(|| "/[a-zA-Z0-9_]+/".to_owned(), literal);
         let (open, middle) = (self.marker(pairs.open), self.marker(middle.text));
-        let value = if let Some(texts) = schema["enum"].as_array().filter(|texts| texts.iter().all(Json::is_string)) {
-            let texts: Vec<String> = texts.iter().filter_map(Json::as_str).map(literal).collect();
-            format!("({}) {}", texts.join(" | "), self.word(&close))
-        } else if is_text {
-            self.text_until(&close)
-        } else {
-            format!("{} {}", self.rule(&format!("%json {}", spaced(schema.clone()))), self.word(&close))
+        let value = match fixed_values(schema).filter(|_| is_text) {
+            Some(values) => format!("({}) {}", raw(&values), self.word(&close)),
+            None if is_text => self.text_until(&close, schema),
+            None => format!("{} {}", self.rule(&format!("%json {}", spaced(schema.clone()))), self.word(&close)),
         };
         let line = if line.is_empty() { "" } else { "\"\\n\"" };
         self.rule(&format!("{open} {key} {middle} {line} {value}"))
     }
 
-    /// Any text up to and including an end marker.
-    fn text_until(&mut self, end: &str) -> String {
+    /// A text of a schema up to and with an end.
+    fn text_until(&mut self, end: &str, schema: &Json) -> String {
         let name = format!("text{}", self.count);
         self.count += 1;
+        let text = pattern::of_texts(schema).unwrap_or_else(|| "(?s:.*)".to_owned());
         let (rule, rest) = match self.tokens.first(end) {
             // Text holds no control token, and ends by itself.
-            Some((0, ..)) => (format!("{name}: /(?s:.*)/"), self.word(end)),
-            _ => (format!("{name}[suffix={}]: /(?s:.*)/", literal(end)), String::new()),
+            Some((0, ..)) => (format!("{name}: /{text}/"), self.word(end)),
+            _ => (format!("{name}[suffix={}]: /{text}/", literal(end)), String::new()),
         };
         let _ = writeln!(self.rules, "{rule}");
         format!("{name} {rest}")
     }
 
-    /// Arguments in a list: the required ones in the schema's order, then any others.
+    /// Arguments in a list.
     fn listed(&mut self, schema: &Json, assign: &str, comma: &str, quote: Option<&str>) -> String {
-        let (mut required, mut others) = (Vec::new(), Vec::new());
+        let mut items = Vec::new();
         for (key, is_required, value) in properties(schema) {
             let value = match quote {
                 None => self.rule(&format!("%json {}", spaced(value))),
                 Some(quote) => self.quoted(quote, &value),
             };
-            let pair = format!("{} {value}", literal(&format!("{key}{assign}")));
-            if is_required {
-                required.push(pair)
-            } else {
-                others.push(pair)
-            };
+            items.push(Item { is_required, text: format!("{} {value}", literal(&format!("{key}{assign}"))) });
         }
-        let comma = literal(comma);
-        let others = if others.is_empty() { String::new() } else { self.rule(&others.join(" | ")) };
-        let first = required.join(&format!(" {comma} "));
-        match (first.is_empty(), others.is_empty()) {
-            (_, true) => first,
-            (true, false) => format!("({others} ({comma} {others})*)?"),
-            (false, false) => format!("{first} ({comma} {others})*"),
-        }
+        self.in_any_order(&items, &literal(comma))
     }
 
     /// A value whose strings are between two quotes.
     fn quoted(&mut self, quote: &str, schema: &Json) -> String {
         let open = self.word(quote);
-        if schema["type"] == "string" {
-            let text = self.text_until(quote);
+        let kinds = types(schema);
+        if !kinds.is_empty() && kinds.iter().all(|kind| *kind == "string") {
+            let text = match fixed_values(schema) {
+                Some(values) => format!("({}) {open}", raw(&values)),
+                None => self.text_until(quote, schema),
+            };
             return self.rule(&format!("{open} {text}"));
         }
         if ["integer", "number", "boolean", "null"].iter().any(|kind| schema["type"] == *kind) {
             return self.rule(&format!("%json {}", spaced(schema.clone())));
         }
-        let text = self.text_until(quote);
+        let text = self.text_until(quote, &Json::Null);
         let scalar = self.rule("%json {\"type\": [\"number\", \"boolean\", \"null\"]}");
         let name = format!("tool{}", self.count);
         let entry = format!("/[a-zA-Z0-9_]+/ \":\" {name}");
@@ -244,7 +274,57 @@ impl Writer<'_> {
     }
 }
 
-/// Properties of a schema: key, whether it is required, and its own schema.
+/// Whether a schema states nothing about an object but its properties, so that their order is free.
+fn is_plain(schema: &Json) -> bool {
+    const KNOWN: [&str; 9] =
+        ["type", "properties", "required", "additionalProperties", "title", "description", "$schema", "$defs", "definitions"];
+    let Some(map) = schema.as_object() else { return false };
+    let properties = schema["properties"].as_object().map_or(0, serde_json::Map::len);
+    let required = schema["required"].as_array().into_iter().flatten();
+    let is_known = required.filter_map(Json::as_str).all(|key| schema["properties"].get(key).is_some());
+    (2..=MAX_ITEMS).contains(&properties)
+        && is_known
+        && matches!(schema["type"].as_str(), None | Some("object"))
+        && matches!(schema["additionalProperties"], Json::Null | Json::Bool(false))
+        && map.keys().all(|key| KNOWN.contains(&key.as_str()))
+        && refers_to_definitions(schema)
+}
+
+/// Whether all references of a schema are to its definitions.
+fn refers_to_definitions(schema: &Json) -> bool {
+    match schema {
+        Json::Array(items) => items.iter().all(refers_to_definitions),
+        Json::Object(map) => map.iter().all(|(key, value)| match (key.as_str(), value) {
+            ("$ref", Json::String(target)) => target.starts_with("#/$defs/") || target.starts_with("#/definitions/"),
+            (_, value) => refers_to_definitions(value),
+        }),
+        _ => true,
+    }
+}
+
+/// The values of a schema that allows only these.
+fn fixed_values(schema: &Json) -> Option<Vec<Json>> {
+    if let Some(value) = schema.get("const") {
+        return Some(vec![value.clone()]);
+    }
+    if let Some(values) = schema["enum"].as_array() {
+        return Some(values.clone());
+    }
+    if schema["type"] == "null" {
+        return Some(vec![Json::Null]);
+    }
+    let alternatives = ["anyOf", "oneOf"].into_iter().find_map(|key| schema[key].as_array())?;
+    let values: Vec<Vec<Json>> = alternatives.iter().map(fixed_values).collect::<Option<_>>()?;
+    Some(values.concat())
+}
+
+/// Values as alternatives of raw texts.
+fn raw(values: &[Json]) -> String {
+    let text = |value: &Json| literal(&value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+    values.iter().map(text).collect::<Vec<_>>().join(" | ")
+}
+
+/// The properties of a schema: key, whether it must be there, and its own schema.
 fn properties(schema: &Json) -> Vec<(&str, bool, Json)> {
     let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Json::as_str).collect();
     let all = schema["properties"].as_object().into_iter().flatten();

@@ -1,5 +1,7 @@
 //! Streaming parser that separates calls from text by a format.
 
+use serde_json::Value as Json;
+
 use super::{
     Piece, Tools,
     format::{Arguments, Field, Format, Head, Ids, Pairs},
@@ -24,6 +26,10 @@ pub(crate) struct Parser {
     before: usize,
     /// Whether only the first call is returned.
     single: bool,
+    /// Whether the format's other ways to write calls count.
+    reads_others: bool,
+    /// Bytes of the held text that the prompt ends with.
+    led: usize,
 }
 
 /// Parser state.
@@ -45,6 +51,8 @@ enum Place {
 enum Reader {
     Json(JsonReader),
     Pairs(PairReader),
+    /// Code up to the answer's end, which is one text.
+    Code,
 }
 
 /// Start of a call.
@@ -62,7 +70,9 @@ enum Begin {
     /// JSON; true if it is inside an object.
     Json(bool),
     Pairs(&'static Pairs),
-    /// The complete arguments.
+    /// Code, as the text of this argument.
+    Code(String),
+    /// All of the arguments.
     Whole(String),
 }
 
@@ -70,7 +80,23 @@ impl Parser {
     /// Creates a parser of an answer to a conversation with `before` calls.
     pub(crate) fn new(format: &'static Format, tools: Tools, before: usize, single: bool) -> Parser {
         let place = if format.is_whole { Place::Start } else { Place::Text };
-        Parser { format, tools, place, held: String::new(), trims: false, calls: 0, before, single }
+        let held = String::new();
+        Parser { format, tools, place, held, trims: false, calls: 0, before, single, reads_others: true, led: 0 }
+    }
+
+    /// Reads no other way to write calls than the format's own.
+    pub(super) fn alone(self) -> Parser {
+        Parser { reads_others: false, ..self }
+    }
+
+    /// Reads an answer that continues a prompt.
+    pub(crate) fn after(mut self, prompt: &str) -> Parser {
+        let leads = self.format.leads;
+        if !leads.is_empty() && prompt.ends_with(leads) {
+            self.held = leads.to_owned();
+            self.led = leads.len();
+        }
+        self
     }
 
     pub(crate) fn format(&self) -> &'static Format {
@@ -97,7 +123,11 @@ impl Parser {
     pub(crate) fn finish(&mut self, out: &mut Vec<Piece>) {
         match std::mem::replace(&mut self.place, Place::Over) {
             Place::Arguments(Reader::Pairs(reader)) => reader.finish(self.calls - 1, out),
-            Place::Start | Place::Text => self.show(self.held.len(), out),
+            Place::Arguments(Reader::Code) => out.push(Piece::Arguments { number: self.calls - 1, text: "\"}".to_owned() }),
+            Place::Start | Place::Text => {
+                self.held.drain(..std::mem::take(&mut self.led));
+                self.show(self.held.len(), out);
+            }
             Place::Between if self.format.section.1.is_empty() && !self.format.is_whole => self.show(self.held.len(), out),
             _ => {}
         }
@@ -124,6 +154,12 @@ impl Parser {
                 let rest = match reader {
                     Reader::Json(reader) => reader.push(&held, number, out),
                     Reader::Pairs(reader) => reader.push(&held, &self.tools, number, out),
+                    Reader::Code if held.is_empty() => None,
+                    Reader::Code => {
+                        let quoted = Json::from(held).to_string();
+                        out.push(Piece::Arguments { number, text: quoted[1..quoted.len() - 1].to_owned() });
+                        None
+                    }
                 };
                 let Some(rest) = rest else { return false };
                 self.held = rest;
@@ -161,25 +197,52 @@ impl Parser {
         }
         let mut undecided = self.held.len();
         for (at, _) in self.held.char_indices() {
-            match self.start(&self.held[at..], false) {
-                Found::Yes(begun) => {
-                    let shown = self.held[..at].trim_end().len();
-                    self.show(shown, out);
-                    self.enter(at - shown, begun, out);
-                    return true;
-                }
-                Found::More => {
-                    undecided = at;
-                    break;
-                }
-                Found::No => {}
+            let begun = self.start(&self.held[at..], false);
+            let mut waits = matches!(begun, Found::More);
+            if let Found::Yes(begun) = begun {
+                let shown = self.held[..at].trim_end().len();
+                self.led = 0;
+                self.show(shown, out);
+                self.enter(at - shown, begun, out);
+                return true;
+            }
+            let text = self.before_text(&self.held[at..]);
+            if let Found::Yes(length) = text {
+                let shown = self.held[..at].trim_end().len();
+                self.led = 0;
+                self.show(shown, out);
+                self.held.drain(..at - shown + length);
+                self.trims = true;
+                return true;
+            }
+            waits |= text == Found::More;
+            if waits {
+                undecided = at;
+                break;
+            }
+            if at == 0 && self.led > 0 {
+                // The prompt's end begins neither.
+                self.held.drain(..std::mem::take(&mut self.led));
+                return true;
             }
         }
         self.show(self.held[..undecided].trim_end().len(), out);
         false
     }
 
-    /// Enters a call that starts at an offset of the held text.
+    /// Whether a text begins with the marker before text, and a blank; the marker's length.
+    fn before_text(&self, text: &str) -> Found<usize> {
+        match self.format.before_text {
+            "" => Found::No,
+            marker => meet(marker, text).and_then(|met| match text[met.length..].chars().next() {
+                None => Found::More,
+                Some(c) if c.is_whitespace() => Found::Yes(met.length),
+                Some(_) => Found::No,
+            }),
+        }
+    }
+
+    /// Enters a call that begins after some bytes of the held text.
     fn enter(&mut self, at: usize, begun: Begun, out: &mut Vec<Piece>) {
         let number = self.calls;
         let id = self.id(&begun);
@@ -191,6 +254,10 @@ impl Parser {
         self.place = match begun.arguments {
             Begin::Json(is_inside) => Place::Arguments(Reader::Json(JsonReader::new(is_inside))),
             Begin::Pairs(pairs) => Place::Arguments(Reader::Pairs(PairReader::new(pairs, &begun.name))),
+            Begin::Code(argument) => {
+                out.push(Piece::Arguments { number, text: format!("{{{}:\"", Json::from(argument)) });
+                Place::Arguments(Reader::Code)
+            }
             Begin::Whole(text) => {
                 out.push(Piece::Arguments { number, text });
                 Place::End
@@ -291,8 +358,30 @@ impl Parser {
 
     /// Matches the start of a call in any of the model's formats.
     fn start(&self, text: &str, in_section: bool) -> Found<Begun> {
-        let formats = std::iter::once(self.format).chain(self.format.also);
-        first(formats.map(|format| self.start_in(format, text, in_section)))
+        let others = if self.reads_others { self.format.also } else { &[] };
+        let formats = std::iter::once(self.format).chain(others);
+        // Anything may be code, so other calls come first.
+        match first(formats.map(|format| self.start_in(format, text, in_section))) {
+            Found::No => self.start_code(text),
+            found => found,
+        }
+    }
+
+    /// Whether a text begins raw code for a tool.
+    fn start_code(&self, text: &str) -> Found<Begun> {
+        let ways = self.tools.of_code().flat_map(|tool| self.format.code.iter().map(move |marker| (tool, marker)));
+        first(ways.map(|((name, argument), marker)| {
+            meet(&marker.replace("{tool}", name), text).and_then(|met| match text[met.length..].is_empty() {
+                true => Found::More,
+                false => Found::Yes(Begun {
+                    format: self.format,
+                    length: met.length,
+                    name: name.to_owned(),
+                    id: None,
+                    arguments: Begin::Code(argument.to_owned()),
+                }),
+            })
+        }))
     }
 
     fn start_in(&self, format: &'static Format, text: &str, in_section: bool) -> Found<Begun> {

@@ -19,6 +19,7 @@ pub(super) const FORMATS: &[Format] = &[
         head: Head::Object(&[Field::Name("name"), Field::Arguments("parameters")]),
         between: "; ",
         is_whole: true,
+        code: &["<|python_tag|>"],
         also: &[BUILTIN],
         ..BASE
     },
@@ -108,6 +109,16 @@ pub(super) const FORMATS: &[Format] = &[
         open: &["<function="],
         head: Head::Name(&[">"], Arguments::Json),
         close: "</function>",
+        code: &["<|python_tag|>"],
+        ..BASE
+    },
+    Format {
+        name: "functionary-3.2",
+        open: &[">>>"],
+        head: Head::Name(&["\n"], Arguments::Json),
+        leads: ">>>",
+        before_text: ">>>all",
+        code: &[">>>{tool}\n"],
         ..BASE
     },
     Format { name: "granite-3", section: ("<|tool_call|> [", "]"), between: ", ", taught_by: &["<|tool_call|>"], ..BASE },
@@ -181,7 +192,16 @@ pub(super) const FORMATS: &[Format] = &[
         head: Head::Name(&["("], Arguments::Python),
         between: ", ",
         taught_by: &["<|tool_list_start|>", "List of tools: ["],
-        also: &[Format { section: ("<|tool_call_start|> [", "] <|tool_call_end|>"), between: ", ", ..BASE }],
+        also: &[
+            Format { section: ("<|tool_call_start|> [", "] <|tool_call_end|>"), between: ", ", ..BASE },
+            Format { section: ("<|tool_call_start|>\n", "\n<|tool_call_end|>"), between: "\n", ..BASE },
+            Format {
+                section: ("<|tool_call_start|>\n", "\n<|tool_call_end|>"),
+                head: Head::Name(&["("], Arguments::Python),
+                between: "\n",
+                ..BASE
+            },
+        ],
         ..BASE
     },
     Format {

@@ -141,7 +141,99 @@ fn arguments_that_stop_early_are_handed_on_as_far_as_they_got() {
     check("hermes", "<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Par", "", &[("weather", "{\"city\": \"Par")]);
 }
 
-/// The format of a template that writes calls in this form.
+/// Reads a text in pieces of every size behind a prompt that ends like this.
+fn after(form: &str, prompt: &str, tools: &Tools, answer: &str) -> (String, Vec<(String, Json)>) {
+    let chars: Vec<char> = answer.chars().collect();
+    let mut first = None;
+    for size in 1..=chars.len() {
+        let (mut parser, mut out) = (Parser::new(row(form), tools.clone(), 0, false).after(prompt), Vec::new());
+        chars.chunks(size).for_each(|piece| parser.push(&piece.iter().collect::<String>(), &mut out));
+        parser.finish(&mut out);
+        let (mut text, mut calls): (String, Vec<(String, String)>) = Default::default();
+        for piece in out {
+            match piece {
+                Piece::Text(more) => text.push_str(&more),
+                Piece::Call { name, .. } => calls.push((name, String::new())),
+                Piece::Arguments { number, text } => calls[number].1.push_str(&text),
+            }
+        }
+        let calls = calls.into_iter().map(|(name, text)| (name, serde_json::from_str(&text).unwrap())).collect();
+        let found = (text, calls);
+        assert_eq!(*first.get_or_insert_with(|| found.clone()), found, "pieces of {size} of {answer}");
+    }
+    first.unwrap_or_default()
+}
+
+#[test]
+fn prompts_may_begin_the_first_call() {
+    let read = |answer: &str| after("functionary-3.2", "assistant>>>", &tools(), answer);
+    let weather = |days: u32| ("weather".to_owned(), json!({ "days": days }));
+    assert_eq!(read("weather\n{\"days\": 2}"), (String::new(), vec![weather(2)]));
+    assert_eq!(read("weather\n{\"days\": 2}>>>weather\n{\"days\": 3}"), (String::new(), vec![weather(2), weather(3)]));
+    assert_eq!(read("all\nLet me see.>>>weather\n{\"days\": 2}"), ("Let me see.".to_owned(), vec![weather(2)]));
+    assert_eq!(read("all\na >> b >>> c"), ("a >> b >>> c".to_owned(), vec![]));
+    // Faulty beginnings stay text, without the prompt's marker.
+    for text in ["Hello", "al", "all", "allow\nit", "weather", "weather\n5"] {
+        assert_eq!(read(text), (text.to_owned(), vec![]));
+    }
+    // A prompt without the marker leaves it to the model.
+    assert_eq!(after("functionary-3.2", "", &tools(), ">>>all\nHi>>>now\n{}").0, "Hi");
+}
+
+#[test]
+fn raw_code_is_a_call_of_the_tool_that_runs_it() {
+    let tool = |name: &str, properties: Json| json!({"type": "function", "function": {"name": name, "parameters": {"properties": properties}}});
+    let code = json!({ "source": { "type": "string" }, "seconds": { "type": "integer" } });
+    let tools = Tools::read(&[tool("python", code), tool("weather", json!({ "days": { "type": "integer" } }))]).unwrap();
+    let python = |argument: &str, code: &str| (String::new(), vec![("python".to_owned(), json!({ argument: code }))]);
+    let source = "x = {\"a\": 1}\nprint(f'{x}')";
+    for form in ["llama3", "functionary-3.1"] {
+        assert_eq!(after(form, "", &tools, &format!("<|python_tag|>{source}")), python("source", source), "{form}");
+    }
+    assert_eq!(after("functionary-3.2", ">>>", &tools, &format!("python\n{source}")), python("source", source));
+    // Calls of the usual kinds are no code.
+    let weather = (String::new(), vec![("weather".to_owned(), json!({ "days": 2 }))]);
+    assert_eq!(after("llama3", "", &tools, "<|python_tag|>{\"name\": \"weather\", \"parameters\": {\"days\": 2}}"), weather);
+    assert_eq!(after("llama3", "", &tools, "<|python_tag|>weather.call(days=2)"), weather);
+    let known = after("functionary-3.2", ">>>", &tools, "python\n{\"source\": \"1\"}");
+    assert_eq!(known, python("source", "1"));
+    // Without such a tool it is text.
+    let text = format!("<|python_tag|>{source}");
+    assert_eq!(after("llama3", "", &self::tools(), &text), (text.clone(), vec![]));
+    // A schema without a single text names the argument `code`.
+    let free = Tools::read(&[tool("code_interpreter", json!({}))]).unwrap();
+    assert_eq!(after("llama3", "", &free, "<|python_tag|>1+1").1[0].1, json!({ "code": "1+1" }));
+}
+
+#[test]
+fn templates_that_read_tools_elsewhere_take_them() {
+    let name = |source: &str| {
+        let template = ChatTemplate::new(source, &SpecialTokens::default()).unwrap();
+        ToolFormat::of(&template).map(|found| (found.format.name, found.text_arguments, found.several))
+    };
+    let each = "{% for m in messages %}<{{ m.role }}>{{ m.content }}";
+    let fire = format!(
+        "{{{{ 'Today is ' + datetime + functions }}}}{each}{{% set n = namespace(calls=[]) %}}{{% for c in m.tool_calls or [] %}}\
+         {{% set n.calls = n.calls + ['{{\"name\": \"' + c.function.name + '\", \"arguments\": ' + c.function.arguments | tojson + '}}'] %}}{{% endfor %}}\
+         {{% if n.calls %}} functools[{{{{ n.calls | join(', ') }}}}]{{% endif %}}{{% endfor %}}<assistant>"
+    );
+    assert_eq!(name(&fire), Ok(("functools", false, true)));
+    let functionary = format!(
+        "{{% for t in tools or [] %}}{{{{ t.function.name }}}}{{% endfor %}}{{% for m in messages %}}<{{{{ m.role }}}}>\
+         {{% if m.role == 'assistant' and m.content %}}{{{{ '>>>all\\n' + m.content }}}}{{% elif m.content %}}{{{{ m.content }}}}{{% endif %}}\
+         {{% for c in m.tool_calls or [] %}}{{{{ '>>>' + c.function.name + '\\n' + c.function.arguments }}}}{{% endfor %}}{{% endfor %}}\
+         {{% if add_generation_prompt %}}<assistant>>>>{{% endif %}}"
+    );
+    assert_eq!(name(&functionary), Ok(("functionary-3.2", true, true)));
+    let kimi = format!(
+        "{{% set ns = namespace(ids=[]) %}}{each}{{% for c in m.tool_calls or [] %}}{{% set id = 'functions.' + c.function.name + ':' + ns.ids | length | string %}}\
+         {{% set _ = ns.ids.append(id) %}}<|tool_calls_section_begin|><|tool_call_begin|>{{{{ id }}}}<|tool_call_argument_begin|>\
+         {{{{ c.function.arguments | tojson }}}}<|tool_call_end|><|tool_calls_section_end|>{{% endfor %}}{{% endfor %}}"
+    );
+    assert!(matches!(name(&kimi), Ok(("kimi-k2", ..))), "{:?}", name(&kimi));
+}
+
+/// The format of a template that writes messages plainly, and calls as this.
 fn detected(call: &str) -> Result<ToolFormat, &'static str> {
     let source = format!(
         "{{% for m in messages %}}<|{{{{ m.role }}}}|>{{{{ m.content }}}}{{% for c in m.tool_calls or [] %}}{{% set f = c.function %}}{call}\
@@ -162,6 +254,8 @@ fn formats_are_found_by_rendering() {
     assert_eq!(name(&format!("<tool_call>\n<function={{{{ f.name }}}}>\n{xml}</function>\n</tool_call>")), Ok("qwen3-coder"));
     let tags = pairs("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n");
     assert_eq!(name(&format!("<tool_call>{{{{ f.name }}}}\n{tags}</tool_call>")), Ok("glm"));
+    let array = "[TOOL_CALLS][{\"name\": \"{{ f.name }}\", \"arguments\": {{ f.arguments | tojson }}, \"id\": \"{{ c.id }}\"}]</s>";
+    assert_eq!(name(array), Ok("mistral-array"));
     assert_eq!(name("[TOOL_CALLS]{{ f.name }}[CALL_ID]{{ c.id }}[ARGS]{{ f.arguments | tojson }}"), Ok("mistral-id"));
     assert_eq!(name("[TOOL_CALLS]{{ f.name }}[ARGS]{{ f.arguments | tojson }}"), Ok("mistral"));
     let text = detected("<tool_call>\n{\"name\": \"{{ f.name }}\", \"arguments\": {{ '' + f.arguments }}}\n</tool_call>").unwrap();

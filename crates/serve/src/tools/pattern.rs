@@ -1,0 +1,232 @@
+//! Regular expressions of raw texts, in Lark's notation.
+
+use serde_json::Value as Json;
+
+/// Longest text that a schema's lengths bound in a grammar.
+const MAX_LENGTH: u64 = 2000;
+/// Any text.
+const ANY: &str = "(?s:.*)";
+
+/// An expression of the texts that a schema allows. `None` if it allows all, or if the expression
+/// uses anything that grammars have not.
+pub(super) fn of_texts(schema: &Json) -> Option<String> {
+    if let Some(pattern) = schema["pattern"].as_str() {
+        return anchored(pattern);
+    }
+    let (least, most) = (schema["minLength"].as_u64(), schema["maxLength"].as_u64());
+    if least.is_none() && most.is_none() || least.max(most) > Some(MAX_LENGTH) {
+        return None;
+    }
+    let most = most.map(|most| most.to_string()).unwrap_or_default();
+    Some(format!("(?s:.{{{},{most}}})", least.unwrap_or(0)))
+}
+
+/// A pattern of JSON schema, which may match anywhere in a text, as one of whole texts.
+fn anchored(pattern: &str) -> Option<String> {
+    let alternatives = Reader::new(pattern).alternatives()?;
+    Some(alternatives.join("|"))
+}
+
+/// Reads the part of JavaScript's expressions that means the same in grammars.
+struct Reader<'a> {
+    rest: std::iter::Peekable<std::str::Chars<'a>>,
+    out: String,
+    depth: usize,
+    /// Whether the last part may be repeated, and whether it was.
+    repeats: [bool; 2],
+    /// Whether the alternative begins at the text's beginning, and whether its end was met.
+    begins: bool,
+    ends: bool,
+}
+
+impl Reader<'_> {
+    fn new(pattern: &str) -> Reader<'_> {
+        Reader { rest: pattern.chars().peekable(), out: String::new(), depth: 0, repeats: [false; 2], begins: false, ends: false }
+    }
+
+    fn alternatives(mut self) -> Option<Vec<String>> {
+        let mut done = Vec::new();
+        while let Some(c) = self.rest.next() {
+            // Nothing follows the end but another alternative.
+            if self.ends && c != '|' {
+                return None;
+            }
+            if matches!(c, '*' | '+' | '?' | '{') {
+                match self.repeats {
+                    // Lazy repetitions allow the same texts.
+                    [_, true] if c == '?' => {
+                        self.repeats = [false; 2];
+                        continue;
+                    }
+                    [true, false] => self.repeats = [false, true],
+                    _ => return None,
+                }
+            } else {
+                self.repeats = [!matches!(c, '^' | '$' | '|' | '('), false];
+            }
+            match c {
+                '^' if self.out.is_empty() && self.depth == 0 && !self.begins => self.begins = true,
+                '$' if self.depth == 0 => self.ends = true,
+                '^' | '$' => return None,
+                '|' if self.depth == 0 => done.push(self.alternative()),
+                '\\' => self.escape(false)?,
+                '[' => self.class()?,
+                '(' => self.group()?,
+                ')' => {
+                    self.depth = self.depth.checked_sub(1)?;
+                    self.out.push(')');
+                }
+                '{' => self.count()?,
+                '}' | ']' => self.out.extend(['\\', c]),
+                c => self.push(c),
+            }
+        }
+        if self.depth > 0 {
+            return None;
+        }
+        done.push(self.alternative());
+        Some(done)
+    }
+
+    /// Ends an alternative.
+    fn alternative(&mut self) -> String {
+        let inside = std::mem::take(&mut self.out);
+        let [before, after] = [self.begins, self.ends].map(|is_anchored| if is_anchored { "" } else { ANY });
+        (self.begins, self.ends) = (false, false);
+        format!("{before}({inside}){after}")
+    }
+
+    /// A character; Lark ends an expression at a slash and at the line's end.
+    fn push(&mut self, c: char) {
+        match c {
+            '/' => self.out.push_str("\\/"),
+            '\n' => self.out.push_str("\\n"),
+            '\r' => self.out.push_str("\\r"),
+            c => self.out.push(c),
+        }
+    }
+
+    fn escape(&mut self, in_class: bool) -> Option<()> {
+        let c = self.rest.next()?;
+        let class = match c {
+            'd' => "0-9",
+            'w' => "a-zA-Z0-9_",
+            's' => "\\s",
+            'n' | 't' | 'r' | 'f' | 'v' => {
+                self.out.extend(['\\', c]);
+                return Some(());
+            }
+            c if c.is_ascii_punctuation() => {
+                self.out.extend(['\\', c]);
+                return Some(());
+            }
+            'D' | 'W' | 'S' if !in_class => {
+                let inside = if c == 'D' {
+                    "0-9"
+                } else if c == 'W' {
+                    "a-zA-Z0-9_"
+                } else {
+                    "\\s"
+                };
+                self.out.push_str(&format!("[^{inside}]"));
+                return Some(());
+            }
+            _ => return None,
+        };
+        if in_class {
+            self.out.push_str(class)
+        } else {
+            self.out.push_str(&format!("[{class}]"))
+        }
+        Some(())
+    }
+
+    /// A class of characters.
+    fn class(&mut self) -> Option<()> {
+        self.out.push('[');
+        if self.rest.next_if_eq(&'^').is_some() {
+            self.out.push('^');
+        }
+        // An empty class has another meaning.
+        if self.rest.peek() == Some(&']') {
+            return None;
+        }
+        loop {
+            match self.rest.next()? {
+                ']' => break,
+                '\\' => self.escape(true)?,
+                '[' => self.out.push_str("\\["),
+                c @ ('&' | '~') => self.out.extend(['\\', c]),
+                '-' if self.rest.peek() == Some(&'-') => return None,
+                c => self.push(c),
+            }
+        }
+        self.out.push(']');
+        Some(())
+    }
+
+    fn group(&mut self) -> Option<()> {
+        self.depth += 1;
+        self.out.push('(');
+        if self.rest.next_if_eq(&'?').is_some() {
+            // Other groups look around or capture.
+            self.rest.next_if_eq(&':')?;
+            self.out.push_str("?:");
+        }
+        Some(())
+    }
+
+    /// A number of repetitions.
+    fn count(&mut self) -> Option<()> {
+        let mut inside = String::new();
+        loop {
+            match self.rest.next()? {
+                '}' => break,
+                c if c.is_ascii_digit() || c == ',' => inside.push(c),
+                _ => return None,
+            }
+        }
+        let fits = |text: &str| text.parse::<u64>().is_ok_and(|number| number <= MAX_LENGTH);
+        let (least, most) = inside.split_once(',').unwrap_or((&inside, ""));
+        if !fits(least) || !(most.is_empty() || fits(most)) {
+            return None;
+        }
+        self.out.push_str(&format!("{{{inside}}}"));
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn patterns_become_expressions_of_whole_texts() {
+        for (pattern, expected) in [
+            ("^[A-Z]{3}$", "([A-Z]{3})"),
+            ("^a|b$", "(a)(?s:.*)|(?s:.*)(b)"),
+            ("x", "(?s:.*)(x)(?s:.*)"),
+            (r"^\d+\.\w$", r"([0-9]+\.[a-zA-Z0-9_])"),
+            (r"^(?:a|b)/[\d/]$", r"((?:a|b)\/[0-9\/])"),
+            ("^[[&]$", r"([\[\&])"),
+            ("^a+?b{2,}$", "(a+b{2,})"),
+        ] {
+            assert_eq!(anchored(pattern).as_deref(), Some(expected), "{pattern}");
+        }
+        for pattern in
+            ["(?=a)", r"\bword", r"(a)\1", "a^b", "(^a)", "[]", "a{x}", "(a", "a)", r"\p{L}", "a{9999}", "$a", "*a", "a**", "(?:+)"]
+        {
+            assert_eq!(anchored(pattern), None, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn lengths_bound_texts() {
+        assert_eq!(of_texts(&json!({ "minLength": 2, "maxLength": 5 })).as_deref(), Some("(?s:.{2,5})"));
+        assert_eq!(of_texts(&json!({ "maxLength": 5 })).as_deref(), Some("(?s:.{0,5})"));
+        assert_eq!(of_texts(&json!({ "minLength": 1 })).as_deref(), Some("(?s:.{1,})"));
+        assert_eq!(of_texts(&json!({ "maxLength": 100_000 })), None);
+        assert_eq!(of_texts(&json!({ "type": "string" })), None);
+    }
+}
