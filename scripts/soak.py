@@ -3,11 +3,13 @@
 
     python3 scripts/soak.py MODEL [--speech MODEL --recording FILE] [--clients 64] [--minutes 20] [-- OPTIONS OF flambeau serve]
     python3 scripts/soak.py models/smollm2-4bit.pte --speech models/whisper-tiny-en.pte --recording talk.wav
+    python3 scripts/soak.py models/smollm2-4bit.pte --clients 2 --pause 3 --minutes 60
 
 Clients stream or wait, chat, continue texts, ask for JSON of a schema, for calls of tools and for transcripts, go away in the midst of an
 answer, and send what is no request. Three things must hold: nobody gets an answer that its request does not explain; a greedy answer is what
 the server gave to the same request when it was alone, unless a part of its prompt was there already; and no client waits much longer than the others. The
-server's memory is read every second (Linux); its slope is that of the run's second half. Exits with 1 if something is wrong.
+server's memory is read every second (Linux), and printed every five minutes; its slope is that of the run's second half.
+Exits with 1 if something is wrong.
 Build Flambeau first: cargo build --release -p flambeau-cli
 """
 import argparse
@@ -23,7 +25,7 @@ import sys
 import threading
 import time
 
-FLAMBEAU = pathlib.Path(__file__).resolve().parent.parent / "target/release/flambeau"
+FLAMBEAU = os.environ.get("FLAMBEAU") or pathlib.Path(__file__).resolve().parent.parent / "target/release/flambeau"
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {
     "type": "object", "properties": {"city": {"type": "string", "maxLength": 20}}, "required": ["city"]}}}]
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "town", "schema": {
@@ -145,6 +147,11 @@ class Kinds:
         if not all(choice["finish_reason"] in ("stop", "length") for choice in answer["choices"]):
             raise Wrong(str(answer))
 
+    def distinct(self, draw):
+        """A prompt of 20 to 400 words that no other request begins like."""
+        words = " ".join("".join(draw.choices("abcdefghiklmnoprstuvw", k=draw.randint(1, 6))) for _ in range(draw.randint(20, 400)))
+        self.server.ask("/v1/completions", {"model": "text", "prompt": words, "max_tokens": 12})
+
     def completion(self, draw):
         prompts = draw.sample(QUESTIONS, 2)
         answer = self.server.ask("/v1/completions", {"model": "text", "prompt": prompts, "max_tokens": 20, "logprobs": 1})
@@ -180,7 +187,7 @@ class Kinds:
             raise Wrong(f"{text!r}, alone {self.said!r}")
 
     def all(self):
-        kinds = [self.whole, self.stream, self.continued, self.completion, self.schema, self.messages, self.gone, self.hostile]
+        kinds = [self.whole, self.stream, self.continued, self.distinct, self.completion, self.schema, self.messages, self.gone, self.hostile]
         return kinds + ([self.spoken] if self.form else [])
 
 
@@ -201,9 +208,10 @@ class Tally:
                 self.wrong.append(f"{kind}: {error}")
 
 
-def work(client, kinds, tally, end):
+def work(client, kinds, tally, end, pause):
     draw = random.Random(client)
     while time.monotonic() < end:
+        time.sleep(draw.uniform(0, 2 * pause))
         kind = draw.choice(kinds.all())
         began, error = time.monotonic(), None
         try:
@@ -229,6 +237,7 @@ def main():
     parser.add_argument("--recording")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--minutes", type=float, default=20)
+    parser.add_argument("--pause", type=float, default=0, help="mean seconds that a client waits before a request")
     # By hand: the parser takes nothing behind `--` when options stand between the model and it.
     own, options = sys.argv[1:], []
     if "--" in own:
@@ -239,7 +248,7 @@ def main():
     server = Server(args)
     kinds, tally = Kinds(server, args), Tally()
     end = time.monotonic() + 60 * args.minutes
-    threads = [threading.Thread(target=work, args=(client, kinds, tally, end)) for client in range(args.clients)]
+    threads = [threading.Thread(target=work, args=(client, kinds, tally, end, args.pause)) for client in range(args.clients)]
     for thread in threads:
         thread.start()
     began, memory = time.monotonic(), []
@@ -247,6 +256,8 @@ def main():
         time.sleep(1)
         if (used := server.memory()) is not None:
             memory.append((time.monotonic() - began, used))
+            if len(memory) % 300 == 1:
+                print(f"{memory[-1][0] / 60:4.0f} min {used:6.0f} MiB", flush=True)
     server.process.terminate()
     code = server.process.wait(60)
     seconds = time.monotonic() - began
