@@ -107,7 +107,41 @@ pub(crate) struct Distances {
 /// Name of BERT's table of tokens, without a family's prefix.
 pub(crate) const EMBEDDING: &str = "embeddings.word_embeddings.weight";
 
+impl Embedding {
+    /// BERT's table of tokens with its norm, without positions and token types.
+    pub(crate) const BERT: Embedding =
+        Embedding { table: EMBEDDING, scale: 1.0, positions: None, token_types: 0, norm: Some("embeddings.LayerNorm") };
+}
+
 impl Config {
+    /// An encoder in the form of BERT whose layers are still missing: one norm after the sum of each
+    /// half, attention over the whole text, and no head.
+    pub(crate) fn new(family: &'static str, [width, vocab, room]: [usize; 3], norm: Norm, sentence: Sentence) -> Config {
+        Config {
+            family,
+            width,
+            vocab,
+            room,
+            embedding: Embedding::BERT,
+            root: "layers",
+            layers: Vec::new(),
+            norm,
+            norms_sums: true,
+            final_norm: None,
+            causal: false,
+            distances: None,
+            prefixes: &[],
+            renames: &[],
+            dtype: None,
+            fits_f16: true,
+            head: None,
+            sentence,
+            sparse: None,
+            scores: None,
+            template: None,
+        }
+    }
+
     /// Whether the layers are a decoder's.
     pub(crate) fn is_decoder(&self) -> bool {
         self.embedding.table == checkpoint::EMBEDDING

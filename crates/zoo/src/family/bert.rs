@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     Result,
-    encoder::{Config, Distances, EMBEDDING, Embedding, Positions, Sentence},
+    encoder::{Config, Distances, Embedding, Positions, Sentence},
     fields::Fields,
     limits::{MAX_LAYERS, MAX_POSITIONS},
     spec::{Activation, Attention, Layer, LayerNorms, Mlp, MlpBias, Norm, NormKind, QkvBias},
@@ -177,34 +177,15 @@ fn read(family: &Family, f: &Fields<'_>, sentence: Sentence) -> Result<Config> {
     };
     let attention = Attention { qkv_bias: QkvBias::All, output_bias: true, ..base.attention(None) };
     let mlp = Mlp { gated: false, bias: MlpBias::All, ..base.mlp_of(f.size(feed)?, "mlp") };
+    let positions = Positions { rows: positions, first: first_position };
     Ok(Config {
-        family: family.name,
-        width,
-        vocab: f.size("vocab_size")?,
-        room: base.positions,
-        embedding: Embedding {
-            table: EMBEDDING,
-            scale: 1.0,
-            positions: Some(Positions { rows: positions, first: first_position }),
-            token_types,
-            norm: Some("embeddings.LayerNorm"),
-        },
-        root: "layers",
+        embedding: Embedding { positions: Some(positions), token_types, ..Embedding::BERT },
         layers: vec![Layer { norms: POST, ..layer(attention, mlp) }; layers],
-        norm,
-        norms_sums: true,
-        final_norm: None,
-        causal: false,
         distances: (family.buckets > 0).then_some(Distances { buckets: family.buckets, heads }),
         prefixes: PREFIXES,
         renames: family.renames,
         dtype: common::dtype(f)?,
-        fits_f16: true,
-        head: None,
-        sentence,
-        sparse: None,
-        scores: None,
-        template: None,
+        ..Config::new(family.name, [width, f.size("vocab_size")?, base.positions], norm, sentence)
     })
 }
 

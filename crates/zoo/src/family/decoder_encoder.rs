@@ -26,27 +26,17 @@ pub(crate) fn encoder(mut config: Config, causal: bool, sentence: Sentence) -> R
         return Err(Error::file("config.json", what));
     }
     Ok(encoder::Config {
-        family: config.family,
-        width: config.hidden,
-        vocab: config.vocab,
-        room: config.positions,
-        embedding: Embedding { table: EMBEDDING, scale: config.embedding_scale, positions: None, token_types: 0, norm: None },
+        embedding: Embedding { table: EMBEDDING, scale: config.embedding_scale, norm: None, ..Embedding::BERT },
         root: "model.layers",
         layers: config.layers,
-        norm: config.norm,
         norms_sums: false,
         final_norm: Some("model.norm"),
         causal,
-        distances: None,
-        prefixes: &[],
         renames: config.renames,
         dtype: config.dtype,
         fits_f16: config.fits_f16,
         head: (config.tied != Some(true)).then_some(HEAD),
-        sentence,
-        sparse: None,
-        scores: None,
-        template: None,
+        ..encoder::Config::new(config.family, [config.hidden, config.vocab, config.positions], config.norm, sentence)
     })
 }
 

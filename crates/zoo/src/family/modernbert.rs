@@ -52,33 +52,14 @@ pub(super) fn config(configs: &Configs<'_>) -> Result<Config> {
         Ok(Layer { norms: LayerNorms { mixer_in, ..LayerNorms::PRE }, ..layer(attention, mlp) })
     });
     Ok(Config {
-        family: "modernbert",
-        width: base.hidden,
-        vocab: f.size("vocab_size")?,
-        room: base.positions,
-        embedding: Embedding {
-            table: "embeddings.tok_embeddings.weight",
-            scale: 1.0,
-            positions: None,
-            token_types: 0,
-            norm: Some("embeddings.LayerNorm"),
-        },
-        root: "layers",
+        embedding: Embedding { table: "embeddings.tok_embeddings.weight", ..Embedding::BERT },
         layers: layers.collect::<Result<_>>()?,
-        norm,
         norms_sums: false,
         final_norm: Some("final_norm"),
-        causal: false,
-        distances: None,
         prefixes: &["model."],
         renames: RENAMES,
         dtype: common::dtype(f)?,
-        fits_f16: true,
-        head: None,
-        sentence: (configs.sentence)()?,
-        sparse: None,
-        scores: None,
-        template: None,
+        ..Config::new("modernbert", [base.hidden, f.size("vocab_size")?, base.positions], norm, (configs.sentence)()?)
     })
 }
 

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Result,
-    encoder::{Config, EMBEDDING, Embedding},
+    encoder::{Config, Embedding},
     fields::Fields,
     rope::{Rope, Scaling},
     spec::{Activation, Attention, Layer, Mlp, MlpBias, Norm, NormKind, QkvBias},
@@ -182,26 +182,11 @@ fn written(family: &Family, configs: &Configs<'_>, base: &Base, feed: usize, rop
     let attention = Attention { qkv_bias: family.bias, output_bias: is_biased, ..base.attention(Some(rope)) };
     let mlp = Mlp { gated: family.gated, bias: family.feed_bias, ..base.mlp_of(feed, "mlp") };
     Ok(Config {
-        family: family.name,
-        width: base.hidden,
-        vocab: f.size("vocab_size")?,
-        room: base.positions,
-        embedding: Embedding { table: EMBEDDING, scale: 1.0, positions: None, token_types, norm: Some("embeddings.LayerNorm") },
-        root: "layers",
+        embedding: Embedding { token_types, ..Embedding::BERT },
         layers: vec![Layer { norms: POST, ..layer(attention, mlp) }; base.layers],
-        norm: base.norm,
-        norms_sums: true,
-        final_norm: None,
-        causal: false,
-        distances: None,
         prefixes: PREFIXES,
         renames: RENAMES,
         dtype: common::dtype(f)?,
-        fits_f16: true,
-        head: None,
-        sentence: (configs.sentence)()?,
-        sparse: None,
-        scores: None,
-        template: None,
+        ..Config::new(family.name, [base.hidden, f.size("vocab_size")?, base.positions], base.norm, (configs.sentence)()?)
     })
 }
