@@ -3,19 +3,17 @@
 
     classifier_cases.py OUT
 
-`flambeau conformance OUT --from checkpoint` runs them. Needs torch, transformers and what `embedding_cases.py` needs.
+`flambeau conformance OUT --from checkpoint` runs them. Needs torch, transformers and tokenizers.
 """
-import argparse
 import json
 import pathlib
-import shutil
 
 import torch
 import transformers
 from tokenizers import AddedToken
 
 from checkpoint_cases import write_tensor
-from embedding_cases import COMMON, GROUPED, SIZES, WINDOWS, randomize, tokenizer
+from text_cases import COMMON, GROUPED, SIZES, WINDOWS, case_folder, randomize, tokenizer, write_all
 
 PAIRS = [("Fox", "The quick brown fox jumps over the dog."), ("A man is eating food.", "Fox"), ("eating", "the"), ("the man", "A man eats a fox!")]
 LABELS = {0: "no", 1: "maybe", 2: "yes"}
@@ -58,9 +56,7 @@ def as_answers(folder, tok):
 
 @torch.no_grad()
 def write(out, name, family, kind, sizes, labels):
-    folder, checkpoint = out / f"classifier-{name}", out / f"classifier-{name}" / "checkpoint"
-    shutil.rmtree(folder, ignore_errors=True)
-    checkpoint.mkdir(parents=True)
+    folder, checkpoint = case_folder(out, f"classifier-{name}")
     tokenizer(checkpoint, pairs=True)
     tok = transformers.AutoTokenizer.from_pretrained(checkpoint)
     if not labels:
@@ -92,14 +88,5 @@ def write(out, name, family, kind, sizes, labels):
     print(folder.name, "tokens", [len(one) for one in ids], "scores", [round(float(x), 4) for x in scores[0]])
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=pathlib.Path)
-    out = parser.parse_args().out
-    transformers.logging.set_verbosity_error()
-    for case in CASES:
-        write(out, *case)
-
-
 if __name__ == "__main__":
-    main()
+    write_all(__doc__, CASES, write)

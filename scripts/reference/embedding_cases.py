@@ -5,10 +5,7 @@
 
 `flambeau conformance OUT --from checkpoint` runs them. Needs torch, transformers and sentence-transformers.
 """
-import argparse
 import json
-import pathlib
-import shutil
 import tempfile
 
 import torch
@@ -16,17 +13,10 @@ import transformers
 from sentence_transformers import SentenceTransformer, SparseEncoder
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from checkpoint_cases import write_tensor
+from text_cases import COMMON, GROUPED, ROTARY, SIZES, TEXTS, WINDOWS, case_folder, randomize, tokenizer, write_all
 
-TEXTS = ["A man is eating food.", "Fox", "The quick brown fox jumps over the dog.", "grüße aus köln", "A man eats a fox!", ""]
-SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
-COMMON = dict(max_position_embeddings=42, pad_token_id=1)
-SIZES = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2)
-ROTARY = dict(rope_type="default", rope_theta=100.0)
-GROUPED = dict(num_key_value_heads=1, head_dim=8, rope_parameters=ROTARY)
-WINDOWS = dict(full_attention=dict(rope_type="default", rope_theta=300.0), sliding_attention=ROTARY)
 # The first release of Nomic Embed: keys of its config that later ones lack.
 FIRST_NOMIC = dict(
     n_embd="hidden_size", n_head="num_attention_heads", n_inner="intermediate_size", n_layer="num_hidden_layers", n_positions="max_position_embeddings",
@@ -56,33 +46,6 @@ CASES = [
 ]
 
 
-def tokenizer(folder, pairs=False):
-    letters = sorted(set("".join(TEXTS).lower()) - {" "})
-    pieces = [*letters, *("##" + letter for letter in letters), "man", "eat", "##ing", "the", "fox"]
-    tok = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(SPECIAL + pieces)}, unk_token="<unk>"))
-    tok.normalizer, tok.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-    pair = "<s> $A </s> $B:1 </s>:1" if pairs else None
-    tok.post_processor = processors.TemplateProcessing(single="<s> $A </s>", pair=pair, special_tokens=[("<s>", 0), ("</s>", 2)])
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tok, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>",
-                                                cls_token="<s>", sep_token="</s>", model_max_length=40)
-    fast.save_pretrained(folder)
-    return len(fast)
-
-
-def randomize(model):
-    """Weights under which every part of a model matters."""
-    generator = torch.Generator().manual_seed(0)
-    for name, tensor in model.state_dict().items():
-        if not tensor.is_floating_point():
-            continue
-        noise = torch.randn(tensor.shape, generator=generator)
-        if tensor.dim() == 1:
-            noise = noise * 0.3 + ("norm" in name.lower() and "bias" not in name)
-        elif "embedding" not in name and "relative" not in name:
-            noise = noise * 1.6 / tensor.shape[-1] ** 0.5
-        tensor.copy_(noise.half())
-
-
 def module(description):
     """A module after pooling: `Normalize`, or a layer by its sizes, bias and activation."""
     if description == "Normalize":
@@ -104,9 +67,7 @@ def as_first_nomic(path):
 
 @torch.no_grad()
 def write(out, name, family, sizes, pooling, modules):
-    folder, checkpoint = out / f"embedding-{name}", out / f"embedding-{name}" / "checkpoint"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder, checkpoint = case_folder(out, f"embedding-{name}")
     with tempfile.TemporaryDirectory() as plain:
         vocab = tokenizer(plain)
         config = getattr(transformers, f"{family}Config")(**COMMON | sizes | dict(vocab_size=vocab))
@@ -134,14 +95,5 @@ def write(out, name, family, sizes, pooling, modules):
     print(folder.name, "tokens", [len(one) for one in ids], "first vector", [round(float(x), 4) for x in vectors[0][:3]])
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=pathlib.Path)
-    out = parser.parse_args().out
-    transformers.logging.set_verbosity_error()
-    for case in CASES:
-        write(out, *case)
-
-
 if __name__ == "__main__":
-    main()
+    write_all(__doc__, CASES, write)
