@@ -290,7 +290,7 @@ impl<S: Float> Tile<'_, View<'_, S>> {
             let steps = if s.pairs { s.depth.div_ceil(2) } else { s.depth };
             for r in (0..s.rows).step_by(vectors * I::LANES) {
                 let panel = b.queries[r..].as_ptr();
-                let x = Inputs { rows: &rows, runs: 1, row_step: 1, steps, panel, panel_step: s.rows };
+                let x = Inputs { rows: &rows, runs: 1, row_step: 1, steps, panel, panel_step: s.rows, next: 0 };
                 let c = &mut b.scores[(key - keys.start) * s.rows + r..];
                 // SAFETY: the scores have room for a tile more than KEYS.
                 unsafe { accumulate(isa, &x, vectors.min((s.rows - r) / I::LANES), c.as_mut_ptr(), s.rows, false) };
@@ -403,7 +403,7 @@ impl<S: Float> Tile<'_, View<'_, S>> {
             let whole = column + mr <= s.width;
             for r in (0..s.rows).step_by(vectors * I::LANES) {
                 let panel = b.weights[r..].as_ptr();
-                let x = Inputs { rows: &rows, runs: 1, row_step, steps, panel, panel_step: s.rows };
+                let x = Inputs { rows: &rows, runs: 1, row_step, steps, panel, panel_step: s.rows, next: 0 };
                 let vectors = vectors.min((s.rows - r) / I::LANES);
                 // SAFETY: columns inside the state go to the state; a wider tile writes its other
                 // columns to the scores, which are dead.

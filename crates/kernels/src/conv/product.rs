@@ -251,7 +251,7 @@ impl Kernel for Task<'_> {
             let words = self.packed[self.panels.words(column)..].as_ptr();
             for t in &tiles {
                 let rows = &pointers[t.at..][..t.runs * mr];
-                let x = Inputs { rows, runs: t.runs, row_step: 1, steps: t.steps, panel: words, panel_step: width };
+                let x = Inputs { rows, runs: t.runs, row_step: 1, steps: t.steps, panel: words, panel_step: width, next: 0 };
                 // SAFETY: each run has `t.steps` steps, the panel holds the steps of all runs, and
                 // `sums` has room for the largest tile.
                 unsafe { accumulate(isa, &x, width / I::LANES, sums.as_mut_ptr(), width, false) };

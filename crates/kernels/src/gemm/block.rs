@@ -250,8 +250,9 @@ impl Block<'_> {
             for column in self.columns.clone().step_by(self.panels.width) {
                 let width = self.panels.width_of(self.columns.end - column);
                 let panel = self.packed[self.panels.words(column)..].as_ptr();
+                let next = if column == self.columns.start { operand.next_rows((k, pairs), mr) } else { 0 };
                 for (i, rows) in tiles.iter().enumerate() {
-                    let x = Inputs { rows, runs: 1, row_step: 1, steps: words(k, pairs), panel, panel_step: width };
+                    let x = Inputs { rows, runs: 1, row_step: 1, steps: words(k, pairs), panel, panel_step: width, next };
                     let c = &mut sums[(first - self.rows.start + i * mr) * stride + column - self.columns.start..];
                     // SAFETY: rows and panel hold these steps; `sums` has room for whole tiles.
                     unsafe { accumulate(isa, &x, width / I::LANES, c.as_mut_ptr(), stride, false) };

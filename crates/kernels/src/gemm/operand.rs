@@ -121,6 +121,12 @@ impl Operand<'_> {
         }
     }
 
+    /// Words from a row to the one `count` rows later, if the words are read in place; otherwise 0.
+    pub(crate) fn next_rows(&self, (k, pairs): (usize, bool), count: usize) -> isize {
+        let per_word = if pairs { 2 } else { 1 };
+        self.words_in_place(k, pairs).map_or(0, |d| d.step[0] * count as isize / per_word)
+    }
+
     /// Words of `buffer` that [`Operand::rows`] needs for each row.
     pub(crate) fn row_words(&self, k: usize, pairs: bool) -> usize {
         if self.words_in_place(k, pairs).is_some() { 0 } else { words(k, pairs).next_multiple_of(16) }

@@ -33,7 +33,12 @@ pub(crate) struct Inputs<'a> {
     pub(crate) panel: *const u32,
     /// Words between steps of the panel.
     pub(crate) panel_step: usize,
+    /// Words from the rows to the next ones, which are requested ahead; 0 requests none.
+    pub(crate) next: isize,
 }
+
+/// Steps between two requests for the words of a row, as many as a cache line holds.
+const LINE: usize = 16;
 
 /// `c[row, column] = Σ rows · panel`, or `+=` with `add`, for `vectors` vectors of columns, at most
 /// the tile's. Rows of `c` are `stride` apart.
@@ -85,6 +90,11 @@ unsafe fn products<I: Isa, const MR: usize, const NV: usize>(isa: I, x: &Inputs,
     for run in 0..x.runs {
         let rows: [*const u32; MR] = std::array::from_fn(|i| x.rows[run * MR + i]);
         for p in 0..x.steps {
+            if x.next != 0 && p.is_multiple_of(LINE) {
+                for row in &rows {
+                    isa.prefetch(row.wrapping_add(p * row_step).wrapping_offset(x.next).cast());
+                }
+            }
             // SAFETY: `accumulate` requires that each row holds `steps` words and the panel the
             // words of all runs.
             unsafe {
