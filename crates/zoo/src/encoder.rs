@@ -1,6 +1,7 @@
 //! Text encoders: BERT and later families, decoders that serve as encoders, and the modules of
 //! sentence-transformers after them.
 
+mod experts;
 mod layers;
 mod masks;
 mod relative;
@@ -97,11 +98,13 @@ pub(crate) struct Positions {
     pub(crate) first: usize,
 }
 
-/// Learned biases of the scores, one per head for each bucket of distances.
+/// Biases of the scores by the distance of a key from its query, one per head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Distances {
-    pub(crate) buckets: usize,
-    pub(crate) heads: usize,
+pub(crate) enum Distances {
+    /// Learned, one for each bucket of distances.
+    Learned { buckets: usize, heads: usize },
+    /// Proportional to the distance, with fixed slopes (ALiBi).
+    Slopes { heads: usize },
 }
 
 /// Name of BERT's table of tokens, without a family's prefix.

@@ -21,12 +21,13 @@ impl Parts<'_> {
             let mixed = self.attention(&normed, a, &format!("{path}.{}", a.names.module))?;
             x = self.residual(&x, &mixed, path, norms.mixer_out)?;
         }
-        if let Feed::Mlp(mlp) = &layer.feed {
-            let normed = self.norm_if(&x, path, norms.feed_in)?;
-            let fed = self.mlp(&normed, mlp, &format!("{path}.{}", mlp.module))?;
-            x = self.residual(&x, &fed, path, norms.feed_out)?;
-        }
-        Ok(x)
+        let normed = self.norm_if(&x, path, norms.feed_in)?;
+        let fed = match &layer.feed {
+            Feed::Mlp(mlp) => self.mlp(&normed, mlp, &format!("{path}.{}", mlp.module))?,
+            Feed::Experts(experts) => self.experts(&normed, experts, &format!("{path}.{}", experts.module))?,
+            Feed::Both(..) | Feed::None => return Ok(x),
+        };
+        self.residual(&x, &fed, path, norms.feed_out)
     }
 
     /// `x` plus the result of one half of the layer, with the norm of that half.
@@ -164,7 +165,7 @@ impl Parts<'_> {
         }
     }
 
-    fn activated(&mut self, x: &Val, activation: Activation) -> Val {
+    pub(super) fn activated(&mut self, x: &Val, activation: Activation) -> Val {
         match activation {
             Activation::Silu => self.w.b.silu(x),
             Activation::GeluTanh => self.w.b.gelu(x, true),

@@ -1,4 +1,4 @@
-//! MPNet's relative position biases.
+//! Biases of the scores by distance: MPNet's learned ones, and ALiBi.
 
 use flambeau_tensor::Tensor;
 
@@ -11,7 +11,21 @@ const FARTHEST: f32 = 128.0;
 impl Parts<'_> {
     /// Biases [b, heads, s, s] of the scores, which also mask keys that are not `seen` [b, 1, 1,
     /// s].
-    pub(super) fn with_distances(&mut self, seen: &Val, Distances { buckets, heads }: Distances) -> Result<Val> {
+    pub(super) fn with_distances(&mut self, seen: &Val, distances: Distances) -> Result<Val> {
+        let biases = match distances {
+            Distances::Learned { buckets, heads } => self.learned(buckets, heads)?,
+            Distances::Slopes { heads } => self.sloped(heads)?,
+        };
+        let biases = self.w.b.unsqueeze(&biases, 0);
+        let hidden = self.w.b.not(seen);
+        let zeros = self.w.b.cast(&hidden, self.dtype);
+        let zeros = self.w.b.scale(&zeros, 0.0);
+        let hiding = self.w.b.masked_fill(&zeros, &hidden, f64::NEG_INFINITY);
+        Ok(self.w.b.add(&biases, &hiding))
+    }
+
+    /// Learned biases [heads, s, s] by buckets of distances.
+    fn learned(&mut self, buckets: usize, heads: usize) -> Result<Val> {
         const NAME: &str = "encoder.relative_attention_bias";
         let most = self.tokens;
         self.w.b.enter(NAME);
@@ -24,14 +38,33 @@ impl Parts<'_> {
         let table = self.w.plain(&format!("{NAME}.weight"), &[buckets, heads])?;
         let biases = self.w.b.embedding(&table, &ids);
         let biases = self.w.b.transpose(&biases, 1, 2);
-        let biases = self.w.b.transpose(&biases, 0, 1);
-        let biases = self.w.b.unsqueeze(&biases, 0);
-        let hidden = self.w.b.not(seen);
-        let zeros = self.w.b.cast(&hidden, self.dtype);
-        let zeros = self.w.b.scale(&zeros, 0.0);
-        let hiding = self.w.b.masked_fill(&zeros, &hidden, f64::NEG_INFINITY);
-        Ok(self.w.b.add(&biases, &hiding))
+        Ok(self.w.b.transpose(&biases, 0, 1))
     }
+
+    /// The negative distance times the slope of each head, [heads, s, s].
+    fn sloped(&mut self, heads: usize) -> Result<Val> {
+        self.w.b.enter("encoder.alibi");
+        let slopes: Vec<f32> = slopes(heads).iter().map(|&slope| -slope as f32).collect();
+        let slopes = Tensor::from_slice(&slopes, &[heads, 1, 1]);
+        let slopes = slopes.map_err(|e| Error::tensor("alibi_slopes", "a slope for each head", e.to_string()))?;
+        let slopes = self.w.b.constant("alibi_slopes", &slopes);
+        let tokens = self.sizes[1].clone();
+        let b = &mut self.w.b;
+        let keys = b.places(&0.into(), &tokens);
+        let queries = b.unsqueeze(&keys, 1);
+        let distance = b.sub(&queries, &keys);
+        let distance = b.abs(&distance);
+        let biases = b.mul(&slopes, &distance);
+        Ok(b.cast(&biases, self.dtype))
+    }
+}
+
+/// Slopes of heads: powers of 2^(-8/n) for n heads. Beyond the largest power of two of them, every
+/// other slope of twice as many.
+fn slopes(heads: usize) -> Vec<f64> {
+    let powers = |n: usize| (1..=n).map(move |i| (-8.0 * i as f64 / n as f64).exp2());
+    let whole = 1 << heads.max(1).ilog2();
+    powers(whole).chain(powers(2 * whole).step_by(2)).take(heads).collect()
 }
 
 /// The bucket of a key `distance` positions after its query. Each direction has half of the
@@ -50,6 +83,15 @@ fn bucket(distance: i64, buckets: usize) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slopes_of_uneven_numbers_of_heads_come_from_two_series() {
+        assert_eq!(slopes(8), [1, 2, 3, 4, 5, 6, 7, 8].map(|i| 0.5f64.powi(i)));
+        let twelve = slopes(12);
+        assert_eq!(twelve[..8], slopes(8));
+        let last: Vec<f64> = twelve[8..].iter().map(|slope| slope.log2()).collect();
+        assert_eq!(last, [-0.5, -1.5, -2.5, -3.5]);
+    }
 
     #[test]
     fn buckets_grow_with_the_distance() {

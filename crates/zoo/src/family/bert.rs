@@ -3,7 +3,7 @@
 use super::{
     Configs,
     common::{self, Base, Defaults, layer},
-    decoder_encoder, llama, modernbert, rotary_bert,
+    decoder_encoder, jina_bert, llama, modernbert, rotary_bert,
 };
 use crate::{
     Result,
@@ -135,6 +135,9 @@ pub(super) fn config(name: &str, configs: &Configs<'_>) -> Option<Result<Config>
     if let Some((_, read)) = LATER.iter().find(|(known, _)| *known == name) {
         return Some(read(configs));
     }
+    if name == "bert" && configs.model.text("position_embedding_type").is_ok_and(|kind| kind == Some("alibi")) {
+        return Some(jina_bert::config(configs));
+    }
     let family = FAMILIES.iter().find(|family| family.name == name)?;
     Some((configs.sentence)().and_then(|sentence| read(family, &configs.model, sentence)))
 }
@@ -181,7 +184,7 @@ fn read(family: &Family, f: &Fields<'_>, sentence: Sentence) -> Result<Config> {
     Ok(Config {
         embedding: Embedding { positions: Some(positions), token_types, ..Embedding::BERT },
         layers: vec![Layer { norms: POST, ..layer(attention, mlp) }; layers],
-        distances: (family.buckets > 0).then_some(Distances { buckets: family.buckets, heads }),
+        distances: (family.buckets > 0).then_some(Distances::Learned { buckets: family.buckets, heads }),
         prefixes: PREFIXES,
         renames: family.renames,
         dtype: common::dtype(f)?,

@@ -13,6 +13,7 @@ mod gpt_oss;
 mod granite;
 mod harmless;
 mod heads;
+mod jina_bert;
 mod kimi_linear;
 mod layer_norm;
 mod lfm2;

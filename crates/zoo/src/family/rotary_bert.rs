@@ -11,7 +11,7 @@ use crate::{
     encoder::{Config, Embedding},
     fields::Fields,
     rope::{Rope, Scaling},
-    spec::{Activation, Attention, Layer, Mlp, MlpBias, Norm, NormKind, QkvBias},
+    spec::{Activation, Attention, Experts, Feed, Layer, Mlp, MlpBias, Norm, NormKind, QkvBias, Router},
 };
 
 /// Prefixes that tasks add to the names of tensors.
@@ -138,20 +138,22 @@ fn stretched(f: &Fields<'_>, scaling: &Fields<'_>, base: &Base) -> Result<Rope> 
 /// Reads Nomic's config in the form of its first release, with GPT-2's keys.
 fn first_nomic(configs: &Configs<'_>) -> Result<Config> {
     let f = &configs.model;
-    for key in ["prenorm", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "parallel_block", "rotary_emb_interleaved"] {
+    for key in ["prenorm", "parallel_block", "rotary_emb_interleaved", "use_rms_norm", "causal", "scale_attn_by_inverse_layer_idx"]
+    {
         f.expect_bool(key, false)?;
     }
-    for key in ["use_rms_norm", "causal", "scale_attn_by_inverse_layer_idx"] {
-        f.expect_bool(key, false)?;
-    }
-    f.expect_text("activation_function", "swiglu")?;
     f.expect_bool("scale_attn_weights", true)?;
     if f.positive_or("rotary_emb_fraction", 1.0)? != 1.0 {
         return Err(f.error("rotary_emb_fraction", "1"));
     }
-    if f.count_or("moe_every_n_layers", 0)? != 0 || f.count_or("num_experts", 0)? != 0 {
-        return Err(f.error("moe_every_n_layers", "0, for experts are not supported in text encoders"));
-    }
+    let (gated, activation) = match f.text("activation_function")? {
+        None | Some("swiglu") => (true, Activation::Silu),
+        Some("gelu") => (false, Activation::GeluErf),
+        Some(_) => return Err(f.error("activation_function", "swiglu or gelu")),
+    };
+    let feed_bias = f.bool_or("mlp_fc1_bias", false)?;
+    f.expect_bool("mlp_fc2_bias", feed_bias)?;
+    let family = Family { bias: f.bool_or("qkv_proj_bias", false)?.into(), feed_bias: feed_bias.into(), gated, ..NOMIC };
     let (hidden, heads, layers) = (f.size("n_embd")?, f.size("n_head")?, f.size("n_layer")?);
     if !hidden.is_multiple_of(heads) {
         return Err(f.error("n_embd", format!("a multiple of {heads} heads")));
@@ -168,12 +170,40 @@ fn first_nomic(configs: &Configs<'_>) -> Result<Config> {
         head_dim: hidden / heads,
         positions: if scaling.is_some() { positions.min(trained) } else { positions },
         norm: Norm { eps: f.positive_or("layer_norm_epsilon", 1e-12)?, kind: NormKind::Layer { bias: true } },
-        activation: Activation::Silu,
+        activation,
     };
     let theta = f.positive_or("rotary_emb_base", ROTARY.theta)?;
     let rope = Rope { theta, dims: base.head_dim, interleaved: false, reversed: false, scaling: Scaling::None };
     let token_types = f.count_or("type_vocab_size", NOMIC.token_types)?;
-    written(&NOMIC, configs, &base, f.size("n_inner")?, rope, token_types)
+    let mut config = written(&family, configs, &base, f.size("n_inner")?, rope, token_types)?;
+    let period = f.count_or("moe_every_n_layers", 0)?;
+    if period > 0 {
+        let experts = experts(f, &base)?;
+        for layer in config.layers.iter_mut().skip(1).step_by(period) {
+            layer.feed = Feed::Experts(Box::new(experts.clone()));
+        }
+    }
+    Ok(config)
+}
+
+/// Experts of Nomic Embed 2: layers without a gate, whose weights are not normalized.
+fn experts(f: &Fields<'_>, base: &Base) -> Result<Experts> {
+    for key in ["expert_choice_router", "moe_normalize_expert_weights"] {
+        f.expect_bool(key, false)?;
+    }
+    if f.count_or("num_shared_experts", 0)? != 0 {
+        return Err(f.error("num_shared_experts", "0"));
+    }
+    f.expect_size("ffn_div", 1)?;
+    for key in ["moe_impl", "moe_resid_pdrop", "pad_vocab_size_multiple"] {
+        f.get(key);
+    }
+    let (count, chosen) = (f.size("num_experts")?, f.size_or("moe_top_k", 1)?);
+    if chosen > count {
+        return Err(f.error("moe_top_k", format!("at most {count}, the number of experts")));
+    }
+    let router = Router { module: "router.layer", ..Router::SOFTMAX };
+    Ok(Experts { router, bias: true, gated: false, ..base.experts(count, chosen, f.size("n_inner")?) })
 }
 
 fn written(family: &Family, configs: &Configs<'_>, base: &Base, feed: usize, rope: Rope, token_types: usize) -> Result<Config> {
