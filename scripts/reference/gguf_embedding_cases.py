@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Writes text encoders as GGUF files with llama.cpp's own converter, beside the vectors of `embedding_cases.py`.
+"""Writes text encoders as GGUF files with llama.cpp's own converter, beside the vectors of `embedding_cases.py`, and a reranker beside
+the scores of `classifier_cases.py`.
 
     gguf_embedding_cases.py LLAMA_CPP CASES OUT
 
-LLAMA_CPP is a checkout of llama.cpp or the copy in llama-cpp-python's source package, CASES what `embedding_cases.py` wrote.
+LLAMA_CPP is a checkout of llama.cpp or the copy in llama-cpp-python's source package, CASES what both wrote.
 `flambeau conformance OUT --from checkpoint` runs them. Needs what `embedding_cases.py` needs.
 """
 import argparse
@@ -52,6 +53,26 @@ def convert(case, name, kind, has_tokenizer, out):
         family(folder, gguf.LlamaFileType.ALL_F32, out / "checkpoint.gguf", sentence_transformers_dense_modules=True).write()
 
 
+def convert_reranker(cases, out):
+    """Qwen3-Reranker: the converter keeps only the rows of the answers of a language model's head. It knows the model by the name of its folder."""
+    import gguf
+    from conversion import TextModel, get_model_class
+
+    case, out = cases / "classifier-answers", out / "gguf-classifier-answers"
+    out.mkdir(parents=True, exist_ok=True)
+    family = get_model_class("Qwen3ForCausalLM")
+    set_vocab, family.set_vocab = family.set_vocab, TextModel.write_vocab_of
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder) / "qwen3-reranker"
+        shutil.copytree(case / "checkpoint", folder)
+        family(folder, gguf.LlamaFileType.ALL_F32, out / "checkpoint.gguf").write()
+    family.set_vocab = set_vocab
+    described = json.loads((case / "case.json").read_text()) | dict(pairs=[])
+    (out / "case.json").write_text(json.dumps(described) + "\n")
+    shutil.copy(case / "scores.bin", out / "scores.bin")
+    print(out.name)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("llama_cpp", type=pathlib.Path)
@@ -70,6 +91,7 @@ def main():
         vectors = read_tensor(case / "embeddings.bin")
         write_tensor(out / "embeddings.bin", torch.nn.functional.normalize(vectors, dim=-1))
         print(out.name)
+    convert_reranker(args.cases, args.out)
 
 
 def read_tensor(path):

@@ -217,7 +217,19 @@ impl Checkpoint {
 
     /// Whether it gives scores of texts, or of pairs of texts.
     pub fn gives_scores(&self) -> bool {
-        matches!(&self.architecture, Architecture::Encoder(config) if config.scores.is_some())
+        self.scores().is_some_and(|scores| scores.pooling.is_some())
+    }
+
+    /// Whether it gives scores of each token, as models that recognize names do.
+    pub fn tags_tokens(&self) -> bool {
+        self.scores().is_some_and(|scores| scores.pooling.is_none())
+    }
+
+    fn scores(&self) -> Option<&encoder::Scores> {
+        match &self.architecture {
+            Architecture::Encoder(config) => config.scores.as_ref(),
+            _ => None,
+        }
     }
 
     /// Turns a language model into one that scores how well a document fits a query, as

@@ -152,7 +152,7 @@ impl Config {
 
     /// Whether the program takes the types of tokens, which tell the texts of a pair apart.
     fn takes_types(&self) -> bool {
-        self.scores.is_some() && self.embedding.token_types > 1
+        self.scores.as_ref().is_some_and(|scores| scores.pooling.is_some()) && self.embedding.token_types > 1
     }
 
     /// The name of a tensor in this config: without the prefix of a family or task, and with
@@ -195,7 +195,8 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// `input_ids`, `attention_mask` and possibly `token_type_ids` i64 [b, s] → f32 [b, width].
+    /// `input_ids`, `attention_mask` and possibly `token_type_ids` i64 [b, s] → f32 [b, width], or
+    /// [b, s, labels] if each token gets scores.
     fn forward(mut self) -> Result<Written> {
         let b = self.w.b.symbol("s0", 1, MAX_BATCH);
         let s = self.w.b.symbol("s1", 1, self.tokens);
@@ -258,7 +259,8 @@ fn metadata(c: &Config, dtype: DType, tokens: usize) -> Vec<(String, MethodConst
         ("get_vocab_size", size(c.vocab)),
     ];
     if let Some(scores) = &c.scores {
-        out.push(("get_labels", MethodConstant::Text(serde_json::json!(scores.labels).to_string())));
+        let name = if scores.pooling.is_some() { "get_labels" } else { "get_token_labels" };
+        out.push((name, MethodConstant::Text(serde_json::json!(scores.labels).to_string())));
         out.extend(c.template.clone().map(|template| ("get_pair_template", MethodConstant::Text(template))));
     } else {
         let (width, pooling) = match &c.sparse {

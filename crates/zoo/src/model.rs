@@ -112,6 +112,9 @@ pub struct Model {
     ///   apart. They are 1 in the second text.
     /// - Result: f32 [b, labels], scores before a sigmoid or softmax.
     ///
+    /// A classifier of tokens has the method of a text encoder.
+    /// - Result: f32 [b, s, labels], scores of each token before a softmax.
+    ///
     /// Whisper has three or four methods.
     /// - `encoder`: `input_features` f32 [1, mels, frames] → last hidden state [1, positions,
     ///   width]. It fills `cross_key_i` and `cross_value_i` [1, H, positions, D] for the other

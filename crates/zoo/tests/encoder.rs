@@ -152,3 +152,35 @@ fn options_are_held_against_the_model() {
         assert!(build(&checkpoint, &Options { dtype: Some(dtype), max_seq_len: Some(42), ..Options::default() }).is_ok());
     }
 }
+
+#[test]
+fn classifiers_of_tokens_state_their_labels() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../testcases/checkpoints/tagger-modernbert/checkpoint");
+    let read = |file: &str| (file.to_owned(), Bytes::from(fs::read(folder.join(file)).unwrap()));
+    let checkpoint = Checkpoint::from_folder(["config.json", "model.safetensors"].map(read).to_vec()).unwrap();
+    assert!(checkpoint.tags_tokens() && !checkpoint.gives_scores() && !checkpoint.is_encoder());
+    let model = build(&checkpoint, &Options::default()).unwrap();
+    let labels = json!(["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "MISC"]);
+    assert_eq!(stated(&model, "get_token_labels"), MethodConstant::Text(labels.to_string()));
+    assert!(model.metadata.iter().all(|(name, _)| name != "get_labels" && name != "get_embedding_dim"));
+}
+
+#[test]
+fn experts_and_distances_are_refused_in_other_forms() {
+    let refused = |name: &str, key: &str, value: Value| {
+        let folder = case(name);
+        let bytes = |file: &str| fs::read(folder.join(file)).unwrap();
+        let mut config: Value = serde_json::from_slice(&bytes("config.json")).unwrap();
+        config[key] = value;
+        let files = vec![
+            ("config.json".to_owned(), Bytes::from(config.to_string().into_bytes())),
+            ("model.safetensors".to_owned(), Bytes::from(bytes("model.safetensors"))),
+        ];
+        Checkpoint::from_folder(files).unwrap_err().to_string()
+    };
+    assert!(refused("nomic-moe", "num_shared_experts", json!(1)).contains("num_shared_experts"));
+    assert!(refused("nomic-moe", "moe_top_k", json!(5)).contains("moe_top_k"));
+    assert!(refused("nomic-moe", "activation_function", json!("geglu")).contains("activation_function"));
+    assert!(refused("jina-bert", "feed_forward_type", json!("original")).contains("feed_forward_type"));
+    assert!(refused("nomic-first", "mlp_fc2_bias", json!(true)).contains("mlp_fc2_bias"));
+}

@@ -21,18 +21,30 @@ pub(super) fn with_head(configs: &Configs<'_>, config: Config) -> Result<Config>
         let sparse = sparse(f, &config, pooling)?;
         return Ok(Config { sparse: Some(sparse), ..config });
     }
-    if !is_classifier(f)? || config.sentence.is_stated {
-        return Ok(config);
-    }
+    let Some(classified) = classified(f)?.filter(|_| !config.sentence.is_stated) else { return Ok(config) };
     let labels = labels(f)?;
-    let scores = head(f, &config, labels)?;
+    let scores = match classified {
+        Classified::Texts => head(f, &config, labels)?,
+        Classified::Tokens => token_head(f, &config, labels)?,
+    };
     Ok(Config { scores: Some(scores), ..config })
 }
 
-/// Whether the folder holds a classifier of texts.
-pub(super) fn is_classifier(f: &Fields<'_>) -> Result<bool> {
+/// The parts of a text that a classifier gives scores to.
+pub(super) enum Classified {
+    Texts,
+    Tokens,
+}
+
+/// The parts of a text that the folder's classifier gives scores to, if it holds one.
+pub(super) fn classified(f: &Fields<'_>) -> Result<Option<Classified>> {
     let names = f.texts("architectures", 0)?;
-    Ok(names.is_some_and(|names| names.first().is_some_and(|name| name.ends_with("ForSequenceClassification"))))
+    let name = names.and_then(|names| names.first().copied()).unwrap_or_default();
+    Ok(match name {
+        name if name.ends_with("ForSequenceClassification") => Some(Classified::Texts),
+        name if name.ends_with("ForTokenClassification") => Some(Classified::Tokens),
+        _ => None,
+    })
 }
 
 /// A language model that answers with token `yes` or `no` whether a document fits a query. The
@@ -41,21 +53,41 @@ pub(crate) fn answering(config: spec::Config, sentence: Sentence, yes: u32, no: 
     if [yes, no].iter().any(|&id| id as usize >= config.vocab) {
         return Err(Error::key("true_token_id", format!("tokens below {}", config.vocab), format!("{yes} and {no}")));
     }
+    answers(config, sentence, ScoreWeights::Tokens { yes, no })
+}
+
+/// As [`answering`], with the rows of both answers, `yes` first, in the module `head`.
+pub(crate) fn answering_by(config: spec::Config, head: &'static str) -> Result<Config> {
+    answers(config, Sentence::default(), ScoreWeights::Answers { head })
+}
+
+fn answers(config: spec::Config, sentence: Sentence, weights: ScoreWeights) -> Result<Config> {
     let encoder = decoder_encoder::encoder(config, true, sentence)?;
-    let scores = Scores {
-        pooling: Pooling::Last,
-        hidden: None,
-        pools_late: false,
-        weights: ScoreWeights::Tokens { yes, no },
-        labels: vec!["yes".into()],
-    };
+    let scores = Scores { pooling: Some(Pooling::Last), hidden: None, pools_late: false, weights, labels: vec!["yes".into()] };
     Ok(Config { scores: Some(scores), template: Some(TEMPLATE.into()), ..encoder })
 }
 
-/// The head of a family.
+/// The head of a family that gives scores to tokens.
+fn token_head(f: &Fields<'_>, config: &Config, labels: Vec<String>) -> Result<Scores> {
+    let hidden = if config.family == "modernbert" { Some(modern(f)?) } else { None };
+    let name = if config.is_decoder() && config.family != "eurobert" { "score" } else { "classifier" };
+    Ok(Scores { pooling: None, hidden, pools_late: false, weights: ScoreWeights::Module { name, bias: true }, labels })
+}
+
+/// ModernBERT's layer before the scores.
+fn modern(f: &Fields<'_>) -> Result<Hidden> {
+    Ok(Hidden {
+        module: "head.dense",
+        bias: f.bool_or("classifier_bias", false)?,
+        activation: activation(f, "classifier_activation")?,
+        norm: Some("head.norm"),
+    })
+}
+
+/// The head of a family that gives scores to texts.
 fn head(f: &Fields<'_>, config: &Config, labels: Vec<String>) -> Result<Scores> {
     let plain = |hidden: Option<Hidden>, name: &'static str| Scores {
-        pooling: Pooling::Cls,
+        pooling: Some(Pooling::Cls),
         hidden,
         pools_late: false,
         weights: ScoreWeights::Module { name, bias: true },
@@ -69,22 +101,17 @@ fn head(f: &Fields<'_>, config: &Config, labels: Vec<String>) -> Result<Scores> 
         }
         "distilbert" => plain(layer("pre_classifier", DenseActivation::Relu), "classifier"),
         "modernbert" => {
-            let hidden = Hidden {
-                module: "head.dense",
-                bias: f.bool_or("classifier_bias", false)?,
-                activation: activation(f, "classifier_activation")?,
-                norm: Some("head.norm"),
-            };
-            Scores { pooling: pooling(f, &[("cls", Pooling::Cls), ("mean", Pooling::Mean)])?, ..plain(Some(hidden), "classifier") }
+            let pooling = pooling(f, &[("cls", Pooling::Cls), ("mean", Pooling::Mean)])?;
+            Scores { pooling: Some(pooling), ..plain(Some(modern(f)?), "classifier") }
         }
         "eurobert" => {
             let found = pooling(f, &[("late", Pooling::Mean), ("bos", Pooling::Cls), ("mean", Pooling::Mean)])?;
             let pools_late = f.text("classifier_pooling")?.is_none_or(|name| name == "late");
-            Scores { pooling: found, pools_late, ..plain(layer("dense", DenseActivation::Gelu), "classifier") }
+            Scores { pooling: Some(found), pools_late, ..plain(layer("dense", DenseActivation::Gelu), "classifier") }
         }
         _ => {
             let weights = ScoreWeights::Module { name: "score", bias: false };
-            Scores { pooling: Pooling::Last, weights, ..plain(None, "score") }
+            Scores { pooling: Some(Pooling::Last), weights, ..plain(None, "score") }
         }
     })
 }
@@ -109,11 +136,7 @@ fn sparse(f: &Fields<'_>, config: &Config, pooling: SparsePooling) -> Result<Spa
         "roberta" | "xlm-roberta" | "camembert" => {
             (layer("lm_head.dense", DenseActivation::Gelu, "lm_head.layer_norm"), "lm_head.decoder.weight", Some("lm_head.bias"))
         }
-        "modernbert" => {
-            let hidden = layer("head.dense", activation(f, "classifier_activation")?, "head.norm");
-            let hidden = Hidden { bias: f.bool_or("classifier_bias", false)?, ..hidden };
-            (hidden, "decoder.weight", f.bool_or("decoder_bias", true)?.then_some("decoder.bias"))
-        }
+        "modernbert" => (modern(f)?, "decoder.weight", f.bool_or("decoder_bias", true)?.then_some("decoder.bias")),
         other => return Err(Error::file("modules.json", format!("sparse vectors of the family {other} are not supported"))),
     };
     Ok(Sparse { hidden, weight, bias, pooling })

@@ -38,7 +38,7 @@ mod voxtral;
 mod whisper;
 
 pub(crate) use decoder_encoder::encoder as encoder_of;
-pub(crate) use heads::answering;
+pub(crate) use heads::{answering, answering_by};
 pub(crate) use whisper::alignment_heads;
 
 use crate::{Error, Result, checkpoint::Architecture, encoder::Sentence, fields::Fields, spec::Config};
@@ -343,7 +343,7 @@ pub(crate) fn architecture(configs: &Configs<'_>) -> Result<Architecture> {
     if let Some([yes, no]) = sentence.answers {
         return Ok(Architecture::Encoder(Box::new(heads::answering(config, sentence, yes, no)?)));
     }
-    if sees_later || sentence.is_stated || heads::is_classifier(f)? {
+    if sees_later || sentence.is_stated || heads::classified(f)?.is_some() {
         let encoder = decoder_encoder::encoder(config, !sees_later, sentence)?;
         return Ok(Architecture::Encoder(Box::new(heads::with_head(configs, encoder)?)));
     }

@@ -11,9 +11,7 @@ use super::{
     names,
 };
 use crate::{
-    CheckpointTensor, Error, Result, checkpoint,
-    encoder::Sentence,
-    family,
+    CheckpointTensor, Error, Result, checkpoint, family,
     fields::Fields,
     limits::MAX_SIZE,
     rope::Scaling,
@@ -53,11 +51,11 @@ const OTHERS: [&str; 7] = [
 /// # Errors
 /// [`Error::Family`] for an unsupported architecture, [`Error::Key`] for a missing, invalid or
 /// unknown key.
-fn config(file: &Gguf, architecture: &Architecture) -> Result<(Config, Option<Sentence>)> {
+fn config(file: &Gguf, architecture: &Architecture) -> Result<(Config, encoder::Task)> {
     let keys = Keys::new(file, architecture.name);
     let map = translated(&keys, architecture)?;
     let mut config = family::config(&Fields::new(&map)).map_err(|error| named_as_stored(error, &keys, architecture))?;
-    let sentence = encoder::sentence(&keys)?;
+    let task = encoder::task(&keys)?;
     keys.get("attention.causal");
     gemma4::add_cutoffs(&keys, &mut config)?;
     keys.finish()?;
@@ -72,7 +70,7 @@ fn config(file: &Gguf, architecture: &Architecture) -> Result<(Config, Option<Se
     }
     divide_frequencies(file, &mut config)?;
     as_stored(file, &mut config);
-    Ok((config, sentence))
+    Ok((config, task))
 }
 
 /// Reads the model of a file with its tensors.
@@ -86,11 +84,11 @@ pub(crate) fn read(file: &Gguf) -> Result<(checkpoint::Architecture, Named)> {
         return Ok((checkpoint::Architecture::Encoder(Box::new(config)), named));
     }
     let architecture = architecture(file)?;
-    let (config, sentence) = config(file, architecture)?;
+    let (config, task) = config(file, architecture)?;
     let mut named = names::sources(file, &config, architecture)?;
-    let model = encoder::of_decoder(config, sentence, architecture.name != encoder::GEMMA)?;
+    let model = encoder::of_decoder(config, task, architecture.name != encoder::GEMMA)?;
     if let checkpoint::Architecture::Encoder(config) = &model {
-        encoder::add_dense(file, config, &mut named)?;
+        encoder::add_head(file, config, &mut named)?;
     }
     Ok((model, named))
 }

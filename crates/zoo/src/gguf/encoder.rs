@@ -16,6 +16,8 @@ use crate::{
 
 /// The way of pooling under an architecture's prefix.
 const POOLING: &str = "pooling_type";
+/// Names of a classifier's scores, under an architecture's prefix.
+const LABELS: &str = "classifier.output_labels";
 const TOKEN_TYPES: &str = "tokenizer.ggml.token_type_count";
 
 /// The architecture of EmbeddingGemma, whose tokens see the whole text.
@@ -89,7 +91,7 @@ pub(crate) fn bert(file: &Gguf) -> Result<Option<encoder::Config>> {
     };
     // Some keys have no effect on encoders, and some repeat others.
     let unused = ["rope.scaling.type", "vocab_size", "attention.layer_norm_rms_epsilon", "attention.head_count_kv"];
-    for other in unused.into_iter().chain(["classifier.pooling_type", "classifier.output_labels"]) {
+    for other in unused.into_iter().chain(["classifier.pooling_type", LABELS]) {
         keys.get(other);
     }
     let scores = if keys.int(POOLING)? == Some(RANK) { Some(head(&keys, config.family)?) } else { None };
@@ -104,9 +106,10 @@ fn head(keys: &Keys<'_>, family: &str) -> Result<Scores> {
     let outputs = file.tensors.get("cls.output.weight").and_then(|tensor| tensor.shape.first().copied());
     let outputs = outputs.filter(|outputs| (1..=MAX_SIZE).contains(outputs));
     let outputs = outputs.ok_or_else(|| Error::MissingTensor("cls.output.weight".into()))?;
-    // BERT's own layer before the scores is not among the file's tensors.
     if !has("cls.weight") {
-        return Err(Error::MissingTensor("cls.weight".into()));
+        let what = "cls.weight is missing: llama.cpp's converter leaves out the layer before the scores of BERT's own classifier, \
+                    without which they would be wrong; use the model's Hugging Face folder";
+        return Err(Error::file("the GGUF file", what));
     }
     let is_modern = family == "modernbert";
     let pooling = match keys.int("classifier.pooling_type")? {
@@ -120,14 +123,12 @@ fn head(keys: &Keys<'_>, family: &str) -> Result<Scores> {
         activation: if is_modern { DenseActivation::Gelu } else { DenseActivation::Tanh },
         norm: has("cls.norm.weight").then_some("classifier.norm"),
     };
-    let stated =
-        file.texts(&keys.key("classifier.output_labels")).ok().map(<[String]>::to_vec).filter(|labels| labels.len() == outputs);
     Ok(Scores {
-        pooling,
+        pooling: Some(pooling),
         hidden: Some(hidden),
         pools_late: false,
         weights: ScoreWeights::Module { name: "classifier.out_proj", bias: has("cls.output.bias") },
-        labels: stated.unwrap_or_else(|| (0..outputs).map(|i| format!("LABEL_{i}")).collect()),
+        labels: labels(keys, outputs),
     })
 }
 
@@ -215,15 +216,55 @@ fn dense(keys: &Keys<'_>) -> Result<Vec<Step>> {
     Ok(steps)
 }
 
-/// The encoder with the layers of a decoder, if the file states a way of pooling.
+/// The task of a file with a decoder's layers.
+pub(super) enum Task {
+    /// The next token.
+    Generate,
+    /// A vector.
+    Embed(Sentence),
+    /// Scores with these names.
+    Score(Vec<String>),
+}
+
+/// The task that the file states by its way of pooling and its tensors.
+///
+/// # Errors
+/// [`Error::Key`] for an unknown way of pooling, [`Error::Tensor`] for a damaged head.
+pub(super) fn task(keys: &Keys<'_>) -> Result<Task> {
+    let file = keys.file;
+    keys.get(LABELS);
+    if keys.int(POOLING)? == Some(RANK)
+        && let Some(tensor) = file.tensors.get("cls.output.weight")
+    {
+        let outputs = tensor.shape.first().copied().filter(|outputs| (1..=MAX_SIZE).contains(outputs));
+        let expected = || Error::tensor("cls.output.weight", "a row for each label", format!("{:?}", tensor.shape));
+        return Ok(Task::Score(labels(keys, outputs.ok_or_else(expected)?)));
+    }
+    Ok(sentence(keys)?.map_or(Task::Generate, Task::Embed))
+}
+
+/// The program of a decoder's layers for a task.
 ///
 /// # Errors
 /// Errors of the decoder's layers.
-pub(super) fn of_decoder(config: spec::Config, sentence: Option<Sentence>, causal: bool) -> Result<Architecture> {
-    Ok(match sentence {
-        Some(sentence) => Architecture::Encoder(Box::new(family::encoder_of(config, causal, sentence)?)),
-        None => Architecture::Decoder(config),
-    })
+pub(super) fn of_decoder(config: spec::Config, task: Task, causal: bool) -> Result<Architecture> {
+    let encoder = match task {
+        Task::Generate => return Ok(Architecture::Decoder(config)),
+        Task::Embed(sentence) => family::encoder_of(config, causal, sentence)?,
+        Task::Score(labels) if labels == ["yes", "no"] => family::answering_by(config, "classifier.out_proj")?,
+        Task::Score(labels) => {
+            let weights = ScoreWeights::Module { name: "classifier.out_proj", bias: false };
+            let scores = Scores { pooling: Some(Pooling::Last), hidden: None, pools_late: false, weights, labels };
+            encoder::Config { scores: Some(scores), ..family::encoder_of(config, causal, Sentence::default())? }
+        }
+    };
+    Ok(Architecture::Encoder(Box::new(encoder)))
+}
+
+/// Names of the scores that the file states, or numbered ones.
+fn labels(keys: &Keys<'_>, outputs: usize) -> Vec<String> {
+    let stated = keys.file.texts(&keys.key(LABELS)).ok().map(<[String]>::to_vec).filter(|labels| labels.len() == outputs);
+    stated.unwrap_or_else(|| (0..outputs).map(|i| format!("LABEL_{i}")).collect())
 }
 
 /// Tensors of BERT and its relatives by the program's names, and the file's names by these names.
@@ -253,13 +294,15 @@ pub(crate) fn tensors(file: &Gguf, config: &encoder::Config) -> Result<Named> {
     Ok((out, names))
 }
 
-/// Adds the layers of the text vector to the tensors of a decoder.
+/// Adds the layers of the text vector and the head to the tensors of a decoder.
 ///
 /// # Errors
 /// A tensor is damaged.
-pub(super) fn add_dense(file: &Gguf, config: &encoder::Config, (tensors, names): &mut Named) -> Result<()> {
-    for dense in config.sentence.layers() {
-        let (stored, name) = (format!("{}.weight", dense.module), format!("{}.linear.weight", dense.module));
+pub(super) fn add_head(file: &Gguf, config: &encoder::Config, (tensors, names): &mut Named) -> Result<()> {
+    let dense =
+        config.sentence.layers().map(|dense| (format!("{}.weight", dense.module), format!("{}.linear.weight", dense.module)));
+    let head = config.scores.iter().map(|_| ("cls.output.weight".to_owned(), "classifier.out_proj.weight".to_owned()));
+    for (stored, name) in dense.chain(head) {
         if let Some(source) = file.source(&stored)? {
             tensors.insert(name.clone(), source);
         }

@@ -1,7 +1,11 @@
 //! A checkpoint case: a tiny model as it is published, with the logits that it has at every
 //! position.
 
-use std::{fmt, path::Path, sync::Arc};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::{Context, Result, bail};
 use flambeau::{
@@ -162,6 +166,12 @@ fn adapter(model: &Path) -> Result<Option<zoo::Adapter>> {
 /// Whether there is an adapter that can be applied at run time.
 fn at_run_time(model: &Path) -> Result<bool> {
     Ok(adapter(model)?.is_some_and(|adapter| !adapter.replaces_weights()))
+}
+
+/// The folder or GGUF file of a case.
+pub(super) fn published(case: &Path) -> Result<PathBuf> {
+    let found = ["checkpoint.gguf", "checkpoint"].map(|name| case.join(name)).into_iter().find(|path| path.exists());
+    found.context("there is neither a folder checkpoint nor a file checkpoint.gguf")
 }
 
 /// The program of a checkpoint in f32.

@@ -15,7 +15,7 @@ use serde_json::Value as Json;
 
 use super::{
     Outcome,
-    checkpoint::{one, program_with},
+    checkpoint::{one, program_with, published},
 };
 use crate::{commands::export, tokenizer};
 
@@ -48,8 +48,7 @@ impl EmbeddingCase {
     /// Exports the checkpoint in f32 and holds the vectors of all texts at once, and of each alone,
     /// against the case.
     pub(super) fn run(&self, folder: &Path, engine: &Arc<dyn Engine>) -> Result<Outcome> {
-        let checkpoint = ["checkpoint.gguf", "checkpoint"].map(|name| folder.join(name)).into_iter().find(|path| path.exists());
-        let checkpoint = checkpoint.context("there is neither a folder checkpoint nor a file checkpoint.gguf")?;
+        let checkpoint = published(folder)?;
         if !self.texts.is_empty() {
             self.check_tokens(&checkpoint)?;
         }
