@@ -44,13 +44,14 @@ class Rivals:
         return (self.home / "venv").glob(f"lib/python3*/site-packages/{pattern}")
 
 
-def arguments(doc, only, worker):
+def arguments(doc, only, worker, extend=lambda parser: None):
     """The command line; `worker` is how many words follow --worker, by which a script calls itself. Ends if Flambeau is not built."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--only", help=only)
     parser.add_argument("--worker", nargs=worker, help=argparse.SUPPRESS)
+    extend(parser)
     args = parser.parse_args()
     if not args.worker and not FLAMBEAU.exists():
         sys.exit(f"{FLAMBEAU} is missing: cargo build --release -p flambeau-cli")
