@@ -6,6 +6,7 @@ mod download;
 mod held;
 mod known;
 mod name;
+mod pieces;
 mod selection;
 mod shared;
 mod transfer;
@@ -30,7 +31,8 @@ use crate::{environment, files};
 /// Default address of the hub.
 const ENDPOINT: &str = "https://huggingface.co";
 
-/// Timeout for a connection and for the start of a response.
+/// Longest wait for a connection, for an answer to begin, and for its next bytes, where the
+/// environment states no other.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Source of models.
@@ -41,6 +43,8 @@ pub(crate) struct Hub {
     offline: bool,
     /// Whether snapshots link to blobs.
     links: bool,
+    /// Longest wait for the hub.
+    timeout: Duration,
 }
 
 impl Hub {
@@ -54,6 +58,7 @@ impl Hub {
             endpoint: environment::text("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.into()).trim_end_matches('/').to_owned(),
             offline: is_set("HF_HUB_OFFLINE") || is_set("TRANSFORMERS_OFFLINE"),
             links: !is_set("HF_HUB_DISABLE_SYMLINKS"),
+            timeout: timeout().unwrap_or(TIMEOUT),
         }
     }
 
@@ -87,7 +92,13 @@ fn is_set(name: &str) -> bool {
     environment::text(name).is_some_and(|value| ["1", "on", "yes", "true"].contains(&value.to_lowercase().as_str()))
 }
 
-/// The user's token: from a variable, or from the file of a login.
+/// The longest wait that the environment states, in seconds.
+fn timeout() -> Option<Duration> {
+    let seconds = environment::text("HF_HUB_DOWNLOAD_TIMEOUT")?.trim().parse().ok()?;
+    Duration::try_from_secs_f64(seconds).ok().filter(|wait| !wait.is_zero())
+}
+
+/// The user's token: a variable, or the file that a login wrote.
 fn token(home: Option<&Path>) -> Option<String> {
     if is_set("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
         return None;
@@ -112,7 +123,7 @@ mod tests {
             std::fs::write(snapshot.join(file), file).unwrap();
         }
         let cache = Some(dir.path().to_owned());
-        let hub = Hub { cache, endpoint: String::new(), token: None, offline: true, links: true };
+        let hub = Hub { cache, endpoint: String::new(), token: None, offline: true, links: true, timeout: TIMEOUT };
         let name = ModelName::parse("org/m@abc").unwrap();
         let out = tempfile::tempdir().unwrap();
         let copied = hub.copy_cached(&hub.cached(&name).unwrap().unwrap(), out.path()).unwrap();

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 use ureq::{Agent, Body, http::Response};
 
-use super::{Hub, ModelName, TIMEOUT};
+use super::{Hub, ModelName};
 use crate::failure::hint;
 
 /// Maximum size of a file list in bytes.
@@ -30,7 +30,15 @@ pub(super) struct Listing {
     pub(super) files: Vec<Remote>,
 }
 
-/// API of the hub for one model.
+/// A part of a file's bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Part {
+    pub(super) from: u64,
+    /// The byte after the last one; without it, the part ends with the file.
+    pub(super) end: Option<u64>,
+}
+
+/// A connection to the hub about one model.
 pub(super) struct Client<'a> {
     hub: &'a Hub,
     name: &'a ModelName,
@@ -39,25 +47,29 @@ pub(super) struct Client<'a> {
 
 impl<'a> Client<'a> {
     pub(super) fn new(hub: &'a Hub, name: &'a ModelName) -> Client<'a> {
-        let config = Agent::config_builder().timeout_connect(Some(TIMEOUT)).timeout_recv_response(Some(TIMEOUT));
+        let wait = Some(hub.timeout);
+        let config = Agent::config_builder().timeout_connect(wait).timeout_recv_response(wait).timeout_per_read(wait);
         Client { hub, name, agent: config.http_status_as_error(false).build().into() }
     }
 
-    fn get(&self, url: &str, from: u64) -> Result<Response<Body>, ureq::Error> {
+    /// The answer to a request, of all bytes or of a part of them.
+    fn get(&self, url: &str, part: Part) -> Result<Response<Body>, ureq::Error> {
         let mut request = self.agent.get(url);
         if let Some(token) = &self.hub.token {
             request = request.header("Authorization", format!("Bearer {token}"));
         }
-        if from > 0 {
-            request = request.header("Range", format!("bytes={from}-"));
+        if let Some(end) = part.end {
+            request = request.header("Range", format!("bytes={}-{}", part.from, end - 1));
+        } else if part.from > 0 {
+            request = request.header("Range", format!("bytes={}-", part.from));
         }
         request.call()
     }
 
-    /// Requests the bytes of a file from an offset on, and returns any status.
-    pub(super) fn file(&self, commit: &str, file: &str, from: u64) -> Result<Response<Body>> {
+    /// A part of a file, whatever the status.
+    pub(super) fn file(&self, commit: &str, file: &str, part: Part) -> Result<Response<Body>> {
         let url = format!("{}/{}/resolve/{commit}/{}", self.hub.endpoint, self.name.repository(), escape(file));
-        self.get(&url, from).map_err(|error| self.unreachable(&error))
+        self.get(&url, part).map_err(|error| self.unreachable(&error))
     }
 
     /// The files of the model's revision.
@@ -67,7 +79,7 @@ impl<'a> Client<'a> {
     pub(super) fn list(&self) -> Result<Listing> {
         let revision = self.name.revision.replace('/', "%2F");
         let url = format!("{}/api/models/{}/revision/{revision}?blobs=true", self.hub.endpoint, self.name.repository());
-        let mut response = self.get(&url, 0).map_err(|error| self.unreachable(&error))?;
+        let mut response = self.get(&url, Part::default()).map_err(|error| self.unreachable(&error))?;
         if response.status().as_u16() != 200 {
             return Err(self.refusal(&response, None));
         }
@@ -96,6 +108,9 @@ impl<'a> Client<'a> {
 
     fn unreachable(&self, error: &ureq::Error) -> anyhow::Error {
         let failed = anyhow!("cannot reach {}: {error}", self.hub.endpoint);
+        if matches!(error, ureq::Error::Timeout(_)) {
+            return hint(failed, "HF_HUB_DOWNLOAD_TIMEOUT sets a longer wait, in seconds");
+        }
         hint(failed, "copy the model folder here by other means and pass its path, or set HF_ENDPOINT to a mirror")
     }
 

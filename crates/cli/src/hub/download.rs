@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{disk, failure, progress};
 
-/// Number of concurrent downloads.
+/// Connections at the same time, of several files or of one.
 const WORKERS: usize = 4;
 
 /// Files to download; by default the files needed to run.
@@ -174,7 +174,8 @@ fn fetch_all(
     let bar = progress::bytes(missing.iter().filter_map(|(_, remote)| remote.size).sum());
     bar.set_message(format!("{name}, {} files", missing.len()));
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let transfer = Transfer { client, commit: &listing.commit, bar: &bar, stop: &stop };
+    let connections = WORKERS / missing.len().clamp(1, WORKERS);
+    let transfer = Transfer { client, commit: &listing.commit, bar: &bar, stop: &stop, connections };
     let results = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for _ in 0..WORKERS.min(missing.len()) {

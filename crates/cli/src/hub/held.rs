@@ -181,7 +181,7 @@ mod tests {
             repository.link(etag, commit, file, true).unwrap();
         }
         repository.refer("main", "c2").unwrap();
-        Hub { cache: Some(dir.into()), endpoint: String::new(), token: None, offline: true, links: true }
+        Hub { cache: Some(dir.into()), endpoint: String::new(), token: None, offline: true, links: true, timeout: super::TIMEOUT }
     }
 
     #[test]
@@ -228,7 +228,14 @@ mod tests {
             references += &format!("models--org--{model}/blobs/e1\n");
         }
         fs::write(store.join(format!("{hash}.refs")), references).unwrap();
-        let hub = Hub { cache: Some(dir.path().into()), endpoint: String::new(), token: None, offline: true, links: true };
+        let hub = Hub {
+            cache: Some(dir.path().into()),
+            endpoint: String::new(),
+            token: None,
+            offline: true,
+            links: true,
+            timeout: super::TIMEOUT,
+        };
         for (model, is_there) in [("org/a", true), ("org/b", false)] {
             hub.removal(&ModelName::parse(model).unwrap(), None).unwrap().unwrap().run().unwrap();
             assert_eq!(store.join(&hash).exists(), is_there);

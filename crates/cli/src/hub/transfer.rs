@@ -14,7 +14,7 @@ use indicatif::ProgressBar;
 use sha2::{Digest, Sha256};
 use ureq::{Body, http::Response};
 
-use super::api::{Client, Remote};
+use super::api::{Client, Part, Remote};
 
 /// Maximum number of consecutive failures without new bytes.
 const TRIES: u32 = 5;
@@ -25,7 +25,10 @@ const WAIT: Duration = Duration::from_millis(500);
 /// Maximum delay that a busy hub may request.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// Status codes of a busy or failing server; these are retried.
+/// Smallest number of missing bytes for which a file comes by several connections.
+const SHORTEST: u64 = 64 << 20;
+
+/// Statuses of a busy or broken server, which may answer later.
 const BUSY: [u16; 6] = [408, 429, 500, 502, 503, 504];
 
 /// Downloads of a model's files.
@@ -36,11 +39,13 @@ pub(super) struct Transfer<'a> {
     pub(super) bar: &'a ProgressBar,
     /// Set when another file failed.
     pub(super) stop: &'a AtomicBool,
+    /// Connections for each file.
+    pub(super) connections: usize,
 }
 
-/// Reason why an attempt ended.
-enum Ended {
-    /// A retry may succeed, after the requested delay.
+/// Why a try ended.
+pub(super) enum Ended {
+    /// Another try may succeed, after the wait that the hub asks for.
     Early(Error, Option<Duration>),
     /// A retry does not help.
     Failed(Error),
@@ -49,6 +54,32 @@ enum Ended {
 impl From<Error> for Ended {
     fn from(error: Error) -> Ended {
         Ended::Failed(error)
+    }
+}
+
+/// Failures of a transfer, which are tried again after a while.
+#[derive(Default)]
+pub(super) struct Patience {
+    failures: u32,
+}
+
+impl Patience {
+    /// Waits after a failed try, longer each time unless bytes arrived in between.
+    ///
+    /// # Errors
+    /// The failure, if no other try helps or there were too many.
+    pub(super) fn wait(&mut self, ended: Ended, remote: &Remote, progressed: bool) -> Result<()> {
+        let (error, asked) = match ended {
+            Ended::Early(error, asked) => (error, asked),
+            Ended::Failed(error) => return Err(error),
+        };
+        self.failures = if progressed { 1 } else { self.failures + 1 };
+        if self.failures >= TRIES {
+            let place = format!("{}: the download broke off; run the command again to continue", remote.name);
+            return Err(error.context(place));
+        }
+        thread::sleep(asked.unwrap_or(WAIT * 2_u32.pow(self.failures - 1)).min(LONGEST_WAIT));
+        Ok(())
     }
 }
 
@@ -78,33 +109,36 @@ impl Transfer<'_> {
     }
 
     fn complete(&self, remote: &Remote, part: &Path) -> Result<()> {
-        let mut failures = 0;
+        let mut patience = Patience::default();
         let mut counted = 0;
+        let mut connections = self.connections;
         loop {
             let have = Some(length(part)).filter(|&have| remote.size.is_none_or(|size| have <= size)).unwrap_or(0);
             if remote.size == Some(have) && part.is_file() {
                 self.count(&mut counted, have);
                 return Ok(());
             }
+            if let Some(size) = remote.size.filter(|size| connections > 1 && size - have >= SHORTEST) {
+                self.count(&mut counted, have);
+                if self.complete_by_pieces(remote, part, have..size)? {
+                    return Ok(());
+                }
+                // The hub gives only whole files.
+                connections = 1;
+            }
             let ended = self.attempt(remote, part, have, &mut counted);
             if self.stop.load(Ordering::Relaxed) {
                 bail!("{}: stopped", remote.name);
             }
-            let (error, asked) = match ended {
+            let ended = match ended {
                 Ok(()) if remote.size.is_none_or(|size| size == length(part)) => return Ok(()),
                 Ok(()) => {
                     let size = remote.size.unwrap_or(0);
-                    (anyhow!("{} of {size} bytes arrived", length(part)), None)
+                    Ended::Early(anyhow!("{} of {size} bytes arrived", length(part)), None)
                 }
-                Err(Ended::Early(error, asked)) => (error, asked),
-                Err(Ended::Failed(error)) => return Err(error),
+                Err(ended) => ended,
             };
-            failures = if length(part) > have { 1 } else { failures + 1 };
-            if failures >= TRIES {
-                let place = format!("{}: the download broke off; run the command again to continue", remote.name);
-                return Err(error.context(place));
-            }
-            thread::sleep(asked.unwrap_or(WAIT * 2_u32.pow(failures - 1)).min(LONGEST_WAIT));
+            patience.wait(ended, remote, length(part) > have)?;
         }
     }
 
@@ -116,25 +150,34 @@ impl Transfer<'_> {
     }
 
     fn attempt(&self, remote: &Remote, part: &Path, have: u64, counted: &mut u64) -> Result<(), Ended> {
-        let response = self.client.file(self.commit, &remote.name, have).map_err(|error| Ended::Early(error, None))?;
+        let response = self.answer(remote, Part { from: have, end: None })?;
         let from = match response.status().as_u16() {
             200 => 0,
             206 => have,
-            status if BUSY.contains(&status) => {
-                let seconds = response.headers().get("Retry-After").and_then(|value| value.to_str().ok()?.trim().parse().ok());
-                return Err(Ended::Early(self.client.refusal(&response, Some(&remote.name)), seconds.map(Duration::from_secs)));
-            }
             // The part is as long as the file, or longer.
-            416 => {
+            _ => {
                 fs::remove_file(part).with_context(|| format!("cannot remove {}", part.display()))?;
                 return Err(Ended::Early(anyhow!("the hub has no such range"), None));
             }
-            _ => return Err(Ended::Failed(self.client.refusal(&response, Some(&remote.name)))),
         };
         self.save(response, part, from, counted)
     }
 
-    /// Appends a response to the partial file, or starts over.
+    /// The answer to a request for a part of a file. Its status is 200 for the whole file, 206 for
+    /// the part, or 416 if there is no such part.
+    pub(super) fn answer(&self, remote: &Remote, part: Part) -> Result<Response<Body>, Ended> {
+        let response = self.client.file(self.commit, &remote.name, part).map_err(|error| Ended::Early(error, None))?;
+        match response.status().as_u16() {
+            200 | 206 | 416 => Ok(response),
+            status if BUSY.contains(&status) => {
+                let seconds = response.headers().get("Retry-After").and_then(|value| value.to_str().ok()?.trim().parse().ok());
+                Err(Ended::Early(self.client.refusal(&response, Some(&remote.name)), seconds.map(Duration::from_secs)))
+            }
+            _ => Err(Ended::Failed(self.client.refusal(&response, Some(&remote.name)))),
+        }
+    }
+
+    /// Appends a response to what is there already, or begins anew.
     fn save(&self, mut response: Response<Body>, part: &Path, from: u64, counted: &mut u64) -> Result<(), Ended> {
         let place = || format!("cannot write {}", part.display());
         let opened = OpenOptions::new().create(true).write(true).append(from > 0).truncate(from == 0).open(part);

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
     sync::{Arc, Mutex},
 };
@@ -18,6 +18,8 @@ pub(crate) struct Request {
     pub(crate) path: String,
     /// First byte that is asked for.
     pub(crate) from: usize,
+    /// The byte after the last one that is asked for.
+    pub(crate) end: Option<usize>,
     pub(crate) authorization: Option<String>,
 }
 
@@ -29,6 +31,10 @@ pub(crate) struct Reply {
     pub(crate) body: Vec<u8>,
     /// Answers that stop after half of the body.
     pub(crate) breaks: usize,
+    /// Answers that fall silent after half of the body, and stay open.
+    pub(crate) stalls: usize,
+    /// Whether requests for a part get the whole file.
+    pub(crate) is_whole: bool,
     /// Answers with status 503 before the others.
     pub(crate) busy: usize,
 }
@@ -108,7 +114,10 @@ impl Hub {
             return write!(stream, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
         };
         let (status, body) = match reply.status {
-            200 if request.from > 0 => (206, reply.body.get(request.from..).unwrap_or_default()),
+            200 if (request.from > 0 || request.end.is_some()) && !reply.is_whole => {
+                let end = request.end.unwrap_or(reply.body.len()).min(reply.body.len());
+                (206, reply.body.get(request.from..end).unwrap_or_default())
+            }
             status => (status, &reply.body[..]),
         };
         write!(stream, "HTTP/1.1 {status} Answer\r\nContent-Length: {}\r\nConnection: close\r\n", body.len())?;
@@ -119,6 +128,11 @@ impl Hub {
         match request.method.as_str() {
             "HEAD" => Ok(()),
             _ if reply.breaks > 0 => stream.write_all(&body[..body.len() / 2]),
+            _ if reply.stalls > 0 => {
+                stream.write_all(&body[..body.len() / 2])?;
+                // Until the client hangs up.
+                stream.read(&mut [0]).map(|_| ())
+            }
             _ => stream.write_all(body),
         }
     }
@@ -133,6 +147,7 @@ impl Hub {
             return Some(Reply { status: 503, body: Vec::new(), ..now });
         }
         reply.breaks = reply.breaks.saturating_sub(1);
+        reply.stalls = reply.stalls.saturating_sub(1);
         Some(now)
     }
 }
@@ -157,7 +172,7 @@ fn entry(name: &str, body: &[u8]) -> String {
 
 fn read(stream: &TcpStream) -> std::io::Result<Request> {
     let mut reader = BufReader::new(stream.try_clone()?);
-    let (mut first, mut from, mut authorization) = (String::new(), 0, None);
+    let (mut first, mut from, mut end, mut authorization) = (String::new(), 0, None, None);
     reader.read_line(&mut first)?;
     loop {
         let mut line = String::new();
@@ -166,12 +181,15 @@ fn read(stream: &TcpStream) -> std::io::Result<Request> {
         }
         let (name, value) = line.trim().split_once(": ").unwrap_or_default();
         match name.to_lowercase().as_str() {
-            "range" => from = value.trim_start_matches("bytes=").trim_end_matches('-').parse().unwrap_or(0),
+            "range" => {
+                let (start, last) = value.trim_start_matches("bytes=").split_once('-').unwrap_or_default();
+                (from, end) = (start.parse().unwrap_or(0), last.parse::<usize>().ok().map(|last| last + 1));
+            }
             "authorization" => authorization = Some(value.to_owned()),
             _ => {}
         }
     }
     let mut words = first.split(' ').map(str::to_owned);
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    Ok(Request { method, path, from, authorization })
+    Ok(Request { method, path, from, end, authorization })
 }

@@ -109,6 +109,36 @@ fn broken_and_busy_answers_are_tried_again() {
 }
 
 #[test]
+fn silent_connections_are_given_up_and_continued() {
+    let (dir, hub) = (tempfile::tempdir().unwrap(), published());
+    hub.edit("org/m", "model.safetensors", |reply| reply.stalls = 1);
+    let done = with(&hub, dir.path(), &["pull", "org/m", "-o", "m"], &[("HF_HUB_DOWNLOAD_TIMEOUT", "1")]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert_eq!(fs::read(dir.path().join("m/model.safetensors")).unwrap(), b"hello");
+    let places: Vec<usize> = hub.requests().iter().filter(|r| r.path.ends_with("safetensors")).map(|r| r.from).collect();
+    assert_eq!(places, [0, 2]);
+}
+
+#[test]
+fn large_files_come_by_several_connections() {
+    let (dir, hub) = (tempfile::tempdir().unwrap(), Hub::new());
+    let body: Vec<u8> = (0..65u32 << 20).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
+    hub.publish("org/m", &[("config.json", b"{}"), ("m.gguf", &body)]);
+    hub.edit("org/m", "m.gguf", |reply| (reply.breaks, reply.busy) = (2, 1));
+    let pull = |folder: &str| on(&hub, dir.path(), &["pull", "org/m", "--file", "m.gguf", "-o", folder]);
+    let done = pull("parts");
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert!(fs::read(dir.path().join("parts/m.gguf")).unwrap() == body);
+    let ends: Vec<Option<usize>> = hub.requests().iter().filter(|r| r.path.ends_with("gguf")).map(|r| r.end).collect();
+    assert!(ends.len() >= 6 && ends.iter().all(Option::is_some), "{ends:?}");
+    // A mirror without ranges gives the file in one piece.
+    hub.edit("org/m", "m.gguf", |reply| reply.is_whole = true);
+    let done = pull("whole");
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert!(fs::read(dir.path().join("whole/m.gguf")).unwrap() == body);
+}
+
+#[test]
 fn wrong_bytes_are_not_kept() {
     let (dir, hub) = (tempfile::tempdir().unwrap(), published());
     hub.edit("org/m", "model.safetensors", |reply| reply.body = b"jello".to_vec());
