@@ -4,6 +4,7 @@ pub(crate) mod batch;
 pub(crate) mod bench;
 pub(crate) mod cache;
 pub(crate) mod chat;
+pub(crate) mod classify;
 pub(crate) mod compile;
 pub(crate) mod completions;
 pub(crate) mod conformance;

@@ -47,8 +47,8 @@ use std::{ffi::OsString, process::ExitCode};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    batch, bench, cache, chat, compile, completions, conformance, doctor, embed, eval, export, generate, inspect, list, man, ps,
-    pull, rerank, rm, run, serve, show, template, tokenize, transcribe, verify,
+    batch, bench, cache, chat, classify, compile, completions, conformance, doctor, embed, eval, export, generate, inspect, list,
+    man, ps, pull, rerank, rm, run, serve, show, template, tokenize, transcribe, verify,
 };
 
 /// Compile, run and inspect ExecuTorch programs whose work is delegated to MLX.
@@ -79,6 +79,7 @@ enum Command {
     Transcribe(transcribe::Args),
     Embed(embed::Args),
     Rerank(rerank::Args),
+    Classify(classify::Args),
     Eval(eval::Args),
     Bench(bench::Args),
     Conformance(conformance::Args),
@@ -118,6 +119,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Transcribe(args) => transcribe::run(args),
         Command::Embed(args) => embed::run(args),
         Command::Rerank(args) => rerank::run(args),
+        Command::Classify(args) => classify::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Conformance(args) => conformance::run(args),

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use flambeau::{
     compile,
     runners::{
-        embed::{Classifier, Embedder},
+        embed::{Classifier, Embedder, Tagger},
         speech::SpeechModel,
     },
     runtime::Program,
@@ -106,7 +106,9 @@ pub(crate) enum Kind {
     Encoder,
     /// A classifier of texts or of text pairs.
     Classifier,
-    /// A speech model.
+    /// It gives scores of each token of a text.
+    Tagger,
+    /// It transcribes.
     Speech,
 }
 
@@ -115,6 +117,7 @@ impl Kind {
         match () {
             () if Embedder::is_in(program) => Kind::Encoder,
             () if Classifier::is_in(program) => Kind::Classifier,
+            () if Tagger::is_in(program) => Kind::Tagger,
             () if SpeechModel::is_in(program) => Kind::Speech,
             () => Kind::Language,
         }
@@ -124,6 +127,7 @@ impl Kind {
         match () {
             () if checkpoint.is_encoder() => Kind::Encoder,
             () if checkpoint.gives_scores() => Kind::Classifier,
+            () if checkpoint.tags_tokens() => Kind::Tagger,
             () if checkpoint.is_speech() => Kind::Speech,
             () => Kind::Language,
         }
@@ -134,7 +138,8 @@ impl Kind {
         match self {
             Kind::Language => "a language model: use it with `flambeau generate`, `chat` or `serve`",
             Kind::Encoder => "a text encoder: use it with `flambeau embed` or `serve`",
-            Kind::Classifier => "a classifier of texts: use it with `flambeau rerank` or `serve`",
+            Kind::Classifier => "a classifier of texts: use it with `flambeau rerank`, `classify` or `serve`",
+            Kind::Tagger => "a classifier of tokens: use it with `flambeau classify` or `serve`",
             Kind::Speech => "a model of speech: use it with `flambeau transcribe` or `serve`",
         }
     }
@@ -205,6 +210,21 @@ impl ModelArgs {
         self.open_if(None, logits, threads)
     }
 
+    /// Opens the program of a classifier of texts or of tokens. Another model is refused before it is
+    /// exported.
+    pub(crate) fn open_labeller(&self, threads: Option<usize>) -> Result<Opened> {
+        let is_labeller = |kind: Kind| match kind {
+            Kind::Classifier | Kind::Tagger => Ok(()),
+            other => bail!("{} is {}", self.model, other.advice()),
+        };
+        if let Some(source) = self.checkpoint()? {
+            is_labeller(Kind::of_checkpoint(&export::open_path(&source.path)?))?;
+        }
+        let opened = self.open_any(zoo::Logits::default(), threads)?;
+        is_labeller(opened.kind)?;
+        Ok(opened)
+    }
+
     fn open_if(&self, wanted: Option<Kind>, logits: zoo::Logits, threads: Option<usize>) -> Result<Opened> {
         let path = match self.checkpoint()? {
             Some(checkpoint) => self.exported(&checkpoint, wanted, logits, threads)?,
@@ -216,7 +236,7 @@ impl ModelArgs {
         let program = self.weights.open(&path)?;
         // A program without metadata may be of any kind.
         let kind = Kind::of_program(&program);
-        if [Kind::Encoder, Kind::Classifier].contains(&kind) {
+        if [Kind::Encoder, Kind::Classifier, Kind::Tagger].contains(&kind) {
             self.check_kind(kind, wanted)?;
         }
         Ok(Opened { program, path, kind })
@@ -360,7 +380,9 @@ impl ModelArgs {
                 }
                 Ok((QuantizeArgs::of_recipe("speech").options()?, EIGHT_BITS))
             }
-            Kind::Speech | Kind::Encoder | Kind::Classifier => Ok((compile::Options::default(), "weights as they are")),
+            Kind::Speech | Kind::Encoder | Kind::Classifier | Kind::Tagger => {
+                Ok((compile::Options::default(), "weights as they are"))
+            }
         }
     }
 }

@@ -376,8 +376,8 @@ pub mod zoo {
 pub mod text {
     pub use flambeau_text::{
         ChatInput, ChatTemplate, Clock, Constraint, DetokenizeStream, Error, GenerationDefaults, GgufVocab, GrammarCompiler,
-        Sampler, SamplingParams, SpecialTokens, StopMatcher, StopStep, Tokenizer, TokenizerFiles, argmax, check_schema, likeliest,
-        log_probabilities, message, spaced,
+        Placed, Sampler, SamplingParams, SpecialTokens, StopMatcher, StopStep, Tokenizer, TokenizerFiles, argmax, check_schema,
+        likeliest, log_probabilities, message, spaced,
     };
 }
 

@@ -5,6 +5,7 @@
 
 mod batch;
 mod classifier;
+mod tagger;
 mod texts;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -12,11 +13,12 @@ use std::{collections::BTreeMap, sync::Arc};
 use flambeau_runtime::{Engine, Program, Value};
 use flambeau_text::Tokenizer;
 
-use self::texts::{Texts, size, text};
+use self::texts::{Rows, Texts, size, text};
 use crate::{Error, Result};
 
 pub use batch::batches;
 pub use classifier::{Classifier, INSTRUCTION, Scoring, probabilities};
+pub use tagger::{Entity, Tagger, Tagging};
 pub use texts::Tokens;
 
 /// A loaded text encoder. Its program takes token ids [b, s] and an attention mask [b, s], and
@@ -46,7 +48,7 @@ impl Embedder {
         let prompts = prompts.transpose().map_err(|e| Error::NoEncoder(format!("`{PROMPTS}`: {e}")))?;
         let is_normalized = program.constant("is_normalized").and_then(|mut values| values.pop());
         Ok(Embedder {
-            texts: Texts::load(program, engine, size(program, DIMENSION)?)?,
+            texts: Texts::load(program, engine, size(program, DIMENSION)?, Rows::OfTexts)?,
             pooling: text(program, "get_pooling").unwrap_or_default(),
             is_normalized: matches!(is_normalized, Some(Value::Bool(true))),
             prompts: prompts.unwrap_or_default(),

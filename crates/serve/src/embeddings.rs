@@ -79,6 +79,13 @@ impl ServedEncoder {
                 "labels": scoring.labels(),
             });
         }
+        if let Some(tagging) = &self.worker.facts.tagging {
+            return json!({
+                "capabilities": { "token_classification": true },
+                "context_length": tagging.max_tokens(),
+                "labels": tagging.labels(),
+            });
+        }
         json!({
             "capabilities": { "embedding": true },
             "context_length": self.worker.facts.max_tokens,

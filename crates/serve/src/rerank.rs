@@ -1,6 +1,7 @@
 //! `/v1/rerank`, `/v1/score` and `/v1/classify`: scores of texts and of pairs of texts.
 
 mod answer;
+mod entities;
 mod request;
 
 use std::sync::Arc;
@@ -73,19 +74,23 @@ pub(crate) async fn score(
     Extension(caller): Extension<Caller>,
     request: Request<Body>,
 ) -> Result<Response> {
-    let scored = scored(&app, caller, request, scored_pairs).await?;
+    let scored = scored(&app, caller, opened(&app, request).await?, scored_pairs).await?;
     let scoring = scoring(&scored.model)?;
     Ok(scored.list("score-", |index, scores| json!({ "index": index, "object": "score", "score": scoring.relevance(scores) })))
 }
 
-/// `POST /v1/classify`: returns the label of each text and the probabilities of all labels, in
-/// vLLM's format.
+/// `POST /v1/classify`: the label of each text and the probabilities of all labels, in vLLM's form.
+/// A classifier of tokens gives the entities of each text.
 pub(crate) async fn classify(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     request: Request<Body>,
 ) -> Result<Response> {
-    let scored = scored(&app, caller, request, input_texts).await?;
+    let (fields, model) = opened(&app, request).await?;
+    if model.worker.facts.tagging.is_some() {
+        return entities::found(&app, caller, fields, model).await;
+    }
+    let scored = scored(&app, caller, (fields, model), input_texts).await?;
     let labels = scoring(&scored.model)?.labels();
     Ok(scored.list("classify-", |index, scores| {
         let shares = probabilities(scores);
@@ -105,10 +110,9 @@ struct Scored {
 async fn scored(
     app: &App,
     caller: Caller,
-    request: Request<Body>,
+    (mut fields, model): (Fields, Arc<ServedEncoder>),
     read: impl FnOnce(&mut Fields, &ServedEncoder) -> Result<Vec<Tokens>> + Send + 'static,
 ) -> Result<Scored> {
-    let (mut fields, model) = opened(app, request).await?;
     let (place, handle) = (model.place()?, Arc::clone(&model));
     let texts = app.aside(move || read(&mut fields, &handle).and_then(|texts| fields.finish(&["user"]).map(|()| texts))).await?;
     let tokens = count(&texts);
@@ -119,17 +123,23 @@ async fn scored(
 impl Scored {
     /// Response in vLLM's format with one entry per text.
     fn list(&self, prefix: &str, entry: impl Fn(usize, &[f32]) -> Json) -> Response {
-        reply::json(&json!({
-            "id": id(prefix),
-            "object": "list",
-            "model": self.model.name,
-            "data": self.rows.iter().enumerate().map(|(index, scores)| entry(index, scores)).collect::<Json>(),
-            "usage": { "prompt_tokens": self.tokens, "total_tokens": self.tokens },
-        }))
+        let data = self.rows.iter().enumerate().map(|(index, scores)| entry(index, scores)).collect();
+        listed(prefix, &self.model.name, &data, self.tokens)
     }
 }
 
-/// Relevance of documents, with the number of input tokens.
+/// An answer in vLLM's form, with the number of tokens that were read.
+fn listed(prefix: &str, model: &str, data: &Json, tokens: usize) -> Response {
+    reply::json(&json!({
+        "id": id(prefix),
+        "object": "list",
+        "model": model,
+        "data": data,
+        "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
+    }))
+}
+
+/// Relevance of documents, and the number of tokens that were read.
 struct Ranked {
     scores: Vec<f32>,
     tokens: usize,
@@ -176,7 +186,8 @@ async fn opened(app: &App, request: Request<Body>) -> Result<(Fields, Arc<Served
 }
 
 fn scoring(model: &ServedEncoder) -> Result<&Scoring> {
-    model.worker.facts.scoring.as_ref().ok_or_else(|| ApiError::internal("the model gives no scores"))
+    let message = || format!("the model {:?} labels tokens; use /v1/classify", model.name);
+    model.worker.facts.scoring.as_ref().ok_or_else(|| ApiError::value("model", message()))
 }
 
 fn count(texts: &[Tokens]) -> usize {

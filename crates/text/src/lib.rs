@@ -33,4 +33,4 @@ pub use rng::Rng;
 pub use sampler::{Sampler, SamplingParams, argmax, likeliest, log_probabilities};
 pub use stop::{MAX_STOP_BYTES, MAX_STOP_STRINGS, StopMatcher, StopStep};
 pub use template::{ChatInput, ChatTemplate, message};
-pub use tokenizer::Tokenizer;
+pub use tokenizer::{Placed, Tokenizer};

@@ -3,6 +3,7 @@
 mod patterns;
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
@@ -20,6 +21,29 @@ use crate::model_file;
 pub struct Tokenizer {
     shared: Arc<Shared>,
     special: SpecialTokens,
+}
+
+/// Tokens of a text and their places in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placed {
+    pub ids: Vec<u32>,
+    /// Range of characters of each token in the text.
+    pub places: Vec<Range<usize>>,
+    /// Whether the tokenizer added the token around the text.
+    pub special: Vec<bool>,
+}
+
+impl Placed {
+    /// Keeps `most` tokens: cuts before the special tokens at the end.
+    pub fn truncate(&mut self, most: usize) {
+        if self.ids.len() > most {
+            let ends = self.special.iter().rev().take_while(|is_special| **is_special).count().min(most);
+            let cut = most - ends..self.ids.len() - ends;
+            self.ids.drain(cut.clone());
+            self.places.drain(cut.clone());
+            self.special.drain(cut);
+        }
+    }
 }
 
 /// Data shared by all clones and streams of a tokenizer.
@@ -159,6 +183,19 @@ impl Tokenizer {
     pub fn encode_pair(&self, first: &str, second: &str) -> Result<(Vec<u32>, Vec<u32>)> {
         let encoding = guarded(|| self.shared.inner.encode_fast((first, second), true)).map_err(Error::Encode)?;
         Ok((encoding.get_ids().to_vec(), encoding.get_type_ids().to_vec()))
+    }
+
+    /// Token ids of a text with the special tokens around it, and the place of each token.
+    ///
+    /// # Errors
+    /// As for [`encode`](Self::encode).
+    pub fn encode_with_places(&self, text: &str) -> Result<Placed> {
+        let encoding = guarded(|| self.shared.inner.encode_char_offsets(text, true)).map_err(Error::Encode)?;
+        Ok(Placed {
+            ids: encoding.get_ids().to_vec(),
+            places: encoding.get_offsets().iter().map(|&(start, end)| start..end).collect(),
+            special: encoding.get_special_tokens_mask().iter().map(|&is_special| is_special != 0).collect(),
+        })
     }
 
     fn encode_by(inner: &tokenizers::Tokenizer, text: &str, add_special: bool) -> Result<Vec<u32>> {

@@ -6,6 +6,7 @@ mod classifier;
 mod embedding;
 mod session;
 mod speech;
+mod tagger;
 
 use std::{
     any::Any,

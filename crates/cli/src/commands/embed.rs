@@ -1,12 +1,12 @@
 //! `flambeau embed`: computes text embeddings.
 
-use std::{io, process::ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use flambeau::runners::embed::{Embedder, shorten, truncate};
 use flambeau_serve::EmbeddingList;
 
-use super::text_model::TextModelArgs;
+use super::text_model::{TextModelArgs, texts};
 use crate::{
     count::positive,
     failure::{hint, usage},
@@ -88,22 +88,4 @@ fn prompt(args: &Args, embedder: &Embedder) -> Result<String> {
         false => usage(format!("--prompt-name {name}: the model's prompts are {}", names.join(", "))),
     };
     embedder.prompts().get(name).cloned().ok_or_else(unknown)
-}
-
-/// The texts, with `-` replaced by the lines of stdin.
-fn texts(given: &[String]) -> Result<Vec<String>> {
-    if given.iter().filter(|text| *text == "-").count() > 1 {
-        return Err(usage("stdin can be read only once: `-` stands for all of its lines"));
-    }
-    let mut texts = Vec::with_capacity(given.len());
-    for text in given {
-        if text == "-" {
-            for line in io::stdin().lines() {
-                texts.push(line.context("stdin")?);
-            }
-        } else {
-            texts.push(text.clone());
-        }
-    }
-    Ok(texts)
 }

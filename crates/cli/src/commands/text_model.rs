@@ -1,16 +1,21 @@
 //! Models that read whole texts: encoders and classifiers.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{io, path::PathBuf, sync::Arc};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use flambeau::{
     engine::Engine,
-    runners::embed::{Classifier, Embedder},
+    runners::embed::{Classifier, Embedder, Tagger},
     runtime::Program,
     text::Tokenizer,
 };
 
-use crate::{engine::EngineArgs, model::ModelArgs, tokenizer};
+use crate::{
+    engine::EngineArgs,
+    failure::usage,
+    model::{Kind, ModelArgs, Opened},
+    tokenizer,
+};
 
 /// A model of whole texts and how it is loaded.
 #[derive(Clone, Debug, clap::Args)]
@@ -42,7 +47,42 @@ impl TextModelArgs {
         Ok((Classifier::load(&opened.0, engine)?, tokenizer))
     }
 
+    /// Loads a classifier of texts or of tokens on an engine.
+    pub(crate) fn labeller(&self, engine: &Arc<dyn Engine>) -> Result<(Labeller, Tokenizer)> {
+        let Opened { program, path, kind } = self.model.open_labeller(self.engine.threads)?;
+        let labeller = match kind {
+            Kind::Tagger => Labeller::OfTokens(Tagger::load(&program, engine)?),
+            _ => Labeller::OfTexts(Classifier::load(&program, engine)?),
+        };
+        let tokenizer = self.tokenizer(&(program, path))?;
+        Ok((labeller, tokenizer))
+    }
+
     fn tokenizer(&self, (program, path): &(Program, PathBuf)) -> Result<Tokenizer> {
         Ok(tokenizer::find(program, path, self.tokenizer.as_deref())?.tokenizer)
     }
+}
+
+/// A classifier by what it gives labels to.
+pub(crate) enum Labeller {
+    OfTexts(Classifier),
+    OfTokens(Tagger),
+}
+
+/// The texts, with the lines of stdin in the place of `-`.
+pub(crate) fn texts(given: &[String]) -> Result<Vec<String>> {
+    if given.iter().filter(|text| *text == "-").count() > 1 {
+        return Err(usage("stdin can be read only once: `-` stands for all of its lines"));
+    }
+    let mut texts = Vec::with_capacity(given.len());
+    for text in given {
+        if text == "-" {
+            for line in io::stdin().lines() {
+                texts.push(line.context("stdin")?);
+            }
+        } else {
+            texts.push(text.clone());
+        }
+    }
+    Ok(texts)
 }

@@ -3,6 +3,7 @@
 mod batch;
 mod caches;
 mod chat;
+mod classify;
 mod embed;
 mod errors;
 mod eval;

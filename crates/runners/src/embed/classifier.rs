@@ -7,7 +7,7 @@ use flambeau_text::Tokenizer;
 
 use super::{
     Tokens,
-    texts::{Texts, text},
+    texts::{Rows, Texts, text},
     truncate,
 };
 use crate::{Error, Result};
@@ -54,7 +54,7 @@ impl Classifier {
         let labels = text(program, LABELS).ok_or_else(|| Error::NoEncoder(format!("it does not state `{LABELS}`")))?;
         let labels: Vec<String> = serde_json::from_str(&labels).map_err(|e| Error::NoEncoder(format!("`{LABELS}`: {e}")))?;
         let template = text(program, "get_pair_template").map(|text| Template::read(&text)).transpose()?;
-        let texts = Texts::load(program, engine, labels.len())?;
+        let texts = Texts::load(program, engine, labels.len(), Rows::OfTexts)?;
         let scoring = Scoring { labels, template, max_tokens: texts.max_tokens };
         Ok(Classifier { texts, scoring })
     }

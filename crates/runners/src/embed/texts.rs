@@ -26,21 +26,30 @@ impl From<Vec<u32>> for Tokens {
 }
 
 /// A method that takes token ids [b, s], an attention mask [b, s] and possibly the types of tokens
-/// [b, s], and returns a row per text, [b, n].
+/// [b, s]. It returns a row per text, [b, n], or a row per token, [b, s, n].
 #[derive(Debug)]
 pub(super) struct Texts {
     method: Method,
     pub(super) width: usize,
+    rows: Rows,
     pub(super) max_tokens: usize,
     max_batch: usize,
     pub(super) vocabulary: usize,
 }
 
+/// The owner of a row of numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rows {
+    OfTexts,
+    OfTokens,
+}
+
 impl Texts {
     /// Loads the method, whose rows have `width` numbers.
-    pub(super) fn load(program: &Program, engine: &Arc<dyn Engine>, width: usize) -> Result<Texts> {
+    pub(super) fn load(program: &Program, engine: &Arc<dyn Engine>, width: usize, rows: Rows) -> Result<Texts> {
         let texts = Texts {
             width,
+            rows,
             max_tokens: size(program, "get_max_seq_len")?,
             max_batch: size(program, "get_max_batch_size")?,
             vocabulary: size(program, "get_vocab_size")?,
@@ -71,7 +80,8 @@ impl Texts {
         }
     }
 
-    /// The rows of texts with their types, in order. Texts of similar length run in one batch.
+    /// The numbers of texts with their types, in order: one row for each text, or the rows of all its
+    /// tokens. Texts of similar length run in one batch.
     pub(super) fn compute(&mut self, texts: &[(&[u32], &[u32])]) -> Result<Vec<Vec<f32>>> {
         texts.iter().try_for_each(|(ids, _)| self.check(ids))?;
         let lengths: Vec<usize> = texts.iter().map(|(ids, _)| ids.len()).collect();
@@ -107,10 +117,15 @@ impl Texts {
         let found = || {
             Error::NoEncoder(format!("its method `{METHOD}` gave {}", outputs.first().map_or("nothing".into(), Value::describe)))
         };
-        let rows = outputs.first().and_then(Value::as_tensor).filter(|rows| rows.shape() == [texts.len(), self.width]);
+        let (expected, each) = match self.rows {
+            Rows::OfTexts => (vec![texts.len(), self.width], self.width),
+            Rows::OfTokens => (vec![texts.len(), longest, self.width], longest * self.width),
+        };
+        let rows = outputs.first().and_then(Value::as_tensor).filter(|rows| rows.shape() == expected);
         let rows = cast(rows.ok_or_else(found)?, DType::F32).map_err(unfit)?.aligned();
         let values = rows.as_slice::<f32>().map_err(unfit)?;
-        Ok(values.chunks_exact(self.width).map(<[f32]>::to_vec).collect())
+        let own = |ids: &[u32]| if self.rows == Rows::OfTexts { each } else { ids.len() * self.width };
+        Ok(values.chunks_exact(each).zip(texts).map(|(row, (ids, _))| row[..own(ids)].to_vec()).collect())
     }
 }
 

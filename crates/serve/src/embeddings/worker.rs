@@ -15,7 +15,7 @@ use flambeau::{
     engine::Engine,
     runners::{
         Error as RunError,
-        embed::{Classifier, Embedder, Scoring, Tokens},
+        embed::{Classifier, Embedder, Scoring, Tagger, Tagging, Tokens},
     },
     runtime::Program,
 };
@@ -33,13 +33,15 @@ const TURN: usize = 4096;
 enum Loaded {
     Encoder(Embedder),
     Classifier(Classifier),
+    Tagger(Tagger),
 }
 
 impl Loaded {
     fn new(program: &Program, engine: &Arc<dyn Engine>) -> Result<Loaded, RunError> {
-        Ok(match Classifier::is_in(program) {
-            true => Loaded::Classifier(Classifier::load(program, engine)?),
-            false => Loaded::Encoder(Embedder::load(program, engine)?),
+        Ok(match () {
+            () if Classifier::is_in(program) => Loaded::Classifier(Classifier::load(program, engine)?),
+            () if Tagger::is_in(program) => Loaded::Tagger(Tagger::load(program, engine)?),
+            () => Loaded::Encoder(Embedder::load(program, engine)?),
         })
     }
 
@@ -51,20 +53,25 @@ impl Loaded {
                 vocabulary: encoder.vocabulary(),
                 prompts: encoder.prompts().clone(),
                 default_prompt: encoder.default_prompt().to_owned(),
-                scoring: None,
+                ..Facts::default()
             },
             Loaded::Classifier(classifier) => Facts {
                 max_tokens: classifier.scoring().max_tokens(),
                 scoring: Some(classifier.scoring().clone()),
                 ..Facts::default()
             },
+            Loaded::Tagger(tagger) => {
+                Facts { max_tokens: tagger.tagging().max_tokens(), tagging: Some(tagger.tagging().clone()), ..Facts::default() }
+            }
         }
     }
 
     fn compute(&mut self, texts: &[&Tokens]) -> Result<Vec<Vec<f32>>, RunError> {
+        let ids = || texts.iter().map(|text| &text.ids[..]).collect::<Vec<_>>();
         match self {
-            Loaded::Encoder(encoder) => encoder.embed(&texts.iter().map(|text| &text.ids[..]).collect::<Vec<_>>()),
+            Loaded::Encoder(encoder) => encoder.embed(&ids()),
             Loaded::Classifier(classifier) => classifier.scores(texts),
+            Loaded::Tagger(tagger) => tagger.scores(&ids()),
         }
     }
 }
@@ -92,6 +99,8 @@ pub(crate) struct Facts {
     pub(crate) default_prompt: String,
     /// Input and output of a classifier.
     pub(crate) scoring: Option<Scoring>,
+    /// Input and output of a classifier of tokens.
+    pub(crate) tagging: Option<Tagging>,
 }
 
 /// Handle of the thread. The thread ends when all handles are dropped.

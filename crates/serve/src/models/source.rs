@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use flambeau::runners::{embed::Classifier, llm::AdapterFacts};
+use flambeau::runners::{
+    embed::{Classifier, Tagger},
+    llm::AdapterFacts,
+};
 use serde_json::{Value as Json, json};
 
 use crate::{audio::NewSpeechModel, embeddings::NewEncoder, model::NewModel};
@@ -37,7 +40,7 @@ impl AnyModel {
     pub(super) fn kind(&self) -> ModelKind {
         match self {
             AnyModel::Language(_) => ModelKind::Language,
-            AnyModel::Encoder(model) if Classifier::is_in(&model.program) => ModelKind::Classifier,
+            AnyModel::Encoder(model) if Classifier::is_in(&model.program) || Tagger::is_in(&model.program) => ModelKind::Classifier,
             AnyModel::Encoder(_) => ModelKind::Encoder,
             AnyModel::Speech(model) => ModelKind::Speech { recordings: model.running.saturating_add(model.waiting) },
         }
@@ -69,7 +72,7 @@ pub enum ModelKind {
     Language,
     /// A text encoder.
     Encoder,
-    /// A classifier of texts or of pairs of texts.
+    /// It gives scores of texts, of pairs of texts, or of tokens.
     Classifier,
     /// A speech model, with its limits of running and waiting recordings.
     Speech {

@@ -1,6 +1,9 @@
 //! Requests for scores.
 
-use flambeau::runners::embed::{INSTRUCTION, Tokens, truncate};
+use flambeau::{
+    runners::embed::{INSTRUCTION, Tokens, truncate},
+    text::Placed,
+};
 use serde_json::Value as Json;
 
 use crate::{
@@ -18,6 +21,7 @@ const HARMLESS: &[&str] = &["priority", "truncate", "truncation", "user"];
 const QUERY: &str = "query";
 const DOCUMENTS: &str = "documents";
 const TEXTS: &str = "texts";
+const INPUT: &str = "input";
 
 /// A ranking request.
 #[derive(Debug)]
@@ -159,18 +163,36 @@ pub(crate) fn scored_pairs(fields: &mut Fields, model: &ServedEncoder) -> Result
 
 /// Tokens of the texts in `input`.
 pub(crate) fn input_texts(fields: &mut Fields, model: &ServedEncoder) -> Result<Vec<Tokens>> {
-    const INPUT: &str = "input";
-    let value = fields.take(INPUT).ok_or_else(|| ApiError::value(INPUT, "`input` is missing"))?;
-    let value = if value.is_array() { value } else { Json::Array(vec![value]) };
     let most = super::scoring(model)?.max_tokens();
     let tokens = |text: &String| {
         let ids = model.tokenizer.encode(bounded(text, most), true);
         let mut ids = ids.map_err(|error| ApiError::value(INPUT, error.to_string()))?;
         truncate(&mut ids, most, &model.tokenizer);
-        match ids.is_empty() {
-            true => Err(ApiError::value(INPUT, "`input` has an empty text")),
-            false => Ok(Tokens::from(ids)),
-        }
+        not_empty(&ids)?;
+        Ok(Tokens::from(ids))
     };
-    list(&value, INPUT)?.iter().map(tokens).collect()
+    inputs(fields)?.iter().map(tokens).collect()
+}
+
+/// The tokens of the texts under `input`, with their places.
+pub(crate) fn placed_texts(fields: &mut Fields, model: &ServedEncoder) -> Result<Vec<Placed>> {
+    let most = model.worker.facts.max_tokens;
+    let tokens = |text: &String| {
+        let placed = model.tokenizer.encode_with_places(bounded(text, most));
+        let mut placed = placed.map_err(|error| ApiError::value(INPUT, error.to_string()))?;
+        placed.truncate(most);
+        not_empty(&placed.ids)?;
+        Ok(placed)
+    };
+    inputs(fields)?.iter().map(tokens).collect()
+}
+
+/// The texts under `input`.
+fn inputs(fields: &mut Fields) -> Result<Vec<String>> {
+    let value = fields.take(INPUT).ok_or_else(|| ApiError::value(INPUT, "`input` is missing"))?;
+    list(&if value.is_array() { value } else { Json::Array(vec![value]) }, INPUT)
+}
+
+fn not_empty(ids: &[u32]) -> Result<()> {
+    if ids.is_empty() { Err(ApiError::value(INPUT, "`input` has an empty text")) } else { Ok(()) }
 }

@@ -94,6 +94,7 @@ fn main() -> ExitCode {
         embeddings::a_panic_costs_the_requests_of_its_run,
         rerank::documents_come_by_their_relevance,
         rerank::pairs_are_scored_and_texts_get_labels,
+        rerank::entities_are_found_with_their_places,
         rerank::what_a_classifier_cannot_do_is_refused,
         audio::recordings_are_transcribed_in_every_form,
         audio::transcripts_are_streamed,

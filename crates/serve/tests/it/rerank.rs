@@ -1,5 +1,7 @@
 //! Scores of texts and of pairs of texts.
 
+use std::{fs, path::PathBuf};
+
 use flambeau::runners::embed::{Classifier, INSTRUCTION, Tokens, probabilities};
 use flambeau_serve::NewEncoder;
 use serde_json::{Value as Json, json};
@@ -25,8 +27,14 @@ fn sorter() -> NewEncoder {
     NewEncoder { name: "sorter".into(), ..new }
 }
 
+/// A small classifier of tokens.
+fn tagger() -> NewEncoder {
+    let new = of_case("tagger-xlm-roberta", &["config.json", "model.safetensors", "tokenizer_config.json"]);
+    NewEncoder { name: "tagger".into(), ..new }
+}
+
 fn server() -> Running {
-    Running::of(vec![tiny().into(), ranker().into(), sorter().into()], config())
+    Running::of(vec![tiny().into(), ranker().into(), sorter().into(), tagger().into()], config())
 }
 
 /// Scores of pairs without a server.
@@ -95,6 +103,28 @@ pub(crate) fn pairs_are_scored_and_texts_get_labels() {
     assert!(entry["num_classes"] == 3 && (shares.iter().sum::<f64>() - 1.0).abs() < 1e-6, "{json}");
     let best = shares.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
     assert_eq!(entry["label"], ["no", "maybe", "yes"][best]);
+}
+
+pub(crate) fn entities_are_found_with_their_places() {
+    let server = server();
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../testcases/checkpoints/tagger-xlm-roberta");
+    let case: Json = serde_json::from_slice(&fs::read(folder.join("case.json")).unwrap()).unwrap();
+    let json = post(server.address, "/v1/classify", &json!({ "model": "tagger", "input": case["texts"] })).json();
+    for (at, expected) in case["entities"].as_array().unwrap().iter().enumerate() {
+        let (found, expected) = (json["data"][at]["entities"].as_array().unwrap(), expected.as_array().unwrap());
+        assert_eq!(found.len(), expected.len(), "{json}");
+        for (found, expected) in found.iter().zip(expected) {
+            for key in ["entity_group", "word", "start", "end"] {
+                assert_eq!(found[key], expected[key], "{json}");
+            }
+            let difference = found["score"].as_f64().unwrap() - expected["score"].as_f64().unwrap();
+            assert!(difference.abs() < 1e-3, "{json}");
+        }
+    }
+    let reply = post(server.address, PATH, &json!({ "model": "tagger", "query": "a", "documents": ["b"] }));
+    assert!(reply.status == 400 && reply.body.contains("/v1/classify"), "{}", reply.body);
+    let listed = get(server.address, "/v1/models/tagger").json();
+    assert_eq!(listed["capabilities"], json!({ "token_classification": true }));
 }
 
 pub(crate) fn what_a_classifier_cannot_do_is_refused() {

@@ -19,7 +19,9 @@ use flambeau::{
 };
 use serde_json::Value as Json;
 
-use super::{checkpoint::CheckpointCase, classifier::ClassifierCase, embedding::EmbeddingCase, speech::SpeechCase};
+use super::{
+    checkpoint::CheckpointCase, classifier::ClassifierCase, embedding::EmbeddingCase, speech::SpeechCase, tagger::TaggerCase,
+};
 use crate::{files, inputs, kv_cache, tensors::NamedTensor};
 
 /// Outcome of a case.
@@ -104,6 +106,7 @@ enum Published {
     Embedding(EmbeddingCase),
     Classifier(ClassifierCase),
     Speech(SpeechCase),
+    Tagger(TaggerCase),
 }
 
 /// Graphs of a program's delegates, of all methods or of some.
@@ -121,6 +124,7 @@ impl Case {
             Some("embedding") => Some(Published::Embedding(EmbeddingCase::read(&json, tolerance)?)),
             Some("classifier") => Some(Published::Classifier(ClassifierCase::read(&json, tolerance)?)),
             Some("speech") => Some(Published::Speech(SpeechCase::read(&json, tolerance)?)),
+            Some("tagger") => Some(Published::Tagger(TaggerCase::read(&json, tolerance)?)),
             _ => None,
         };
         let family = json["op"].as_str().or_else(|| json["family"].as_str()).unwrap_or("model");
@@ -147,6 +151,7 @@ impl Case {
                     Some(Published::Embedding(case)) => case.run(&self.folder, engine),
                     Some(Published::Classifier(case)) => case.run(&self.folder, engine),
                     Some(Published::Speech(case)) => case.run(&self.folder, engine),
+                    Some(Published::Tagger(case)) => case.run(&self.folder, engine),
                     None => Ok(Outcome::Skipped("case.json does not describe a checkpoint".into())),
                 };
             }

@@ -103,7 +103,7 @@ impl Loading {
         let kind = match opened.kind {
             Kind::Language => ModelKind::Language,
             Kind::Encoder => ModelKind::Encoder,
-            Kind::Classifier => ModelKind::Classifier,
+            Kind::Classifier | Kind::Tagger => ModelKind::Classifier,
             Kind::Speech => ModelKind::Speech { recordings: self.args.parallel.min(RECORDINGS).saturating_add(self.queue) },
         };
         Ok((kind, Metadata::of(&opened.program).adapters))
@@ -129,6 +129,10 @@ impl Loading {
             }
             Kind::Classifier => {
                 eprintln!("{name}: gives scores of texts");
+                self.load_encoder(name, &opened, engine)?.into()
+            }
+            Kind::Tagger => {
+                eprintln!("{name}: finds entities in texts");
                 self.load_encoder(name, &opened, engine)?.into()
             }
             Kind::Speech => {
