@@ -210,8 +210,8 @@ impl ModelArgs {
         self.open_if(None, logits, threads)
     }
 
-    /// Opens the program of a classifier of texts or of tokens. Another model is refused before it is
-    /// exported.
+    /// Opens the program of a classifier of texts or of tokens. Another model is refused before an
+    /// export.
     pub(crate) fn open_labeller(&self, threads: Option<usize>) -> Result<Opened> {
         let is_labeller = |kind: Kind| match kind {
             Kind::Classifier | Kind::Tagger => Ok(()),

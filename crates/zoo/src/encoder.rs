@@ -117,8 +117,8 @@ impl Embedding {
 }
 
 impl Config {
-    /// An encoder in the form of BERT whose layers are still missing: one norm after the sum of each
-    /// half, attention over the whole text, and no head.
+    /// An encoder in the form of BERT without layers. Each half of a layer has one norm after its
+    /// sum, attention sees the whole text, and there is no head.
     pub(crate) fn new(family: &'static str, [width, vocab, room]: [usize; 3], norm: Norm, sentence: Sentence) -> Config {
         Config {
             family,

@@ -181,7 +181,14 @@ mod tests {
             repository.link(etag, commit, file, true).unwrap();
         }
         repository.refer("main", "c2").unwrap();
-        Hub { cache: Some(dir.into()), endpoint: String::new(), token: None, offline: true, links: true, timeout: super::TIMEOUT }
+        Hub {
+            cache: Some(dir.into()),
+            endpoint: String::new(),
+            token: None,
+            offline: true,
+            links: true,
+            timeout: crate::hub::TIMEOUT,
+        }
     }
 
     #[test]
@@ -234,7 +241,7 @@ mod tests {
             token: None,
             offline: true,
             links: true,
-            timeout: super::TIMEOUT,
+            timeout: crate::hub::TIMEOUT,
         };
         for (model, is_there) in [("org/a", true), ("org/b", false)] {
             hub.removal(&ModelName::parse(model).unwrap(), None).unwrap().unwrap().run().unwrap();

@@ -80,8 +80,8 @@ impl Texts {
         }
     }
 
-    /// The numbers of texts with their types, in order: one row for each text, or the rows of all its
-    /// tokens. Texts of similar length run in one batch.
+    /// The numbers of texts with their types, in order: one row for each text, or the rows of all
+    /// its tokens. Texts of similar length run in one batch.
     pub(super) fn compute(&mut self, texts: &[(&[u32], &[u32])]) -> Result<Vec<Vec<f32>>> {
         texts.iter().try_for_each(|(ids, _)| self.check(ids))?;
         let lengths: Vec<usize> = texts.iter().map(|(ids, _)| ids.len()).collect();
