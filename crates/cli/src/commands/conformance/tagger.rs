@@ -57,8 +57,8 @@ impl TaggerCase {
         read().context("case.json lacks texts, their ids, labels or entities")
     }
 
-    /// Exports the checkpoint in f32. Compares the scores of all texts at once, those of each alone,
-    /// and the entities with the case.
+    /// Exports the checkpoint in f32. Compares the scores of all texts at once and of each alone,
+    /// and the entities, with the case.
     pub(super) fn run(&self, folder: &Path, engine: &Arc<dyn Engine>) -> Result<Outcome> {
         let checkpoint = folder.join("checkpoint");
         let tokenizer = tokenizer::at(&checkpoint)?.tokenizer;
