@@ -20,6 +20,8 @@ from torch.export.graph_signature import (
 )
 from torch.utils._pytree import tree_flatten
 
+from ._rewrites import plain_attention, plain_sums, read_sizes
+
 #: For each output of a graph, ``None`` if the program computes it, else a tuple with the constant
 #: value.
 Outputs = list["tuple[Any] | None"]
@@ -35,7 +37,11 @@ def archive(
     sizes: a multiple of the sizes in ``args``, and a minimum for the bound.
     """
     root = copy.deepcopy(graph)
+    read_sizes(root.graph)
+    plain_attention(root.graph)
+    plain_sums(root.graph)
     inputs, state, taken = _inputs(root, weights)
+    held = _held_tensors(root, inputs)
     outputs, constants = _outputs(root)
     for node in root.graph.nodes:
         node.meta = {key: value for key, value in node.meta.items() if key in ("val", "stack_trace")}
@@ -47,8 +53,8 @@ def archive(
         graph_signature=ExportGraphSignature(inputs, outputs),
         state_dict=state,
         range_constraints=_ranges(graph, args, room),
-        module_call_graph=calls(len(inputs) - len(state), len(outputs)),
-        constants={},
+        module_call_graph=calls(len(inputs) - len(state) - len(held), len(outputs)),
+        constants=held,
     )
     file = io.BytesIO()
     torch.export.save(program, file)
@@ -79,6 +85,25 @@ def _inputs(root: torch.fx.GraphModule, weights: Mapping[int, torch.Tensor]) -> 
         else:
             specs.append(InputSpec(InputKind.USER_INPUT, ConstantArgument(node.name, value), None))
     return specs, state, [i for i in order if i not in weights]
+
+
+def _held_tensors(root: torch.fx.GraphModule, specs: list[InputSpec]) -> dict[str, torch.Tensor]:
+    """Turns the tensors that a graph holds into constant inputs, as ``torch.export`` does. Adds
+    their specifications before all others.
+    """
+    held: dict[str, torch.Tensor] = {}
+    for node in list(root.graph.nodes):
+        value = getattr(root, node.target, None) if node.op == "get_attr" else None
+        if not isinstance(value, torch.Tensor):
+            continue
+        with root.graph.inserting_before(next(iter(root.graph.nodes))):
+            placeholder = root.graph.placeholder(f"held_{len(held)}")
+        placeholder.meta["val"] = value
+        node.replace_all_uses_with(placeholder)
+        root.graph.erase_node(node)
+        specs.insert(0, InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(placeholder.name), placeholder.name))
+        held[placeholder.name] = value.detach()
+    return held
 
 
 def _reorder(graph: torch.fx.Graph, placeholders: Sequence[torch.fx.Node]) -> None:

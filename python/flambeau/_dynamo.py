@@ -102,7 +102,10 @@ class _Graph:
     def _compiled(self, args: Sequence[Any], weights: dict[int, Any]) -> Callable[[list[Any]], list[Any]]:
         options = dict(self._options)
         engine = engine_flags(options.pop("engine", "cpu"), options.pop("threads", None), options.pop("device", None))
-        source, taken, outputs = archive(self._graph, args, weights, (_ROOM, _LEAST_ROOM))
+        try:
+            source, taken, outputs = archive(self._graph, args, weights, (_ROOM, _LEAST_ROOM))
+        except Exception as error:
+            raise _native.CompileError(f"torch.export cannot save it: {error}") from error
         program, report = _native.compile([("forward", source)], quantize=flags(options), engine=engine)
         execute = program.load("forward").execute
 

@@ -157,3 +157,79 @@ def test_views_in_and_out():
     with torch.no_grad():
         for ours, theirs in zip(torch.compile(function, backend="flambeau")(x), function(x)):
             assert ours == theirs if not isinstance(ours, torch.Tensor) else torch.equal(ours, theirs)
+
+
+@pytest.fixture
+def no_warnings():
+    """Fails a test if a graph runs in PyTorch."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="flambeau")
+        yield
+
+
+def test_attention_is_compiled(no_warnings):
+    def function(x, mask):
+        q, k, v = x.chunk(3, -1)
+        plain = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        masked = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=0.3)
+        return plain, masked, torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    fast = torch.compile(function, backend="flambeau")
+    with torch.no_grad():
+        for length in (5, 9, 12):
+            x = torch.randn(2, 4, length, 24)
+            mask = torch.randn(2, 1, length, length)
+            for ours, theirs in zip(fast(x, mask), function(x, mask)):
+                close(ours, theirs)
+
+
+def test_sizes_that_only_shapes_use_are_not_fixed(no_warnings):
+    def function(x, y):
+        rows = torch.arange(x.shape[0] + y.shape[0] - 2)
+        return x.mean(2).view(x.shape[0], -1), rows, x.flatten(1) * 2
+
+    fast = torch.compile(function, backend="flambeau", dynamic=True)
+    with torch.no_grad():
+        for count in (2, 3, 7):
+            x, y = torch.randn(count, 4, 6), torch.randn(count + 3, 2)
+            for ours, theirs in zip(fast(x, y), function(x, y)):
+                close(ours, theirs)
+
+
+def test_tensors_made_in_the_model_are_constants(no_warnings):
+    def function(x):
+        return x * torch.tensor([1.0, 2.0, 3.0]) + torch.tensor(0.5)
+
+    x = torch.randn(2, 3)
+    with torch.no_grad():
+        close(torch.compile(function, backend="flambeau")(x), function(x))
+
+
+def test_dropout_draws_eagers_numbers():
+    model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Dropout(0.5))
+    x = torch.randn(3, 16)
+    fast = torch.compile(model, backend="flambeau")
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(1)
+        expected = model(x)
+        torch.manual_seed(1)
+        close(fast(x), expected)
+
+
+def test_keywords_dataclasses_and_caches(no_warnings):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    config = transformers.LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    fast = torch.compile(model, backend="flambeau")
+    with torch.no_grad():
+        tokens = torch.randint(0, 64, (1, 7))
+        ours, theirs = (run(input_ids=tokens, use_cache=True) for run in (fast, model))
+        assert type(ours) is type(theirs)
+        for _ in range(2):
+            close(ours.logits, theirs.logits)
+            token = theirs.logits[:, -1:].argmax(-1)
+            ours = fast(input_ids=token, past_key_values=ours.past_key_values, use_cache=True)
+            theirs = model(input_ids=token, past_key_values=theirs.past_key_values, use_cache=True)
