@@ -16,7 +16,7 @@ imported PyTorch, else NumPy arrays if NumPy is installed, else :class:`flambeau
 """
 
 from ._compile import Program, compile
-from ._language import LLM, Text, TextStream
+from ._language import LLM, Ranked, Text, TextStream
 from ._native import CompileError, Error, ExecutionError, InputError, LoadError, Tensor, __version__
 from ._serve import Server, serve
 from ._speech import Segment, Transcriber, Transcript, Word
@@ -29,6 +29,7 @@ __all__ = [
     "InputError",
     "LoadError",
     "Program",
+    "Ranked",
     "Segment",
     "Server",
     "Tensor",

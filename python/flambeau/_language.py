@@ -1,11 +1,11 @@
-"""Language models: text generation, conversations and text embeddings."""
+"""Language models: text generation, conversations, text embeddings and reranking."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Optional, TypedDict, Union, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional, TypedDict, Union, overload
 
 from . import _native
 from ._flags import engine_flags, flags
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Messages with ``role`` and ``content``, or the text of a single user message.
 Messages = Union[str, Sequence[Mapping[str, Any]]]
+#: Adapters by name with their scales. A list applies its adapters with scale 1.
+Adapters = Union[None, Mapping[str, float], Sequence[str]]
 #: Descriptions of tools as JSON schemas, in OpenAI's form.
 Tools = Optional[Sequence[Mapping[str, Any]]]
 
@@ -42,6 +44,8 @@ class Options(TypedDict, total=False):
     ignore_eos: bool
     #: A JSON schema that constrains the answer.
     schema: Mapping[str, Any] | None
+    #: Adapters to apply; all others are left out. By default, all at their default scales.
+    adapters: Adapters
 
 
 _DEFAULTS: Options = {
@@ -55,7 +59,26 @@ _DEFAULTS: Options = {
     "stop": (),
     "ignore_eos": False,
     "schema": None,
+    "adapters": None,
 }
+
+
+def _scales(adapters: Adapters) -> list[tuple[str, float]] | None:
+    if adapters is None:
+        return None
+    if isinstance(adapters, str):
+        raise TypeError("adapters are a list of names, or a mapping from names to scales")
+    return list(adapters.items()) if isinstance(adapters, Mapping) else [(name, 1.0) for name in adapters]
+
+
+class Ranked(NamedTuple):
+    """A document with its relevance to a query."""
+
+    #: Index among the documents.
+    position: int
+    #: From 0 to 1.
+    relevance: float
+    document: str
 
 
 class Text(str):
@@ -122,14 +145,26 @@ class TextStream(Iterator[str], AsyncIterator[str]):
         return f"<TextStream, {'in progress' if state is None else state['finish_reason']}>"
 
 
+def _lora(adapters: Mapping[str, str | os.PathLike[str]] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    if isinstance(adapters, (str, os.PathLike)):
+        raise TypeError("lora is a list of paths, or a mapping from names to paths")
+    if isinstance(adapters, Mapping):
+        return [f"{name}={os.fspath(path)}" for name, path in adapters.items()]
+    return [os.fspath(path) for path in adapters]
+
+
 class LLM:
-    """A language model, or a text encoder for :meth:`embed`.
+    """A language model, a text encoder for :meth:`embed`, or a classifier for :meth:`rerank`.
 
     ``model`` is a program (``.pte``), a folder or GGUF file of weights, or a name such as
     ``HuggingFaceTB/SmolLM2-135M-Instruct`` on the Hugging Face hub. Weights are exported to a
     program once, into the user's cache. ``dtype``, ``max_seq_len``, ``kv_cache``, ``qlinear``,
     ``qembedding``, ``group_size`` and ``recipe`` configure the export like the flags of ``flambeau
     generate``. Weights are quantized to 4 bits unless ``qlinear="none"``.
+
+    ``lora`` gives LoRA adapters of a checkpoint: a list of paths is merged into the weights. A
+    mapping from names to paths keeps them apart, and :meth:`generate` chooses among them. A path
+    may end with ``:SCALE``.
 
     ``engine`` is ``"cpu"`` or ``"mlx"``; ``threads`` limits the CPU engine.
     """
@@ -149,6 +184,7 @@ class LLM:
         qembedding: str | None = None,
         group_size: int | None = None,
         recipe: str | os.PathLike[str] | None = None,
+        lora: Mapping[str, str | os.PathLike[str]] | Sequence[str | os.PathLike[str]] = (),
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         self._name = os.fspath(model)
@@ -164,17 +200,22 @@ class LLM:
                 "qembedding": qembedding,
                 "group_size": group_size,
                 "recipe": recipe,
+                "lora": _lora(lora),
                 "cache_dir": cache_dir,
             }
         )
         self._encoder: _native.Encoder | None = None
+        self._classifier: _native.Classifier | None = None
         self._model: _native.LanguageModel | None = None
         try:
             self._model = _native.LanguageModel(self._flags, self._engine)
         except _native.LoadError as error:
-            if "is a text encoder" not in str(error):
+            if "is a text encoder" in str(error):
+                self._encoder = _native.Encoder(self._flags, self._engine)
+            elif "is a classifier of texts" in str(error):
+                self._classifier = _native.Classifier(self._flags, self._engine)
+            else:
                 raise
-            self._encoder = _native.Encoder(self._flags, self._engine)
 
     @overload
     def generate(self, prompt: str | Sequence[int], *, stream: Literal[False] = ..., **options: Unpack[Options]) -> Text: ...
@@ -199,6 +240,7 @@ class LLM:
         wish: dict[str, Any] = {**_DEFAULTS, **options}
         wish["stop"] = [wish["stop"]] if isinstance(wish["stop"], str) else list(wish["stop"])
         wish["schema"] = None if wish["schema"] is None else json.dumps(wish["schema"])
+        wish["adapters"] = _scales(wish["adapters"])
         answer = TextStream(model.begin(ids, wish))
         return answer if stream else answer.text()
 
@@ -252,17 +294,58 @@ class LLM:
         """Decodes tokens to text."""
         return self._language().decode(list(ids), skip_special)
 
-    def embed(self, texts: str | Sequence[str], *, truncate: bool = False) -> list[list[float]]:
-        """Computes a vector for each text with a text encoder. ``truncate`` cuts overlong texts."""
-        if self._encoder is None:
-            raise _native.InputError(f"{self._name} is a language model; embed() needs a text encoder")
-        return self._encoder.embed([texts] if isinstance(texts, str) else list(texts), truncate)
+    def embed(
+        self,
+        texts: str | Sequence[str],
+        *,
+        truncate: bool = False,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        dimensions: int | None = None,
+    ) -> list[list[float]]:
+        """Computes a vector for each text with a text encoder. ``truncate`` cuts overlong texts.
 
-    def eval(self, text: str, *, window: int = 512, windows: int | None = None) -> dict[str, float]:
-        """Measures the perplexity on a text over windows of ``window`` tokens, like ``flambeau
-        eval``.
+        ``prompt`` is a text before every text, and ``prompt_name`` chooses one of :attr:`prompts`.
+        ``dimensions`` shortens vectors to their first elements and scales them to length 1.
         """
-        return self._language().evaluate(text, window, windows)
+        if self._encoder is None:
+            raise _native.InputError(f"{self._name} is {self._kind()}; embed() needs a text encoder")
+        how = {"truncate": truncate, "prompt": prompt, "prompt_name": prompt_name, "dimensions": dimensions}
+        return self._encoder.embed([texts] if isinstance(texts, str) else list(texts), flags(how))
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """The prompts of a text encoder by name."""
+        return {} if self._encoder is None else dict(self._encoder.prompts())
+
+    def rerank(
+        self, query: str, documents: Sequence[str], *, top_n: int | None = None, instruction: str | None = None
+    ) -> list[Ranked]:
+        """Sorts documents by their relevance to a query, the most relevant first.
+
+        Classifiers of pairs of texts and language models such as Qwen3-Reranker can do so. The
+        latter read an ``instruction``, and are loaded a second time at the first call. ``top_n``
+        limits the number of results. The end of an overlong document is left out.
+        """
+        if self._encoder is not None:
+            raise _native.InputError(f"{self._name} is a text encoder; use embed()")
+        if self._classifier is None:
+            self._classifier = _native.Classifier(self._flags, self._engine)
+        documents = list(documents)
+        found = self._classifier.relevance(query, documents, instruction)
+        ranked = [Ranked(i, relevance, document) for i, (relevance, document) in enumerate(zip(found, documents))]
+        return sorted(ranked, key=lambda one: -one.relevance)[:top_n]
+
+    def eval(self, text: str, *, window: int = 512, windows: int | None = None, adapters: Adapters = None) -> dict[str, float]:
+        """Measures the perplexity on a text over windows of ``window`` tokens, like ``flambeau
+        eval``. ``adapters`` are chosen as in :meth:`generate`.
+        """
+        return self._language().evaluate(text, window, windows, _scales(adapters))
+
+    @property
+    def adapters(self) -> dict[str, float]:
+        """Default scales of the LoRA adapters by name."""
+        return dict(self._language().adapters())
 
     @property
     def context(self) -> int | None:
@@ -271,9 +354,14 @@ class LLM:
 
     def _language(self) -> _native.LanguageModel:
         if self._model is None:
-            raise _native.InputError(f"{self._name} is a text encoder; use embed()")
+            raise _native.InputError(f"{self._name} is {self._kind()}")
         return self._model
 
+    def _kind(self) -> str:
+        if self._model is not None:
+            return "a language model"
+        return "a classifier of texts; use rerank()" if self._encoder is None else "a text encoder; use embed()"
+
     def __repr__(self) -> str:
-        kind = "text encoder" if self._model is None else f"context of {self.context} tokens"
+        kind = self._kind().split(";")[0] if self._model is None else f"context of {self.context} tokens"
         return f"<LLM {self._name}, {kind}, {' '.join(self._engine)}>"

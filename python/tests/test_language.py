@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import shutil
+import struct
 import threading
 
+import numpy as np
 import pytest
 from cases import CHECKPOINTS, DATA, facts, read
 
@@ -131,3 +134,109 @@ def test_encoders_make_vectors_of_texts(tmp_path):
     assert len(vectors[0]) == expected[0][1].shape[-1]
     with pytest.raises(flambeau.InputError, match="text encoder"):
         model.generate("text")
+
+
+@pytest.fixture
+def prompted(tmp_path):
+    """An encoder with prompts of its own."""
+    folder = tmp_path / "encoder"
+    shutil.copytree(CHECKPOINTS / "embedding-bert" / "checkpoint", folder)
+    prompts = {"prompts": {"query": "the fox ", "document": ""}, "default_prompt_name": "query"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    return flambeau.LLM(folder, cache_dir=tmp_path, threads=1)
+
+
+def test_prompts_stand_before_texts(prompted):
+    assert prompted.prompts == {"query": "the fox ", "document": ""}
+    expected = prompted.embed("the fox Fox", prompt_name="document")
+    assert prompted.embed("Fox") == expected == prompted.embed("Fox", prompt="the fox ")
+    assert prompted.embed("Fox", prompt_name="document") != expected
+    with pytest.raises(flambeau.InputError, match="document, query"):
+        prompted.embed("Fox", prompt_name="passage")
+    with pytest.raises(flambeau.InputError, match="prompt-name"):
+        prompted.embed("Fox", prompt="a ", prompt_name="query")
+
+
+def test_vectors_are_shortened_to_length_one(prompted):
+    (whole,), (short,) = prompted.embed("Fox"), prompted.embed("Fox", dimensions=4)
+    start = np.array(whole[:4])
+    np.testing.assert_allclose(short, start / np.linalg.norm(start), atol=1e-6)
+    with pytest.raises(flambeau.InputError, match="16 elements"):
+        prompted.embed("Fox", dimensions=17)
+
+
+def test_documents_come_by_falling_relevance(tmp_path):
+    folder = CHECKPOINTS / "classifier-xlm-roberta"
+    query, document = facts(folder)["pairs"][0]
+    ranker = flambeau.LLM(folder / "checkpoint", cache_dir=tmp_path, threads=1)
+    ranked = ranker.rerank(query, ["Fox", document])
+    assert sorted(one.position for one in ranked) == [0, 1] and ranked[0].relevance >= ranked[1].relevance
+    # PyTorch's logit of the pair is 1.2623.
+    (judged,) = [one for one in ranked if one.position == 1]
+    assert judged.document == document and judged.relevance == pytest.approx(1 / (1 + np.exp(-1.2623)), abs=1e-4)
+    assert ranker.rerank(query, ["Fox", document], top_n=1) == ranked[:1]
+    with pytest.raises(flambeau.InputError, match="instruction"):
+        ranker.rerank(query, ["Fox"], instruction="judge")
+    with pytest.raises(flambeau.InputError, match=r"rerank\(\)"):
+        ranker.generate("text")
+
+
+def test_language_models_judge_by_an_instruction(tmp_path):
+    judge = flambeau.LLM(CHECKPOINTS / "classifier-answers" / "checkpoint", cache_dir=tmp_path, qlinear="none", threads=1)
+    plain, told = judge.rerank("Fox", ["The fox"]), judge.rerank("Fox", ["The fox"], instruction="the dog")
+    assert 0 <= plain[0].relevance <= 1 and plain != told
+
+
+def test_encoders_and_language_models_do_not_rank(tmp_path, tiny_llama):
+    encoder = flambeau.LLM(CHECKPOINTS / "embedding-bert" / "checkpoint", cache_dir=tmp_path, threads=1)
+    with pytest.raises(flambeau.InputError, match=r"use embed\(\)"):
+        encoder.rerank("Fox", ["The fox"])
+    with pytest.raises(flambeau.LoadError, match="cannot judge documents"):
+        tiny_llama.rerank("Fox", ["The fox"])
+
+
+def low_rank_adapter(folder, seed):
+    """Writes an adapter of rank 2 of the tiny Llama's query and down projections."""
+    random, tensors, data = np.random.default_rng(seed), {}, b""
+    for module, (rows, columns) in {"self_attn.q_proj": (32, 32), "mlp.down_proj": (32, 64)}.items():
+        for factor, shape in (("A", (2, columns)), ("B", (rows, 2))):
+            values = random.uniform(-1, 1, shape).astype(np.float32).tobytes()
+            tensors[f"base_model.model.model.layers.0.{module}.lora_{factor}.weight"] = {
+                "dtype": "F32",
+                "shape": shape,
+                "data_offsets": (len(data), len(data) + len(values)),
+            }
+            data += values
+    header = json.dumps(tensors).encode()
+    folder.mkdir()
+    (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + data)
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 2, "bias": "none"}))
+    return folder
+
+
+def test_each_text_chooses_its_adapters(tmp_path, tiny_llama):
+    paths = [low_rank_adapter(tmp_path / name, seed) for seed, name in enumerate(("a", "b"))]
+    how = {"qlinear": "none", "cache_dir": tmp_path / "cache", "threads": 1}
+
+    def write(model, **options):
+        return model.generate(PROMPT, max_new_tokens=16, ignore_eos=True, **options)
+
+    model = flambeau.LLM(DATA / "tiny-llama", lora={"calm": f"{paths[0]}:0.5", "loud": paths[1]}, **how)
+    assert model.adapters == {"calm": 0.5, "loud": 1.0} and tiny_llama.adapters == {}
+    merged = {
+        name: write(flambeau.LLM(DATA / "tiny-llama", lora=lora, **how))
+        for name, lora in {"calm": [f"{paths[0]}:0.5"], "loud": [paths[1]], "both": [f"{paths[0]}:0.5", paths[1]]}.items()
+    }
+    assert len({write(tiny_llama), *merged.values()}) == 4, "each choice has another text"
+    assert write(model) == merged["both"]
+    assert write(model, adapters={"calm": 0.5}) == merged["calm"]
+    assert write(model, adapters=["loud"]) == merged["loud"]
+    assert write(model, adapters=[]) == write(tiny_llama)
+    assert model.eval(PROMPT * 9, window=16, adapters=()) == tiny_llama.eval(PROMPT * 9, window=16)
+    assert model.eval(PROMPT * 9, window=16) != tiny_llama.eval(PROMPT * 9, window=16)
+    with pytest.raises(flambeau.InputError, match="calm, loud"):
+        write(model, adapters=["silent"])
+    with pytest.raises(flambeau.InputError, match="no adapters"):
+        write(tiny_llama, adapters=["calm"])
+    with pytest.raises(TypeError, match="names"):
+        write(model, adapters="calm")

@@ -350,6 +350,8 @@ typedef struct flb_generation_options {
   float repetition_penalty; /* On tokens that occurred already; 0 means none, as 1 does. */
   int32_t ignore_eos;       /* Not 0: treat the model's end of text as any other token. */
   int32_t reserved;         /* 0. */
+  const char *adapters;     /* LoRA adapters to apply, such as "calm:0.5 facts", or "none". Without
+                             * a scale, it is 1. NULL applies all at their default scales. */
 } flb_generation_options;
 
 /* A message of a conversation. The texts belong to the caller. */

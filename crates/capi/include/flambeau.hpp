@@ -362,6 +362,8 @@ struct GenerationOptions {
   float min_p = 0;                   // Drop tokens less likely than this times the likeliest one.
   float repetition_penalty = 1;      // On tokens that occurred already.
   bool ignore_eos = false;           // Treat the model's end of text as any other token.
+  std::string adapters;              // LoRA adapters to apply, such as "calm:0.5 facts", or "none".
+                                     // Empty applies all at their default scales.
 };
 
 // A message of a conversation; roles are such as "system", "user" and "assistant".
@@ -473,6 +475,7 @@ class LanguageModel {
     raw.min_p = options.min_p;
     raw.repetition_penalty = options.repetition_penalty;
     raw.ignore_eos = options.ignore_eos ? 1 : 0;
+    raw.adapters = options.adapters.empty() ? nullptr : options.adapters.c_str();
     detail::Call<OnText> context{on_text, nullptr};
     flb_generation *handle = nullptr;
     detail::check(ask(&raw, &context, &handle));

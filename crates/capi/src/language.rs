@@ -49,10 +49,11 @@ struct RawOptions {
     repetition_penalty: f32,
     ignore_eos: i32,
     reserved: i32,
+    adapters: *const c_char,
 }
 
 // SAFETY: `repr(C)`, the size comes first, numbers and pointers take all bytes, and the four-byte
-// fields at the end are even in number.
+// fields before the last pointer are even in number.
 unsafe impl Prefixed for RawOptions {}
 
 impl RawOptions {
@@ -70,6 +71,7 @@ impl RawOptions {
         repetition_penalty: 0.0,
         ignore_eos: 0,
         reserved: 0,
+        adapters: ptr::null(),
     };
 }
 
@@ -119,8 +121,17 @@ impl LanguageModelHandle {
             // SAFETY: passed on to the caller.
             .then(|| unsafe { border::text(options.schema, "options->schema") }.and_then(|schema| self.constraint(schema)))
             .transpose()?;
+        let adapters = match options.adapters.is_null() {
+            true => self.model.default_adapters(),
+            false => {
+                // SAFETY: passed on to the caller.
+                let text = unsafe { border::text(options.adapters, "options->adapters")? };
+                library::adapters_by_text(&self.model, text).map_err(|error| Failure::input(library::message(&error)))?
+            }
+        };
         Ok(Request {
             prompt,
+            adapters,
             max_new_tokens: if options.max_new_tokens == 0 { 256 } else { options.max_new_tokens },
             sampling,
             stop,

@@ -9,8 +9,8 @@ use flambeau::{
     compile,
     engine::{Clock, Engine, KvCacheConfig, LoadOptions},
     runners::{
-        embed::Embedder,
-        llm::Model,
+        embed::{Classifier, Embedder},
+        llm::{Adapters, Model},
         speech::{Settings, SpeechModel},
     },
     runtime::{Program, RunTrace, Value, verify},
@@ -25,6 +25,7 @@ use crate::{
     commands::{
         self,
         compile::QuantizeArgs,
+        embed, rerank,
         text_model::TextModelArgs,
         transcribe,
         verify::{by_value, expected, print::MethodVerdict},
@@ -32,7 +33,7 @@ use crate::{
     engine::EngineArgs,
     failure, kv_cache,
     language_model::{LanguageModelArgs, Loaded},
-    profile,
+    lora, profile,
 };
 
 /// A language model with its tokenizer.
@@ -173,7 +174,53 @@ pub fn encoder(flags: &[String], engine: &Arc<dyn Engine>) -> Result<(Embedder, 
     parse::<TextModelArgs>(flags)?.encoder(engine)
 }
 
-/// Loads a speech model by the model flags of `flambeau transcribe`.
+/// A vector of each text, by the flags of `flambeau embed` for its vectors.
+///
+/// # Errors
+/// A text is too long, or a flag is wrong or does not fit the model.
+pub fn vectors(encoder: &mut Embedder, tokenizer: &Tokenizer, texts: &[String], flags: &[String]) -> Result<Vec<Vec<f32>>> {
+    Ok(embed::vectors(encoder, tokenizer, texts, &parse::<embed::VectorArgs>(flags)?)?.0)
+}
+
+/// Loads a classifier of texts by the flags of `flambeau rerank` that concern models.
+///
+/// # Errors
+/// As [`language_model`].
+pub fn classifier(flags: &[String], engine: &Arc<dyn Engine>) -> Result<(Classifier, Tokenizer)> {
+    parse::<TextModelArgs>(flags)?.classifier(engine)
+}
+
+/// The relevance of each document to a query, from 0 to 1. Some models judge by an instruction.
+///
+/// # Errors
+/// The model cannot rank documents, or reads no instruction.
+pub fn relevance(
+    model: &mut Classifier,
+    tokenizer: &Tokenizer,
+    query: &str,
+    documents: &[&str],
+    instruction: Option<&str>,
+) -> Result<Vec<f32>> {
+    Ok(rerank::relevance(model, tokenizer, query, documents, instruction)?.0)
+}
+
+/// The adapters with these scales by name, all others left out.
+///
+/// # Errors
+/// A name is unknown. The message lists the model's adapters.
+pub fn adapters(model: &Model, scales: &[(&str, f32)]) -> Result<Adapters> {
+    lora::choose(model, scales)
+}
+
+/// The adapters in a text such as `calm:0.5 facts`, or none of them for `none`.
+///
+/// # Errors
+/// As [`adapters`].
+pub fn adapters_by_text(model: &Model, text: &str) -> Result<Adapters> {
+    lora::choose(model, &lora::scales(text))
+}
+
+/// Loads a model of speech by the flags of `flambeau transcribe` that concern models.
 ///
 /// # Errors
 /// Fails as [`language_model`] does.

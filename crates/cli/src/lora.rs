@@ -7,8 +7,9 @@ use std::{
     time::UNIX_EPOCH,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use flambeau::{
+    runners::llm::{Adapters, Model},
     tensor::Bytes,
     zoo::{Adapter, Checkpoint},
 };
@@ -136,6 +137,31 @@ impl LoraArgs {
     }
 }
 
+/// The adapters with these scales by name, all others left out.
+///
+/// # Errors
+/// A name is unknown.
+pub(crate) fn choose(model: &Model, scales: &[(&str, f32)]) -> Result<Adapters> {
+    let unknown = || {
+        let names: Vec<&str> = model.metadata().adapters.iter().map(|adapter| adapter.name.as_str()).collect();
+        match names.is_empty() {
+            true => anyhow!("the model has no adapters; --lora NAME=PATH gives a checkpoint some"),
+            false => anyhow!("expected names of adapters, which are {}, or none", names.join(", ")),
+        }
+    };
+    model.adapters(scales).ok_or_else(unknown)
+}
+
+/// Names and scales in a text such as `calm:0.5 facts`. It is empty for `none`.
+pub(crate) fn scales(text: &str) -> Vec<(&str, f32)> {
+    let scale = |text: &str| text.parse::<f32>().ok().filter(|scale| scale.is_finite());
+    let entry = |text| match str::rsplit_once(text, ':') {
+        Some((name, number)) => scale(number).map_or((text, 1.0), |number| (name, number)),
+        None => (text, 1.0),
+    };
+    if text.trim() == "none" { Vec::new() } else { text.split_whitespace().map(entry).collect() }
+}
+
 /// Reads a folder or a GGUF file.
 pub(crate) fn read(path: &Path) -> Result<Adapter> {
     let read = |(name, path): (String, PathBuf)| Ok((name, files::read(&path)?));
@@ -188,6 +214,13 @@ mod tests {
         assert_eq!(given("./r=8/style").map(|given| given.name), Ok(None));
         assert!(given("calm=").is_err() && given("calm=:2").is_err());
         assert_eq!(given("some/where/style").map(|given| given.name()), Ok("style".to_owned()));
+    }
+
+    #[test]
+    fn adapters_in_a_text_have_a_scale_of_one_by_default() {
+        assert_eq!(scales("calm:0.5  facts"), [("calm", 0.5), ("facts", 1.0)]);
+        assert_eq!(scales("a:b"), [("a:b", 1.0)]);
+        assert_eq!(scales(" none "), []);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::{
 };
 
 use flambeau::{
-    runners::llm::{FinishReason, Generation, Generator, Model, Request, Session, Windows, evaluate},
+    runners::llm::{Adapters, FinishReason, Generation, Generator, Model, Request, Session, Windows, evaluate},
     text::{ChatInput, ChatTemplate, Clock, Constraint, GrammarCompiler, SamplingParams, Tokenizer},
 };
 use flambeau_cli::library;
@@ -47,6 +47,8 @@ pub(crate) struct Wish {
     stop: Vec<String>,
     ignore_eos: bool,
     schema: Option<String>,
+    /// Names and scales; all at their default scales without it.
+    adapters: Option<Vec<(String, f32)>>,
 }
 
 #[pymethods]
@@ -63,6 +65,11 @@ impl LanguageModel {
     #[getter]
     fn context(&self) -> Option<usize> {
         self.model.metadata().context
+    }
+
+    /// Names and default scales of the adapters.
+    fn adapters(&self) -> Vec<(String, f32)> {
+        self.model.metadata().adapters.iter().map(|adapter| (adapter.name.clone(), adapter.scale)).collect()
     }
 
     /// Whether the model has a chat template.
@@ -121,8 +128,16 @@ impl LanguageModel {
 
     /// Evaluates the model on a text: perplexity, its standard error, and the numbers of
     /// predictions and windows.
-    fn evaluate<'py>(&self, py: Python<'py>, text: &str, window: usize, windows: Option<usize>) -> PyResult<Bound<'py, PyDict>> {
+    fn evaluate<'py>(
+        &self,
+        py: Python<'py>,
+        text: &str,
+        window: usize,
+        windows: Option<usize>,
+        adapters: Option<Vec<(String, f32)>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
         self.home.check("the model")?;
+        let adapters = self.chosen(adapters)?;
         let ids = self.tokenizer.encode(text, true).map_err(input)?;
         let bos = self.tokenizer.bos_id().filter(|bos| ids.first() == Some(bos));
         let most = windows.map_or(ids.len(), |windows| ids.len().min(windows.saturating_mul(window)));
@@ -130,6 +145,7 @@ impl LanguageModel {
         let (cancelled, mut interrupted) = (AtomicBool::new(false), None);
         let evaluation = py.detach(|| {
             let mut sequence = self.model.sequence()?;
+            sequence.set_adapters(&adapters)?;
             evaluate(&mut sequence, None, &parts, &cancelled, &mut |_, _| {
                 if let Err(error) = Python::attach(|py| py.check_signals()) {
                     cancelled.store(true, Ordering::Relaxed);
@@ -177,6 +193,7 @@ impl LanguageModel {
         sampling.validate().map_err(input)?;
         Ok(Request {
             prompt,
+            adapters: self.chosen(wish.adapters)?,
             max_new_tokens: wish.max_new_tokens,
             sampling,
             stop: wish.stop,
@@ -185,6 +202,12 @@ impl LanguageModel {
             constraint: wish.schema.map(|schema| self.constraint(&schema)).transpose()?,
             ..Request::default()
         })
+    }
+
+    fn chosen(&self, adapters: Option<Vec<(String, f32)>>) -> PyResult<Adapters> {
+        let Some(adapters) = adapters else { return Ok(self.model.default_adapters()) };
+        let scales: Vec<(&str, f32)> = adapters.iter().map(|(name, scale)| (name.as_str(), *scale)).collect();
+        library::adapters(&self.model, &scales).map_err(input)
     }
 
     fn constraint(&self, schema: &str) -> PyResult<Constraint> {

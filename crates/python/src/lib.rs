@@ -14,6 +14,7 @@ mod language;
 mod program;
 mod speech;
 mod tensor;
+mod texts;
 mod tools;
 
 use pyo3::prelude::*;
@@ -30,8 +31,9 @@ mod _native {
         errors::{CompileError, Error, ExecutionError, InputError, LoadError},
         language::{Answer, LanguageModel},
         program::{PyMethod, PyProgram},
-        speech::{Encoder, PySpeechModel},
+        speech::PySpeechModel,
         tensor::PyTensor,
+        texts::{PyClassifier, PyEncoder},
         tools::{etdump, graphs, measured, run_test_case, steps, trace, verify},
     };
 

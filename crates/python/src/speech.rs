@@ -1,4 +1,4 @@
-//! Speech transcription and text embeddings.
+//! Speech transcription.
 
 use std::{
     fs::File,
@@ -9,10 +9,7 @@ use std::{
 
 use flambeau::{
     audio::{Pcm, Recording, Sample},
-    runners::{
-        embed::{Embedder, truncate},
-        speech::{Progress, SAMPLE_RATE, Segment, Settings, SpeechModel, Transcriber, Transcript},
-    },
+    runners::speech::{Progress, SAMPLE_RATE, Segment, Settings, SpeechModel, Transcriber, Transcript},
     tensor::{DType, Tensor},
     text::Tokenizer,
 };
@@ -126,42 +123,4 @@ fn of_samples(samples: &Tensor, rate: u32) -> PyResult<Recording> {
     };
     let bytes = Cursor::new(samples.bytes().clone());
     Recording::from_pcm(bytes, Pcm { sample, rate, channels }, SAMPLE_RATE).map_err(input)
-}
-
-/// A text encoder with its tokenizer. Threads use it one at a time.
-#[pyclass(frozen, module = "flambeau._native")]
-pub(crate) struct Encoder {
-    encoder: Mutex<Embedder>,
-    tokenizer: Tokenizer,
-    home: Home,
-}
-
-#[pymethods]
-impl Encoder {
-    #[new]
-    fn new(py: Python<'_>, flags: Vec<String>, engine: Vec<String>) -> PyResult<Encoder> {
-        let engine = engines::engine(py, &engine)?;
-        let loaded = py.detach(|| library::encoder(&flags, &engine)).map_err(|error| errors::load(&error))?;
-        Ok(Encoder { encoder: Mutex::new(loaded.0), tokenizer: loaded.1, home: Home::here() })
-    }
-
-    /// Computes a vector for each text. With `cut`, truncates overlong texts instead of raising an
-    /// error.
-    fn embed(&self, py: Python<'_>, texts: Vec<String>, cut: bool) -> PyResult<Vec<Vec<f32>>> {
-        self.home.check("the model")?;
-        py.detach(|| {
-            let mut encoder = self.encoder.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut list = Vec::with_capacity(texts.len());
-            for (number, text) in texts.iter().enumerate() {
-                let mut ids = self.tokenizer.encode(text, true).map_err(input)?;
-                if cut {
-                    truncate(&mut ids, encoder.max_tokens(), &self.tokenizer);
-                }
-                encoder.check(&ids).map_err(|error| InputError::new_err(format!("text {}: {error}", number + 1)))?;
-                list.push(ids);
-            }
-            let ids: Vec<&[u32]> = list.iter().map(Vec::as_slice).collect();
-            encoder.embed(&ids).map_err(|error| ExecutionError::new_err(error.to_string()))
-        })
-    }
 }

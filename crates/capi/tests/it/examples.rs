@@ -11,7 +11,7 @@ use flambeau::{
     text::{ChatInput, message},
 };
 use flambeau_cli::library::{self, LanguageModel};
-use flambeau_testcases::test;
+use flambeau_testcases::{low_rank_adapter, test};
 use libtest_mimic::Trial;
 
 use crate::toolchain::{Program, SANITIZER, has, has_sanitizer, package};
@@ -57,6 +57,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         add("contract", contract);
         add("threads", threads);
         add("generation", generation);
+        add("adapters", adapters);
         add("state", state);
         add("chat", chat);
         add("delegate", delegate);
@@ -99,9 +100,13 @@ fn threads(setup: Setup) {
 }
 
 /// The greedy answer to a prompt, without C.
-fn answer(flags: [&str; 4], prompt: impl Fn(&LanguageModel) -> Vec<u32>, max_new_tokens: usize, ignore_eos: bool) -> String {
+fn answer(flags: &[&str], prompt: impl Fn(&LanguageModel) -> Vec<u32>, max_new_tokens: usize, ignore_eos: bool) -> String {
     let engine = library::engine(&[]).unwrap();
-    let model = library::language_model(&[&[tiny_llama()], &flags.map(str::to_owned)[..]].concat(), &engine).unwrap();
+    let model = library::language_model(
+        &[&[tiny_llama()], &flags.iter().map(|&flag| flag.to_owned()).collect::<Vec<_>>()[..]].concat(),
+        &engine,
+    )
+    .unwrap();
     let request = Request {
         prompt: prompt(&model),
         max_new_tokens,
@@ -126,7 +131,34 @@ fn generation(setup: Setup) {
     let flags = ["--cache-dir", cache.path().to_str().unwrap(), "--ctx-size", "64"];
     let program = setup.c99("tests/c/generation.c");
     let prompt = |model: &LanguageModel| model.tokenizer.encode("the cat sat on", true).unwrap();
-    assert_eq!(program.run(&[&tiny_llama(), flags[1]]).trim_end(), answer(flags, prompt, 8, true).trim_end());
+    assert_eq!(program.run(&[&tiny_llama(), flags[1]]).trim_end(), answer(&flags, prompt, 8, true).trim_end());
+}
+
+/// Adapters that C chooses give the texts of merged ones.
+fn adapters(setup: Setup) {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = folder.path().to_str().unwrap();
+    let module = "model.layers.0.self_attn.q_proj";
+    let [calm, loud] = ["calm", "loud"].map(|name| {
+        let path = folder.path().join(name);
+        std::fs::create_dir(&path).unwrap();
+        for (file, bytes) in low_rank_adapter(&[(module, [32, 32])], name.bytes().map(u64::from).sum()) {
+            std::fs::write(path.join(file), bytes).unwrap();
+        }
+        path.to_str().unwrap().to_owned()
+    });
+    let program = setup.c99("tests/c/adapters.c");
+    let output = program.run(&[&tiny_llama(), cache, &format!("calm={calm}:0.5"), &format!("loud={loud}")]);
+    let merged = |adapters: &[&str]| {
+        let given = adapters.iter().flat_map(|adapter| ["--lora".to_owned(), (*adapter).to_owned()]);
+        let flags: Vec<String> = ["--cache-dir", cache, "--qlinear=none"].map(str::to_owned).into_iter().chain(given).collect();
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        answer(&flags, |model| model.tokenizer.encode("the cat sat", true).unwrap(), 16, true)
+    };
+    let (half, loud) = (format!("{calm}:0.5"), loud.as_str());
+    let expected = [&[half.as_str(), loud][..], &[], &[half.as_str()], &[half.as_str(), loud]].map(merged);
+    assert!(expected[0] != expected[1] && expected[1] != expected[2] && expected[0] != expected[2], "{expected:?}");
+    assert_eq!(output.lines().map(str::trim).collect::<Vec<_>>(), expected.each_ref().map(|text| text.trim()));
 }
 
 fn state(setup: Setup) {
@@ -145,9 +177,9 @@ fn chat(setup: Setup) {
     assert!(std::fs::read_to_string(package(source)).unwrap().lines().count() <= 100);
     let program = setup.c99(source);
     let output = program.run_with(&[&[tiny_llama().as_str()], &flags[..]].concat(), "where is the cat ?\nwhere is a dog ?\n");
-    let first = answer(flags, |model| conversation(model, &[("user", "where is the cat ?")]), 512, false);
+    let first = answer(&flags, |model| conversation(model, &[("user", "where is the cat ?")]), 512, false);
     let so_far = [("user", "where is the cat ?"), ("assistant", first.as_str()), ("user", "where is a dog ?")];
-    let second = answer(flags, |model| conversation(model, &so_far), 512, false);
+    let second = answer(&flags, |model| conversation(model, &so_far), 512, false);
     assert_eq!(output, format!("{first}\n{second}\n"));
 }
 

@@ -3,7 +3,10 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use flambeau::runners::embed::{Embedder, shorten, truncate};
+use flambeau::{
+    runners::embed::{Embedder, shorten, truncate},
+    text::Tokenizer,
+};
 use flambeau_serve::EmbeddingList;
 
 use super::text_model::{TextModelArgs, texts};
@@ -33,7 +36,14 @@ pub(crate) struct Args {
     #[arg(value_name = "TEXT", required = true)]
     texts: Vec<String>,
 
-    /// Prefix every text with one of the model's own prompts, by its name, such as query
+    #[command(flatten)]
+    how: VectorArgs,
+}
+
+/// How texts become vectors.
+#[derive(Debug, clap::Args)]
+pub(crate) struct VectorArgs {
+    /// Put one of the model's own prompts before every text, by its name, such as query
     #[arg(long, value_name = "NAME", conflicts_with = "prompt")]
     prompt_name: Option<String>,
 
@@ -54,33 +64,46 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let texts = texts(&args.texts)?;
     let (mut embedder, tokenizer) = args.flags.encoder(&args.flags.engine.engine(false)?)?;
-    let prompt = prompt(args, &embedder)?;
-    if let Some(n) = args.dimensions.filter(|&n| n > embedder.dimension()) {
+    let (vectors, tokens) = vectors(&mut embedder, &tokenizer, &texts, &args.how)?;
+    files::print_line(serde_json::to_string(&EmbeddingList::of_floats(args.flags.model.name(), &vectors, tokens))?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A vector of each text, and the number of tokens of all texts.
+///
+/// # Errors
+/// A text is too long, or an argument does not fit the model.
+pub(crate) fn vectors(
+    embedder: &mut Embedder,
+    tokenizer: &Tokenizer,
+    texts: &[String],
+    how: &VectorArgs,
+) -> Result<(Vec<Vec<f32>>, usize)> {
+    let prompt = prompt(how, embedder)?;
+    if let Some(n) = how.dimensions.filter(|&n| n > embedder.dimension()) {
         return Err(usage(format!("--dimensions {n}: the model's vectors have {} elements", embedder.dimension())));
     }
     let mut list = Vec::with_capacity(texts.len());
     for (number, text) in texts.iter().map(String::as_str).enumerate() {
         let mut ids = tokenizer.encode(&[&prompt, text].concat(), true)?;
-        if args.truncate {
-            truncate(&mut ids, embedder.max_tokens(), &tokenizer);
+        if how.truncate {
+            truncate(&mut ids, embedder.max_tokens(), tokenizer);
         }
         let checked = embedder.check(&ids).with_context(|| format!("text {}", number + 1));
         checked.map_err(|error| hint(error, "--truncate leaves out what is too much"))?;
         list.push(ids);
     }
     let mut vectors = embedder.embed(&list.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
-    if let Some(size) = args.dimensions {
+    if let Some(size) = how.dimensions {
         vectors.iter_mut().for_each(|vector| shorten(vector, size));
     }
-    let tokens: usize = list.iter().map(Vec::len).sum();
-    files::print_line(serde_json::to_string(&EmbeddingList::of_floats(args.flags.model.name(), &vectors, tokens))?)?;
-    Ok(ExitCode::SUCCESS)
+    Ok((vectors, list.iter().map(Vec::len).sum()))
 }
 
-/// The prefix of every text.
-fn prompt(args: &Args, embedder: &Embedder) -> Result<String> {
-    let Some(name) = &args.prompt_name else {
-        return Ok(args.prompt.clone().unwrap_or_else(|| embedder.default_prompt().to_owned()));
+/// The text before every text.
+fn prompt(how: &VectorArgs, embedder: &Embedder) -> Result<String> {
+    let Some(name) = &how.prompt_name else {
+        return Ok(how.prompt.clone().unwrap_or_else(|| embedder.default_prompt().to_owned()));
     };
     let names: Vec<&str> = embedder.prompts().keys().map(String::as_str).collect();
     let unknown = || match names.is_empty() {

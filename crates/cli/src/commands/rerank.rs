@@ -7,7 +7,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use flambeau::runners::embed::{INSTRUCTION, Tokens};
+use flambeau::{
+    runners::embed::{Classifier, INSTRUCTION, Tokens},
+    text::Tokenizer,
+};
 use flambeau_serve::RerankList;
 
 use super::text_model::TextModelArgs;
@@ -59,24 +62,9 @@ struct Document {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let documents = documents(&args.files, args.lines)?;
     let (mut model, tokenizer) = args.flags.classifier(&args.flags.engine.engine(false)?)?;
-    let scoring = model.scoring().clone();
-    if !scoring.ranks() {
-        bail!("{} has {} labels: only models with one or two can rank documents", args.flags.model.name(), scoring.labels().len());
-    }
-    if args.instruction.is_some() && !scoring.takes_instruction() {
-        return Err(usage(format!("--instruction: {} does not read one", args.flags.model.name())));
-    }
-    let instruction = args.instruction.as_deref().unwrap_or(INSTRUCTION);
-    let pair = |document: &Document| {
-        let tokens = scoring.pair(&tokenizer, [&args.query, &document.text], instruction, scoring.max_tokens())?;
-        model.check(&tokens).with_context(|| document.name.clone())?;
-        Ok(tokens)
-    };
-    let pairs: Vec<Tokens> = documents.iter().map(pair).collect::<Result<_>>()?;
-    let scores = model.scores(&pairs.iter().collect::<Vec<_>>())?;
-    let relevance: Vec<f32> = scores.iter().map(|scores| scoring.relevance(scores)).collect();
-    let tokens = pairs.iter().map(|pair| pair.ids.len()).sum();
     let texts: Vec<&str> = documents.iter().map(|document| document.text.as_str()).collect();
+    let judged = relevance(&mut model, &tokenizer, &args.query, &texts, args.instruction.as_deref());
+    let (relevance, tokens) = judged.with_context(|| args.flags.model.name().to_owned())?;
     let list = RerankList::new(args.flags.model.name(), &relevance, Some(&texts), args.top_n, tokens);
     if args.json {
         files::print_line(serde_json::to_string(&list)?)?;
@@ -88,7 +76,37 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The documents, with `-` replaced by the lines of stdin.
+/// The relevance of each document to a query, from 0 to 1, and the number of tokens of all pairs.
+///
+/// # Errors
+/// The model cannot rank documents, or reads no instruction.
+pub(crate) fn relevance(
+    model: &mut Classifier,
+    tokenizer: &Tokenizer,
+    query: &str,
+    documents: &[&str],
+    instruction: Option<&str>,
+) -> Result<(Vec<f32>, usize)> {
+    let scoring = model.scoring().clone();
+    if !scoring.ranks() {
+        bail!("the model has {} labels: only models with one or two can rank documents", scoring.labels().len());
+    }
+    if instruction.is_some() && !scoring.takes_instruction() {
+        return Err(usage("--instruction: the model does not read one"));
+    }
+    let instruction = instruction.unwrap_or(INSTRUCTION);
+    let pair = |(number, document): (usize, &&str)| {
+        let tokens = scoring.pair(tokenizer, [query, document], instruction, scoring.max_tokens())?;
+        model.check(&tokens).with_context(|| format!("document {}", number + 1))?;
+        Ok(tokens)
+    };
+    let pairs: Vec<Tokens> = documents.iter().enumerate().map(pair).collect::<Result<_>>()?;
+    let scores = model.scores(&pairs.iter().collect::<Vec<_>>())?;
+    let relevance = scores.iter().map(|scores| scoring.relevance(scores)).collect();
+    Ok((relevance, pairs.iter().map(|pair| pair.ids.len()).sum()))
+}
+
+/// The documents, with the lines of stdin in the place of `-`.
 fn documents(paths: &[PathBuf], lines: bool) -> Result<Vec<Document>> {
     if paths.iter().filter(|path| *path == Path::new("-")).count() > 1 {
         return Err(usage("stdin can be read only once: `-` stands for all of its lines"));

@@ -16,7 +16,7 @@ use flambeau::{
 };
 
 use super::{Args, screen::Screen, settings::Settings, window::Window};
-use crate::{commands::generate, constraint::Form, failure::hint, language_model::Loaded};
+use crate::{commands::generate, constraint::Form, failure::hint, language_model::Loaded, lora};
 
 /// Advice for a full context.
 const MORE_ROOM: &str = "/undo takes back the last exchange, /reset begins anew, --context-shift leaves out the oldest, and a larger -c N gives a checkpoint more room";
@@ -123,13 +123,7 @@ impl<'a> Talk<'a> {
             bail!("the model has no adapters; --lora NAME=PATH gives a checkpoint some");
         }
         if !names.is_empty() {
-            let chosen: Vec<(&str, f32)> =
-                if names == "none" { Vec::new() } else { names.split_whitespace().map(adapter).collect() };
-            let Some(adapters) = model.adapters(&chosen) else {
-                let names: Vec<&str> = known.iter().map(|adapter| adapter.name.as_str()).collect();
-                bail!("expected names of adapters, which are {}, or none", names.join(", "));
-            };
-            self.adapters = adapters;
+            self.adapters = lora::choose(model, &lora::scales(names))?;
         }
         let scales = self.adapters.scales().iter().copied().chain(std::iter::repeat(0.0));
         let list: Vec<String> = known.iter().zip(scales).map(|(adapter, scale)| format!("{}:{scale}", adapter.name)).collect();
@@ -236,13 +230,7 @@ impl<'a> Talk<'a> {
     }
 }
 
-/// An adapter's name, optionally with a scale after a colon.
-fn adapter(text: &str) -> (&str, f32) {
-    let scaled = text.rsplit_once(':').and_then(|(name, scale)| Some((name, scale.parse::<f32>().ok()?)));
-    scaled.filter(|(_, scale)| scale.is_finite()).unwrap_or((text, 1.0))
-}
-
-/// Control tokens of thoughts that stay in the text. Tokens that end an answer are excluded.
+/// Control tokens that mark thoughts. Tokens that end an answer stay out of its text.
 fn kept_ids(tokenizer: &Tokenizer, stop_ids: &[u32]) -> Vec<u32> {
     let is_marker = |text: &str| ThinkingSplitter::marker_texts().any(|marker| marker.contains(text));
     let ends = |id: &u32| stop_ids.contains(id) || tokenizer.is_eos(*id);
