@@ -20,7 +20,7 @@ from torch.export.graph_signature import (
 )
 from torch.utils._pytree import tree_flatten
 
-from ._rewrites import plain_attention, plain_sums, read_sizes
+from ._rewrites import plain_attention, plain_strides, plain_sums, read_sizes
 
 #: For each output of a graph, ``None`` if the program computes it, else a tuple with the constant
 #: value.
@@ -40,6 +40,7 @@ def archive(
     read_sizes(root.graph)
     plain_attention(root.graph)
     plain_sums(root.graph)
+    plain_strides(root.graph)
     inputs, state, taken = _inputs(root, weights)
     held = _held_tensors(root, inputs)
     outputs, constants = _outputs(root)

@@ -6,6 +6,7 @@ import operator
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 aten = torch.ops.aten
 
@@ -55,6 +56,30 @@ def plain_attention(graph: torch.fx.Graph) -> None:
                 user.replace_all_uses_with(attention)
             graph.erase_node(user)
         graph.erase_node(node)
+
+
+def plain_strides(graph: torch.fx.Graph) -> None:
+    """Removes new strides of axes of size 1, which change no element."""
+    for node in list(graph.nodes):
+        if node.op != "call_function" or node.target is not aten.as_strided.default or len(node.args) != 3:
+            continue
+        known = node.args[0].meta["val"]
+        sizes, strides = (_values(argument) for argument in node.args[1:])
+        if len(sizes) != known.dim():
+            continue
+        dims = list(zip(sizes, strides, known.shape, known.stride()))
+        if all(_equal(size, old) and (_equal(size, 1) or _equal(step, before)) for size, step, old, before in dims):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+
+
+def _values(argument: Any) -> list[Any]:
+    return [one.meta["val"] if isinstance(one, torch.fx.Node) else one for one in argument]
+
+
+def _equal(a: Any, b: Any) -> bool:
+    equal: bool = statically_known_true(a == b)
+    return equal
 
 
 def plain_sums(graph: torch.fx.Graph) -> None:

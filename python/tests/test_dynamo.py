@@ -196,6 +196,17 @@ def test_sizes_that_only_shapes_use_are_not_fixed(no_warnings):
                 close(ours, theirs)
 
 
+def test_pools_of_channels_last_images_are_compiled(no_warnings):
+    def function(x):
+        return torch.nn.functional.adaptive_avg_pool2d(x.sin().to(memory_format=torch.channels_last), 1) * 2
+
+    fast = torch.compile(function, backend="flambeau")
+    with torch.no_grad():
+        for count in (2, 3, 5):
+            x = torch.randn(count, 3, 4, 5)
+            close(fast(x), function(x))
+
+
 def test_tensors_made_in_the_model_are_constants(no_warnings):
     def function(x):
         return x * torch.tensor([1.0, 2.0, 3.0]) + torch.tensor(0.5)
