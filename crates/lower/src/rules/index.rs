@@ -105,7 +105,11 @@ fn gather_elements(cx: &mut Lower, call: &Call, mut x: Tid, given: &[(usize, Tid
     let adjacent = axes.windows(2).all(|w| w[1] == w[0] + 1);
     let size = |a: usize| if axes.contains(&a) { Some(1) } else { spec.dims[a].as_int() };
     let sizes: Option<Vec<i64>> = (0..spec.rank()).map(size).collect();
-    let Some(sizes) = sizes else { return unsupported("several indices beside an axis whose size is not known") };
+    let Some(sizes) = sizes else {
+        let out = take_elements(cx, x, given)?;
+        let dims = call.out(0)?.dims.clone();
+        return one(if cx.spec(out).rank() == dims.len() { out } else { expand_to(cx, out, &dims)? });
+    };
     let indices: Vec<In> = given.iter().map(|(_, t)| In(*t)).collect();
     let gathered = cx.emit(flambeau_ir::Gather {
         x: In(x),
@@ -135,6 +139,38 @@ fn gather_elements(cx: &mut Lower, call: &Call, mut x: Tid, given: &[(usize, Tid
     let out = cx.permute(flat, &perm)?;
     let dims = call.out(0)?.dims.clone();
     one(if cx.spec(out).rank() == dims.len() { out } else { expand_to(cx, out, &dims)? })
+}
+
+/// As [`gather_elements`], by one lookup in the indexed axes joined into one. The sizes of the other
+/// axes may be unknown.
+fn take_elements(cx: &mut Lower, x: Tid, given: &[(usize, Tid)]) -> ops::Emitted {
+    let axes: Vec<usize> = given.iter().map(|(a, _)| *a).collect();
+    let is_joined = axes.windows(2).all(|w| w[1] == w[0] + 1);
+    let kept = (0..cx.spec(x).rank()).filter(|a| !axes.contains(a));
+    // Indices of axes that do not follow each other put the results' axes first.
+    let (x, lead) =
+        if is_joined { (x, axes[0]) } else { (cx.permute(x, &axes.iter().copied().chain(kept).collect::<Vec<_>>())?, 0) };
+    let dims = cx.spec(x).dims.to_vec();
+    let (before, rest) = dims.split_at(lead);
+    let (indexed, after) = rest.split_at(axes.len());
+    let flat = cx.reshape(x, &[before, &[ops::volume(indexed)], after].concat())?;
+    let mut place: Option<Tid> = None;
+    for (size, &(_, index)) in indexed.iter().zip(given) {
+        let index = cx.cast(index, DType::I64)?;
+        let count = ops::size_number(cx, size, 1.0, 0.0, DType::I64)?;
+        let zero = ops::number_like(cx, index, 0.0)?;
+        let (is_from_end, from_end) = (ops::lt(cx, index, zero)?, ops::add(cx, index, count)?);
+        let index = ops::select(cx, is_from_end, from_end, index)?;
+        place = Some(match place {
+            None => index,
+            Some(outer) => {
+                let start = ops::mul(cx, outer, count)?;
+                ops::add(cx, start, index)?
+            }
+        });
+    }
+    let Some(place) = place else { return unsupported("a lookup without indices") };
+    ops::take(cx, flat, place, lead)
 }
 
 /// Elements of the flattened tensor by index.

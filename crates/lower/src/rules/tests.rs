@@ -170,6 +170,19 @@ fn sorting() {
 }
 
 #[test]
+fn several_indices_beside_an_open_axis() {
+    for (indices, out) in [("{None; None; i64 7 1; i64 6}", "f32 n 3 7 6"), ("{None; i32 6; None; i64 6}", "f32 6 n 4")] {
+        // The rule refuses results of another shape.
+        let (cx, result) = lower("aten._unsafe_index.Tensor", &format!("self=f32 n 3 4 5, indices={indices}"), &[out]);
+        let items = result.unwrap_or_else(|error| panic!("{indices}: {error}"));
+        assert!(
+            matches!(items[..], [Item::Tensor(_)]) && cx.graph().chains[0].iter().any(|n| n.node.name() == "Take"),
+            "{indices}"
+        );
+    }
+}
+
+#[test]
 fn writes_by_index() {
     check("aten.scatter_add.default", "self=f32 4 3, dim=0, index=i64 2 3, src=f32 5 3", &["f32 4 3"], "Slice ScatterAdd");
     check(
