@@ -101,6 +101,8 @@ pub struct Verification<'a> {
     pub tolerance: Option<Tolerance>,
     /// Program to compare with, instead of the CPU engine.
     pub against: Option<&'a Program>,
+    /// Cache of a program that leaves it to its host.
+    pub kv_cache: Option<KvCacheConfig>,
 }
 
 /// Verdict of `flambeau verify --json` on a method.
@@ -109,19 +111,20 @@ pub struct Verification<'a> {
 /// Fails if the method cannot run on the inputs, or not node by node.
 pub fn verify(program: &Program, method: &str, tested: &Arc<dyn Engine>, how: Verification<'_>) -> Result<Json> {
     let cpu = flambeau::engines(None, false).get("cpu")?;
+    let options = LoadOptions { kv_cache: how.kv_cache, ..LoadOptions::default() };
     let runs = match how.inputs {
         Some(inputs) => vec![inputs],
         None => {
-            let mut loaded = program.method(method, tested, &LoadOptions::default())?;
+            let mut loaded = program.method(method, tested, &options)?;
             commands::verify::drawn(&mut loaded, how.runs.max(1), how.seed, how.bound)?
         }
     };
     let verdict = match how.against {
         Some(other) => {
-            let record = |program: &Program| verify::record(program, method, &cpu, &runs);
+            let record = |program: &Program| verify::record(program, method, &cpu, &runs, &options);
             by_value::programs((program, method), [&record(program)?, &record(other)?], how.tolerance)?
         }
-        None => verify::check(program, method, [tested, &cpu], &runs, how.tolerance)?,
+        None => verify::check(program, method, [tested, &cpu], &runs, how.tolerance, &options)?,
     };
     Ok(MethodVerdict { method: method.to_owned(), runs: runs.len(), verdict, source: None }.json())
 }

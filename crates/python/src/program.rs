@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use flambeau::{
-    engine::{Clock, Engine, LoadOptions, SharedState},
+    engine::{Clock, Engine, KvCacheConfig, LoadOptions, SharedState},
     runtime::{Method, Program, RunTrace, Value, ValueSpec},
     tensor::{AlignedBytes, Tensor},
     wire::pte::{EValue, ExecutionPlan, TensorValue},
@@ -175,6 +175,11 @@ impl PyProgram {
         let recorder = Some(Recorder { clock, runs: Arc::default() });
         let (program, flags, options) = (self.program.clone(), self.flags.clone(), self.options.clone());
         Ok(PyProgram { program, engine, flags, options, home: Home::here(), recorder })
+    }
+
+    /// The cache of a program that leaves it to its host.
+    pub(crate) fn kv_cache(&self) -> Option<KvCacheConfig> {
+        self.options.kv_cache.clone()
     }
 
     pub(crate) fn inner(&self) -> (&Program, &Arc<dyn Engine>) {

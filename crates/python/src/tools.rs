@@ -1,6 +1,7 @@
 //! Graphs, measurements and verification of programs.
 
 use flambeau::{
+    engine::LoadOptions,
     ir::json,
     runtime::MLX_BACKEND,
     tensor::{AlignedBytes, Tolerance},
@@ -115,7 +116,8 @@ pub(crate) fn verify(
     let (own, engine) = program.get().inner();
     let inputs = match inputs {
         Some(inputs) => {
-            let loaded = own.method(method, engine, &flambeau::engine::LoadOptions::default());
+            let options = LoadOptions { kv_cache: program.get().kv_cache(), ..LoadOptions::default() };
+            let loaded = own.method(method, engine, &options);
             let loaded = loaded.map_err(|error| errors::of_runtime(&error))?;
             Some(convert::arguments(inputs, loaded.inputs(), method)?)
         }
@@ -123,7 +125,7 @@ pub(crate) fn verify(
     };
     let against = against.map(|other| other.get().inner().0);
     let tolerance = tolerance.map(|(relative, absolute)| Tolerance { relative, absolute });
-    let how = Verification { inputs, runs, seed, bound, tolerance, against };
+    let how = Verification { inputs, runs, seed, bound, tolerance, against, kv_cache: program.get().kv_cache() };
     let verdict = py.detach(|| library::verify(own, method, engine, how));
     verdict.map(|verdict| verdict.to_string()).map_err(|error| ExecutionError::new_err(format!("{error:#}")))
 }

@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use flambeau::{
-    engine::{Engine, LoadOptions},
+    engine::{Engine, KvCacheConfig, LoadOptions},
     pt2::{Archive, Exported},
     runtime::{
         Method, Program, Value,
@@ -29,7 +29,7 @@ use crate::{
     engine::EngineArgs,
     failure::{hint, usage},
     file_kind::{FileKind, ProgramArgs},
-    files, inputs, outputs, pytorch,
+    files, inputs, kv_cache, outputs, pytorch,
     source_map::SourceMap,
     tensors,
 };
@@ -51,7 +51,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     program: ProgramArgs,
 
-    /// Method to verify; by default `forward`, or each method with test cases
+    /// Method to verify; by default each method that computes, or that has test cases. Comparisons
+    /// with archives and folders take `forward`
     #[arg(long, value_name = "NAME")]
     method: Option<String>,
 
@@ -75,6 +76,11 @@ pub(crate) struct Args {
     /// Write the inputs, the outputs and the results of all nodes of the last run to a folder
     #[arg(help_heading = "Comparison", long, value_name = "FOLDER", conflicts_with_all = ["captures", "reference", "against"])]
     record: Option<PathBuf>,
+
+    /// Cache of a program that leaves it to its host: capacity,layers,kv_heads,head_dim[,dtype], or
+    /// JSON with the sizes of each layer
+    #[arg(long, value_name = "SPEC", value_parser = kv_cache::parse)]
+    kv_cache: Option<KvCacheConfig>,
 
     /// Allowed error relative to each element; by default, the rounding of the type
     #[arg(help_heading = "Comparison", long, value_name = "X", requires = "atol")]
@@ -123,10 +129,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let verdicts = match (&subject.bundle, &args.against, &args.reference, &args.captures) {
         (Some(bundle), None, None, None) => subject.test_cases(bundle)?,
-        (_, Some(against), ..) => vec![subject.against(against)?],
+        (_, Some(against), ..) => subject.against(against)?,
         (_, _, Some(archive), _) => vec![subject.reference(archive)?],
         (_, _, _, Some(folder)) => vec![subject.captures(folder)?],
-        _ => vec![subject.engines()?],
+        _ => subject.engines()?,
     };
     print::verdicts(&verdicts, args.json)?;
     Ok(ExitCode::from(u8::from(!verdicts.iter().all(MethodVerdict::agrees))))
@@ -156,8 +162,32 @@ impl<'a> Subject<'a> {
         Ok(Subject { args, program, bundle, tested: args.engine.engine(false)?, cpu })
     }
 
+    /// The method of comparisons that take one.
     fn method(&self) -> &str {
         self.args.method.as_deref().unwrap_or("forward")
+    }
+
+    /// The methods to verify.
+    ///
+    /// # Errors
+    /// Inputs or a folder of recordings are given, which suit one method.
+    fn methods(&self) -> Result<Vec<&str>> {
+        if let Some(method) = &self.args.method {
+            return Ok(vec![method]);
+        }
+        let methods: Vec<&str> = self.program.computing_methods().collect();
+        let of_one = if self.args.inputs.is_empty() { self.args.record.is_some().then_some("--record") } else { Some("--input") };
+        match (of_one, &methods[..]) {
+            (_, []) => bail!("{} has no method that computes", self.args.program.program.display()),
+            (Some(flag), [_, _, ..]) => {
+                Err(usage(format!("{flag} is for one method: choose it by --method among {}", methods.join(", "))))
+            }
+            _ => Ok(methods),
+        }
+    }
+
+    fn options(&self) -> LoadOptions {
+        LoadOptions { kv_cache: self.args.kv_cache.clone(), ..LoadOptions::default() }
     }
 
     fn tolerance(&self) -> Option<Tolerance> {
@@ -171,8 +201,8 @@ impl<'a> Subject<'a> {
     }
 
     /// The inputs of the command line, or random ones that the method accepts.
-    fn inputs(&self) -> Result<Vec<Vec<Value>>> {
-        let mut method = self.program.method(self.method(), &self.tested, &LoadOptions::default())?;
+    fn inputs(&self, method: &str) -> Result<Vec<Vec<Value>>> {
+        let mut method = self.program.method(method, &self.tested, &self.options())?;
         if !self.args.inputs.is_empty() {
             let mut given = Vec::new();
             for path in &self.args.inputs {
@@ -184,15 +214,22 @@ impl<'a> Subject<'a> {
     }
 
     /// Both engines on the same inputs.
-    fn engines(&self) -> Result<MethodVerdict> {
-        let runs = self.inputs()?;
+    fn engines(&self) -> Result<Vec<MethodVerdict>> {
+        self.methods()?
+            .into_iter()
+            .map(|method| self.method_on_engines(method).with_context(|| format!("method `{method}`")))
+            .collect()
+    }
+
+    fn method_on_engines(&self, method: &str) -> Result<MethodVerdict> {
+        let runs = self.inputs(method)?;
         let engines = [&self.tested, &self.cpu];
-        let verdict = verify::check(&self.program, self.method(), engines, &runs, self.tolerance())?;
+        let verdict = verify::check(&self.program, method, engines, &runs, self.tolerance(), &self.options())?;
         if let Some(folder) = &self.args.record {
-            let recording = verify::record(&self.program, self.method(), &self.cpu, &runs)?;
+            let recording = verify::record(&self.program, method, &self.cpu, &runs, &self.options())?;
             captures::write(folder, &runs, &recording)?;
         }
-        self.judged(self.method(), runs.len(), verdict)
+        self.judged(method, runs.len(), verdict)
     }
 
     fn judged(&self, method: &str, runs: usize, verdict: Verdict) -> Result<MethodVerdict> {
@@ -200,13 +237,18 @@ impl<'a> Subject<'a> {
     }
 
     /// The other program on the same inputs, each node by itself.
-    fn against(&self, path: &Path) -> Result<MethodVerdict> {
+    fn against(&self, path: &Path) -> Result<Vec<MethodVerdict>> {
         let other = FileKind::Program.expect(path, || Ok(Program::open(path)?))?;
-        let runs = self.inputs()?;
-        let record = |program: &Program| verify::record(program, self.method(), &self.cpu, &runs);
-        let (own, other) = (record(&self.program)?, record(&other)?);
-        let verdict = by_value::programs((&self.program, self.method()), [&own, &other], self.tolerance())?;
-        self.judged(self.method(), runs.len(), verdict)
+        let judge = |method| self.method_against(method, &other).with_context(|| format!("method `{method}`"));
+        self.methods()?.into_iter().map(judge).collect()
+    }
+
+    fn method_against(&self, method: &str, other: &Program) -> Result<MethodVerdict> {
+        let runs = self.inputs(method)?;
+        let record = |program: &Program| verify::record(program, method, &self.cpu, &runs, &self.options());
+        let (own, other) = (record(&self.program)?, record(other)?);
+        let verdict = by_value::programs((&self.program, method), [&own, &other], self.tolerance())?;
+        self.judged(method, runs.len(), verdict)
     }
 
     fn reference(&self, path: &Path) -> Result<MethodVerdict> {

@@ -126,3 +126,25 @@ fn programs_with_other_nodes_are_compared_by_value() {
     let tolerant = verify(dir.path(), &[&args[..], &["--rtol", "0.1", "--atol", "0.1"]].concat());
     assert_eq!(tolerant.code, 0, "{}{}", tolerant.stdout, tolerant.stderr);
 }
+
+#[test]
+fn every_method_is_verified() {
+    let dir = tempfile::tempdir().unwrap();
+    let archive = data("mlp.pt2");
+    let [first, second] = ["first", "second"].map(|name| format!("{name}={}", archive.to_str().unwrap()));
+    let done = flambeau(dir.path(), &["compile", "--method", &first, "--method", &second, "-o", "two.pte"]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let found = json(&verify(dir.path(), &["two.pte", "--json"]));
+    let names: Vec<&str> = found["methods"].as_array().unwrap().iter().filter_map(|method| method["method"].as_str()).collect();
+    assert_eq!((names, &found["agrees"]), (vec!["first", "second"], &true.into()), "{found}");
+    let against = json(&verify(dir.path(), &["two.pte", "--against", "two.pte", "--json"]));
+    assert_eq!(against["methods"].as_array().map(Vec::len), Some(2), "{against}");
+    let one = json(&verify(dir.path(), &["two.pte", "--method", "second", "--json"]));
+    assert_eq!(one["methods"].as_array().map(Vec::len), Some(1), "{one}");
+    let refused = verify(dir.path(), &["two.pte", "--record", "recording"]);
+    assert!(
+        refused.code == 2 && refused.stderr.contains("--method") && refused.stderr.contains("first, second"),
+        "{}",
+        refused.stderr
+    );
+}

@@ -15,7 +15,7 @@ use flambeau_tensor::{Distance, Tolerance, distance};
 use super::{
     difference::{Difference, Scale},
     engine::NodeByNode,
-    walk::{GraphRun, NodeRun, Observer, run_part},
+    walk::{GraphRun, NodeRun, Observer, keeps_state, own_cache, run_part},
 };
 use crate::{Program, Result, Value};
 
@@ -74,7 +74,8 @@ impl Verdict {
 ///
 /// The reference runs node by node. The engine under test gets the operands of each node, and runs
 /// the whole method too. If only the whole run differs, the first group of nodes is named that
-/// differs when it runs together. Without a tolerance, floats may differ by their type's rounding.
+/// differs when it runs together. Graphs whose nodes keep a cache are not searched for such groups.
+/// Without a tolerance, floats may differ by their type's rounding.
 ///
 /// # Errors
 /// The reference cannot run the method, or the inputs do not fit.
@@ -84,13 +85,19 @@ pub fn check(
     [tested, reference]: [&Arc<dyn Engine>; 2],
     runs: &[Vec<Value>],
     tolerance: Option<Tolerance>,
+    options: &LoadOptions,
 ) -> Result<Verdict> {
-    let scale = Scale { given: tolerance, nodes: 1 };
-    let observer =
-        Arc::new(Mutex::new(Single { tested: Arc::clone(tested), scale, verdict: Verdict::default(), skipped: BTreeMap::new() }));
+    let observer = Arc::new(Mutex::new(Single {
+        tested: Arc::clone(tested),
+        scale: Scale { given: tolerance, nodes: 1 },
+        options: options.clone(),
+        caches: BTreeMap::new(),
+        verdict: Verdict::default(),
+        skipped: BTreeMap::new(),
+    }));
     let stepping: Arc<dyn Engine> = Arc::new(NodeByNode::new(Arc::clone(reference), Arc::clone(&observer) as _));
-    let mut slow = program.method(method, &stepping, &LoadOptions::default())?;
-    let mut whole = program.method(method, tested, &LoadOptions::default())?;
+    let mut slow = program.method(method, &stepping, options)?;
+    let mut whole = program.method(method, tested, options)?;
     let scale = Scale { given: tolerance, nodes: slow.node_count() };
     let mut differing = Vec::new();
     for (run, inputs) in runs.iter().enumerate() {
@@ -114,7 +121,7 @@ pub fn check(
     let last = differing.iter().map(|(run, ..)| *run).min();
     verdict.outputs = differing;
     if let Some(last) = last.filter(|_| verdict.differences.is_empty()) {
-        verdict.differences = together(program, method, [tested, reference], &runs[..=last], tolerance)?;
+        verdict.differences = together(program, method, [tested, reference], &runs[..=last], tolerance, options)?;
     }
     Ok(verdict)
 }
@@ -139,6 +146,9 @@ pub(super) fn output_differences<'a>(
 struct Single {
     tested: Arc<dyn Engine>,
     scale: Scale,
+    options: LoadOptions,
+    /// Caches of nodes with state, by graph.
+    caches: BTreeMap<usize, LoadOptions>,
     verdict: Verdict,
     skipped: BTreeMap<String, &'static str>,
 }
@@ -151,7 +161,11 @@ impl Observer for Single {
         }
         let at = Difference::at(run.graph_number, run.graph, run.instruction..=run.instruction);
         self.verdict.nodes += 1;
-        let mut session = match self.tested.load(Arc::clone(&run.part.graph), run.constants, &LoadOptions::default()) {
+        let options = match keeps_state(&run.part.graph) {
+            true => self.caches.entry(run.graph_number).or_insert_with(|| own_cache(self.options.kv_cache.clone())).clone(),
+            false => LoadOptions::default(),
+        };
+        let mut session = match self.tested.load(Arc::clone(&run.part.graph), run.constants, &options) {
             Ok(session) => session,
             Err(error) => {
                 self.verdict.push(at.failed(&error));
@@ -177,10 +191,11 @@ fn together(
     [tested, reference]: [&Arc<dyn Engine>; 2],
     runs: &[Vec<Value>],
     tolerance: Option<Tolerance>,
+    options: &LoadOptions,
 ) -> Result<Vec<Difference>> {
     let observer = Arc::new(Mutex::new(Groups { tested: Arc::clone(tested), tolerance, found: Vec::new() }));
     let stepping: Arc<dyn Engine> = Arc::new(NodeByNode::new(Arc::clone(reference), Arc::clone(&observer) as _));
-    let mut method = program.method(method, &stepping, &LoadOptions::default())?;
+    let mut method = program.method(method, &stepping, options)?;
     for inputs in runs {
         method.run(inputs)?;
         if !observer.lock().unwrap_or_else(PoisonError::into_inner).found.is_empty() {
@@ -204,6 +219,9 @@ impl Observer for Groups {
     }
 
     fn graph(&mut self, run: &GraphRun<'_>) -> Result<(), EngineError> {
+        if keeps_state(run.graph) {
+            return Ok(());
+        }
         let count = run.graph.chains[run.graph.main as usize].len();
         let Some(mut found) = self.differs(run, 0..count)? else { return Ok(()) };
         // The nodes before `agree` agree, the nodes before `end` do not.

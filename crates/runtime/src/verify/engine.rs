@@ -41,8 +41,8 @@ impl Engine for NodeByNode {
         self.engine.name()
     }
 
-    fn load(&self, graph: Arc<Checked>, constants: &dyn Constants, _: &LoadOptions) -> Result<Box<dyn Session>, EngineError> {
-        let mut walk = Walk::new(graph, constants, Arc::clone(&self.engine))?;
+    fn load(&self, graph: Arc<Checked>, constants: &dyn Constants, options: &LoadOptions) -> Result<Box<dyn Session>, EngineError> {
+        let mut walk = Walk::new(graph, constants, Arc::clone(&self.engine), options.kv_cache.clone())?;
         let state = walk.initial()?;
         let number = self.loaded.fetch_add(1, Ordering::Relaxed);
         Ok(Box::new(NodeSession { walk, initial: state.clone(), state, number, observer: Arc::clone(&self.observer) }))
@@ -81,5 +81,6 @@ impl Session for NodeSession {
 
     fn reset(&mut self) {
         self.state.clone_from(&self.initial);
+        self.walk.forget();
     }
 }

@@ -93,10 +93,16 @@ impl Recording {
 ///
 /// # Errors
 /// The engine cannot run the method, the inputs do not fit, or the results take over 8 GiB.
-pub fn record(program: &Program, method: &str, engine: &Arc<dyn Engine>, runs: &[Vec<Value>]) -> Result<Recording> {
+pub fn record(
+    program: &Program,
+    method: &str,
+    engine: &Arc<dyn Engine>,
+    runs: &[Vec<Value>],
+    options: &LoadOptions,
+) -> Result<Recording> {
     let observer = Arc::new(Mutex::new(Keep { recording: Recording::default(), run: 0, bytes: 0 }));
     let stepping: Arc<dyn Engine> = Arc::new(NodeByNode::new(Arc::clone(engine), Arc::clone(&observer) as _));
-    let mut method = program.method(method, &stepping, &LoadOptions::default())?;
+    let mut method = program.method(method, &stepping, options)?;
     let mut outputs = Vec::with_capacity(runs.len());
     for (run, inputs) in runs.iter().enumerate() {
         observer.lock().unwrap_or_else(PoisonError::into_inner).run = run;

@@ -10,7 +10,10 @@ use std::{
 use flambeau_ir::{
     Checked, Effect, Graph, MetaDim, Node, Role, Slot, SlotClass, Tid,
     decompose::decompose,
-    engine::{BoundInput, Constants, Engine, EngineError, LoadOptions, Session, Value, bind_inputs, constants_of},
+    engine::{
+        BoundInput, Constants, Engine, EngineError, KvCacheConfig, LoadOptions, Session, SharedState, Value, bind_inputs,
+        constants_of,
+    },
 };
 use flambeau_tensor::{Bytes, Tensor, cast};
 
@@ -190,6 +193,8 @@ pub struct Walk {
     uses: Uses,
     constants: Held,
     engine: Hidden<Arc<dyn Engine>>,
+    /// The cache of its nodes with state.
+    cache: LoadOptions,
     /// Parts of nodes with their sessions, for the latest contents.
     prepared: HashMap<(usize, usize), Prepared>,
 }
@@ -227,16 +232,25 @@ impl Walk {
     /// Prepares a graph.
     ///
     /// # Errors
-    /// A constant is missing, or a node keeps state outside of the graph.
-    pub(super) fn new(graph: Arc<Checked>, constants: &dyn Constants, engine: Arc<dyn Engine>) -> Result<Walk, EngineError> {
-        if let Some(node) = graph.chains.iter().flatten().find(|node| node.effect() == Effect::Stateful) {
-            return Err(EngineError::Arguments(format!("{} keeps state outside of the graph, and cannot run alone", node.name())));
-        }
+    /// A constant is missing.
+    pub(super) fn new(
+        graph: Arc<Checked>,
+        constants: &dyn Constants,
+        engine: Arc<dyn Engine>,
+        kv_cache: Option<KvCacheConfig>,
+    ) -> Result<Walk, EngineError> {
         constants_of(&graph, constants)?;
         let names = graph.names.iter().filter(|(_, slot)| is_of(&graph, *slot, SlotClass::Constant));
         let held = names.filter_map(|(name, _)| Some((name.clone(), constants.get(name)?))).collect();
         let uses = Uses::of(&graph);
-        Ok(Walk { graph, uses, constants: Held(held), engine: Hidden(engine), prepared: HashMap::new() })
+        let cache = own_cache(kv_cache);
+        Ok(Walk { graph, uses, constants: Held(held), engine: Hidden(engine), cache, prepared: HashMap::new() })
+    }
+
+    /// Empties the cache of nodes with state.
+    pub(super) fn forget(&mut self) {
+        self.cache = own_cache(self.cache.kv_cache.take());
+        self.prepared.clear();
     }
 
     /// Constants of the graph by name.
@@ -292,7 +306,8 @@ impl Walk {
         let key = (chain, at);
         if self.prepared.get(&key).is_none_or(|known| **known.part.graph != **part.graph) {
             let graph = decompose(&part.graph, &|_| true).map_or_else(|_| Arc::clone(&part.graph), Arc::new);
-            let session = self.engine.0.load(graph, &self.constants, &LoadOptions::default())?;
+            let options = if keeps_state(&graph) { self.cache.clone() } else { LoadOptions::default() };
+            let session = self.engine.0.load(graph, &self.constants, &options)?;
             self.prepared.insert(key, Prepared { part, session: Hidden(session) });
         }
         self.prepared.get_mut(&key).ok_or_else(|| EngineError::Arguments("a node was not prepared".into()))
@@ -347,12 +362,13 @@ impl Walk {
         &self.graph
     }
 
-    /// Runs the nodes before `end` anew, and returns the contents of the slots after them.
+    /// Runs the nodes before `end` anew, and returns the contents of the slots after them. The graph
+    /// has no nodes with state.
     ///
     /// # Errors
     /// As the engine that runs single nodes.
     pub fn replay(&self, before: &Contents, end: usize) -> Result<Contents, EngineError> {
-        let mut walk = Walk::new(Arc::clone(&self.graph), &self.constants, Arc::clone(&self.engine.0))?;
+        let mut walk = Walk::new(Arc::clone(&self.graph), &self.constants, Arc::clone(&self.engine.0), None)?;
         let mut contents = before.clone();
         walk.run(&mut contents, end, &mut |_, _, _, _, _| Ok(()))?;
         Ok(contents)
@@ -379,6 +395,16 @@ pub fn run_part(
     let inputs = part.arguments(contents);
     let results = engine.load(Arc::clone(&part.graph), constants, &LoadOptions::default())?.run(&inputs)?;
     Ok((inputs, results))
+}
+
+/// Whether nodes keep state outside of the graph.
+pub(super) fn keeps_state(graph: &Graph) -> bool {
+    graph.chains.iter().flatten().any(|node| node.effect() == Effect::Stateful)
+}
+
+/// Options for nodes that share an empty cache of their own, whatever the sizes of their operands.
+pub(super) fn own_cache(kv_cache: Option<KvCacheConfig>) -> LoadOptions {
+    LoadOptions { shared: kv_cache.is_some().then(SharedState::default), kv_cache }
 }
 
 fn is_of(graph: &Checked, slot: Slot, class: SlotClass) -> bool {

@@ -3,18 +3,21 @@
 use std::sync::Arc;
 
 use flambeau_cpu::CpuEngine;
-use flambeau_ir::{Checked, Graph, IdCopy, Node, check, engine::Constants};
+use flambeau_ir::{
+    Checked, Graph, IdCopy, Node, check,
+    engine::{Constants, KvCacheConfig, KvLayer},
+};
 use flambeau_runtime::{
     Engine, LoadOptions, Program, Value,
     verify::{self, random_inputs},
 };
-use flambeau_tensor::DType;
+use flambeau_tensor::{DType, Tensor};
 use flambeau_wire::{
     Blob, ProgramWriter, mlx,
     pte::{Delegate, Instruction},
 };
 
-use crate::support::{engine, floats, plan, planned};
+use crate::support::{dynamic, engine, floats, plan, planned};
 
 /// A layer, a choice between two branches, and a buffer that counts the runs.
 const GRAPH: &str = r#"slots constants=2 inputs=1 outputs=2 buffers=1 temps=3 values=1
@@ -107,7 +110,7 @@ fn faulty(is_broken: impl Fn(&Graph) -> bool + Send + Sync + 'static) -> Arc<dyn
 
 #[test]
 fn engines_that_agree_are_compared_at_every_node() {
-    let verdict = verify::check(&program(1.0), "forward", [&engine(), &engine()], &runs(), None).unwrap();
+    let verdict = verify::check(&program(1.0), "forward", [&engine(), &engine()], &runs(), None, &LoadOptions::default()).unwrap();
     assert!(verdict.agrees(), "{verdict:?}");
     assert_eq!((verdict.nodes, verdict.skipped.len()), (27, 0));
 }
@@ -147,20 +150,67 @@ fn slots_of_single_branches_are_no_results() {
     let mut file = Vec::new();
     writer.write(&mut file).unwrap();
     let program = Program::from_bytes(file).unwrap();
-    let verdict = verify::check(&program, "forward", [&engine(), &engine()], &runs(), None).unwrap();
+    let verdict = verify::check(&program, "forward", [&engine(), &engine()], &runs(), None, &LoadOptions::default()).unwrap();
     assert!(verdict.agrees() && verdict.nodes == 12, "{verdict:?}");
+}
+
+/// Attention over a cache that the host provides.
+const CACHED: &str = r#"slots constants=0 inputs=2 outputs=1 buffers=0 temps=1
+main 0
+input t0
+input t1
+output t2
+meta t0 f32[1,2,1..4,4]
+meta t1 i64[1]
+meta t2 f32[1,2,1..4,4]
+chain 0
+  Sin x=t0 out=t3
+  UpdateAndAttend q=t0 k=t3 v=t0 position=t1 out=t2 layer_id=0 scale=0.5
+"#;
+
+#[test]
+fn caches_of_the_host_are_kept_between_runs() {
+    let graph = check(CACHED.parse::<Graph>().unwrap()).unwrap();
+    let values = vec![dynamic(DType::F32, &[1, 2, 4, 4]), planned(DType::I64, &[1]), dynamic(DType::F32, &[1, 2, 4, 4])];
+    let mut plan = plan(values, &[0, 1], &[2], vec![Instruction::DelegateCall { delegate: 0, args: vec![0, 1, 2] }]);
+    plan.delegates = vec![Delegate { id: "MLXBackend".into(), ..Delegate::default() }];
+    let mut writer = ProgramWriter::new();
+    writer.method(plan, vec![Blob::from_bytes(mlx::encode(&graph))]).unwrap();
+    let mut file = Vec::new();
+    writer.write(&mut file).unwrap();
+    let program = Program::from_bytes(file).unwrap();
+    let layers = vec![KvLayer { window: None, n_kv_heads: 2, head_dim: 4 }];
+    let config = KvCacheConfig { capacity: 16, layers, dtype: DType::F32, max_write: None };
+    let options = LoadOptions { kv_cache: Some(config), ..LoadOptions::default() };
+    // A prompt of three positions, and two steps of one.
+    let step = |at: i64, count: usize| {
+        let values: Vec<f32> = (0..8 * count).map(|i| (i as f32 + at as f32) / 7.0 - 1.0).collect();
+        vec![floats(&values, &[1, 2, count, 4]), Tensor::from_slice(&[at], &[1]).unwrap().into()]
+    };
+    let runs = [step(0, 3), step(3, 1), step(4, 1)];
+
+    let mut whole = program.method("forward", &engine(), &options).unwrap();
+    let expected: Vec<Vec<Value>> = runs.iter().map(|inputs| whole.run(inputs).unwrap()).collect();
+    let recording = verify::record(&program, "forward", &engine(), &runs, &options).unwrap();
+    for (found, expected) in recording.outputs.iter().zip(&expected) {
+        assert_eq!(crate::support::read(&found[0]), crate::support::read(&expected[0]));
+    }
+    let verdict = verify::check(&program, "forward", [&engine(), &engine()], &runs, None, &options).unwrap();
+    assert!(verdict.agrees() && verdict.nodes == 6, "{verdict:?}");
+    assert!(verify::record(&program, "forward", &engine(), &runs, &LoadOptions::default()).is_err(), "there is no cache");
 }
 
 #[test]
 fn state_is_kept_between_runs() {
-    let recording = verify::record(&program(1.0), "forward", &engine(), &runs()).unwrap();
+    let recording = verify::record(&program(1.0), "forward", &engine(), &runs(), &LoadOptions::default()).unwrap();
     let counts: Vec<f32> = recording.outputs.iter().map(|outputs| crate::support::read(&outputs[1])[0]).collect();
     assert_eq!(counts, [2.0, 3.0, 4.0]);
 }
 
 #[test]
 fn a_node_that_is_wrong_alone_is_named() {
-    let verdict = verify::check(&program(1.0), "forward", [&faulty(|_| true), &engine()], &runs(), None).unwrap();
+    let verdict =
+        verify::check(&program(1.0), "forward", [&faulty(|_| true), &engine()], &runs(), None, &LoadOptions::default()).unwrap();
     let first = &verdict.differences[0];
     assert_eq!((first.nodes.clone(), first.node.as_str()), (2..=2, "Sigmoid x=t7 out=t6"));
     assert!(first.distance.unwrap().absolute > 0.1 && first.distance.unwrap().ulps > 1000, "{first}");
@@ -172,7 +222,7 @@ fn a_node_that_is_wrong_alone_is_named() {
 fn nodes_that_are_wrong_together_are_named() {
     let tested =
         faulty(|graph| graph.chains.iter().flatten().filter(|n| matches!(n, Node::Sigmoid(_) | Node::Multiply(_))).count() > 1);
-    let verdict = verify::check(&program(1.0), "forward", [&tested, &engine()], &runs(), None).unwrap();
+    let verdict = verify::check(&program(1.0), "forward", [&tested, &engine()], &runs(), None, &LoadOptions::default()).unwrap();
     assert_eq!(verdict.differences.len(), 1, "{verdict:?}");
     let found = &verdict.differences[0];
     assert_eq!((found.nodes.clone(), found.node.as_str()), (2..=3, "Multiply a=t7 b=t6 out=t7"));
@@ -180,7 +230,7 @@ fn nodes_that_are_wrong_together_are_named() {
 
 #[test]
 fn the_node_that_reads_a_changed_weight_is_named() {
-    let record = |scale| verify::record(&program(scale), "forward", &engine(), &runs()).unwrap();
+    let record = |scale| verify::record(&program(scale), "forward", &engine(), &runs(), &LoadOptions::default()).unwrap();
     assert!(verify::compare(&record(1.0), &record(1.0), None).agrees());
     let verdict = verify::compare(&record(1.01), &record(1.0), None);
     let first = &verdict.differences[0];
@@ -190,7 +240,7 @@ fn the_node_that_reads_a_changed_weight_is_named() {
 
 #[test]
 fn recorded_tensors_are_compared_by_place() {
-    let recording = verify::record(&program(1.0), "forward", &engine(), &runs()[..1]).unwrap();
+    let recording = verify::record(&program(1.0), "forward", &engine(), &runs()[..1], &LoadOptions::default()).unwrap();
     let mut tensors = recording.tensors();
     assert!(verify::compare_with_recorded(&recording, &tensors, None).agrees());
     let place = *tensors.keys().find(|place| place.1 == 3).unwrap();

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use anyhow::{Context, Result};
 use flambeau::{
-    engine::{LoadOptions, Value as EngineValue},
+    engine::Value as EngineValue,
     pt2::Exported,
     runtime::{
         Program, Value,
@@ -32,11 +32,11 @@ struct Reference {
 
 /// Compares with PyTorch's runs, one after another so that buffers change alike.
 pub(super) fn pytorch(subject: &Subject<'_>, runs: &[Run], exported: &Exported) -> Result<Verdict> {
-    let method = subject.program.method(subject.method(), &subject.cpu, &LoadOptions::default())?;
+    let method = subject.program.method(subject.method(), &subject.cpu, &subject.options())?;
     let unnamed = |tensor: &Tensor| NamedTensor { name: None, tensor: tensor.clone() };
     let arguments = |run: &Run| inputs::arguments(method.inputs(), run.inputs.iter().map(unnamed).collect());
     let inputs = runs.iter().map(arguments).collect::<Result<Vec<_>>>()?;
-    let recording = verify::record(&subject.program, subject.method(), &subject.cpu, &inputs)?;
+    let recording = verify::record(&subject.program, subject.method(), &subject.cpu, &inputs, &subject.options())?;
     let value = |named: &NamedTensor| (place_of(exported, named.name.as_deref().unwrap_or_default()), named.tensor.clone());
     let reference = |run: &Run| Reference {
         values: run.values.iter().map(value).collect(),

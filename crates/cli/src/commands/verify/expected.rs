@@ -2,7 +2,6 @@
 
 use anyhow::{Context, Result, bail};
 use flambeau::{
-    engine::LoadOptions,
     runtime::{
         Method, Value, ValueKind,
         verify::{self, Verdict, rounding},
@@ -17,7 +16,7 @@ use crate::inputs;
 /// The test cases of a method. Each starts with fresh state. Where an output differs, the engines
 /// are compared too.
 pub(super) fn suite(subject: &Subject<'_>, suite: &TestSuite) -> Result<Verdict> {
-    let mut method = subject.program.method(&suite.method, &subject.tested, &LoadOptions::default())?;
+    let mut method = subject.program.method(&suite.method, &subject.tested, &subject.options())?;
     let mut total = Verdict::default();
     for (number, case) in suite.cases.iter().enumerate() {
         let inputs =
@@ -29,7 +28,7 @@ pub(super) fn suite(subject: &Subject<'_>, suite: &TestSuite) -> Result<Verdict>
         };
         total.outputs.extend(wrong.into_iter().map(|(output, what)| (number, output, what)));
         let engines = [&subject.tested, &subject.cpu];
-        let nodes = verify::check(&subject.program, &suite.method, engines, &[inputs], subject.tolerance())?;
+        let nodes = verify::check(&subject.program, &suite.method, engines, &[inputs], subject.tolerance(), &subject.options())?;
         total.nodes += nodes.nodes;
         total.skipped.extend(nodes.skipped);
         total.differences.extend(nodes.differences);
@@ -79,9 +78,9 @@ pub(crate) fn output_differences(
 
 /// A folder's tensors.
 pub(super) fn captures(subject: &Subject<'_>, captures: Captures) -> Result<Verdict> {
-    let method = subject.program.method(subject.method(), &subject.cpu, &LoadOptions::default())?;
+    let method = subject.program.method(subject.method(), &subject.cpu, &subject.options())?;
     let inputs = inputs::arguments(method.inputs(), captures.inputs)?;
-    let recording = verify::record(&subject.program, subject.method(), &subject.cpu, &[inputs])?;
+    let recording = verify::record(&subject.program, subject.method(), &subject.cpu, &[inputs], &subject.options())?;
     let mut verdict = verify::compare_with_recorded(&recording, &captures.nodes, subject.tolerance());
     if captures.nodes.is_empty() {
         verdict.skipped.clear();
