@@ -1,25 +1,37 @@
 #!/usr/bin/env bash
-# Cross-compiles the MLX engine's C interface for arm64 macOS, links it to the libmlx of the `mlx-metal` wheel, and checks that
-# each symbol which it takes from libmlx is one that the library exports. Needs Python with pip, and Cargo; nothing of it runs on a Mac.
+# Cross-compiles the MLX engine's C interface for arm64 macOS, against the `mlx-metal` wheel of each version. Checks that each symbol
+# which it takes from libmlx is one that the library exports. Needs Python with pip, and Cargo; nothing of it runs on a Mac.
+# Usage: scripts/check_mac_shim.sh [--out FOLDER] [VERSION ...]
+# With --out, it keeps FOLDER/libflambeau_mlx-VERSION.dylib. These libraries look for libmlx.dylib in their own folder.
 set -euo pipefail
-version=${1:-0.32.4}
 root=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+out=$work/out
+if [ "${1:-}" = --out ]; then
+  [ $# -ge 2 ] || { sed -n 's/^# Usage: /usage: /p' "$0" >&2; exit 2; }
+  out=$2
+  shift 2
+fi
+mkdir -p "$out"
+[ $# -gt 0 ] || set -- 0.32.4
 
 python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet ziglang==0.17.0 lief==1.0.0
-"$work/venv/bin/pip" download --quiet --no-deps --only-binary=:all: --platform macosx_14_0_arm64 --dest "$work" "mlx-metal==$version"
-unzip -q "$work"/mlx_metal-*.whl -d "$work/wheel"
-
 (cd "$root" && cargo run --quiet --locked -p flambeau-mlx --example shim_sources -- "$work/shim")
 
-# The flags are those of crates/mlx/src/shim.rs.
-"$work/venv/bin/python" -m ziglang c++ -target aarch64-macos.14.0 -std=c++20 -O2 -fPIC -shared -fvisibility=hidden -w \
-  -I "$work/wheel/mlx/include" "$work/shim/shim.cpp" -o "$work/libflambeau_mlx.dylib" \
-  -L "$work/wheel/mlx/lib" -lmlx
+for version; do
+  wheel=$work/$version
+  "$work/venv/bin/pip" download --quiet --no-deps --only-binary=:all: --platform macosx_14_0_arm64 --dest "$wheel" "mlx-metal==$version"
+  unzip -q "$wheel"/mlx_metal-*.whl -d "$wheel"
+  library=$out/libflambeau_mlx-$version.dylib
 
-"$work/venv/bin/python" - "$work/libflambeau_mlx.dylib" "$work/wheel/mlx/lib/libmlx.dylib" <<'PYTHON'
+  # The flags are those of crates/mlx/src/shim.rs.
+  "$work/venv/bin/python" -m ziglang c++ -target aarch64-macos.14.0 -std=c++20 -O2 -fPIC -shared -fvisibility=hidden -w \
+    -I "$wheel/mlx/include" "$work/shim/shim.cpp" -o "$library" -L "$wheel/mlx/lib" -lmlx -Wl,-rpath,@loader_path \
+    -Wl,-install_name,"@rpath/${library##*/}"
+
+  "$work/venv/bin/python" - "$library" "$wheel/mlx/lib/libmlx.dylib" <<'PYTHON'
 import sys
 
 import lief
@@ -27,11 +39,15 @@ import lief
 shim, library = (lief.MachO.parse(path).at(0) for path in sys.argv[1:])
 if str(shim.header.cpu_type).rsplit(".", 1)[-1] != "ARM64":
     sys.exit(f"the shim is for {shim.header.cpu_type}, expected ARM64")
+if [rpath.path for rpath in shim.rpaths] != ["@loader_path"]:
+    sys.exit("the shim does not look for libmlx in its own folder")
 exported = {symbol.name for symbol in library.exported_symbols}
 taken = sorted(symbol.name for symbol in shim.imported_symbols if "3mlx4core" in symbol.name)
 missing = [name for name in taken if name not in exported]
 entries = sorted(symbol.name for symbol in shim.exported_symbols if symbol.name.startswith("_fl_"))
-print(f"{len(entries)} entries, {len(taken)} symbols taken from libmlx, {len(exported)} exported there, {len(missing)} missing")
+name = sys.argv[1].rsplit("/", 1)[-1]
+print(f"{name}: {len(entries)} entries, {len(taken)} symbols taken from libmlx, {len(exported)} exported there, {len(missing)} missing")
 if missing or not taken or not entries:
     sys.exit("\n".join(["missing:", *missing]))
 PYTHON
+done
