@@ -151,8 +151,8 @@ fn dtypes(lower: &Lower, call: &Call) -> Vec<DType> {
 }
 
 /// Bounds data-dependent sizes that the program leaves unbounded. The bound is the number of
-/// elements of the first operand. Sizes of operands keep their bounds. `bincount` is excluded, because its length depends on the largest
-/// value.
+/// elements of the first operand. Sizes of operands keep their bounds. `bincount` is excluded,
+/// because its length depends on the largest value.
 fn bound_sizes(lower: &mut Lower, call: &Call, args: &[KernelArg]) {
     if call.target == "aten.bincount.default" {
         return;

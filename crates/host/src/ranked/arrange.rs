@@ -1,9 +1,9 @@
 //! Sorting and selection that arrange equal elements as PyTorch's CPU kernels do.
 //!
 //! PyTorch calls the sorting functions of GNU's C++ library. Their pivots, heaps and thresholds
-//! decide the order of equal elements. The functions here make the same choices, so positions agree.
-//! Elements are pairs of a key and a position, and only keys are compared. NaN keys compare as in
-//! C++: false.
+//! decide the order of equal elements. The functions here make the same choices, so positions
+//! agree. Elements are pairs of a key and a position, and only keys are compared. NaN keys compare
+//! as in C++: false.
 
 /// Parts of at most this length are left to the final insertion sort.
 const SHORT_SORT: usize = 16;

@@ -287,8 +287,8 @@ fn multi_dot(cx: &mut Lower, call: &Call) -> Items {
     one(chain(cx, &factors, splits.as_deref(), 0, factors.len() - 1)?)
 }
 
-/// For factors `i..=j` of a chain, the last factor of the left part, where matrix `i` has `sizes[i]`
-/// rows and `sizes[i + 1]` columns.
+/// For factors `i..=j` of a chain, the last factor of the left part. Matrix `i` has `sizes[i]` rows
+/// and `sizes[i + 1]` columns.
 fn chain_splits(sizes: &[i64]) -> Vec<Vec<usize>> {
     let count = sizes.len() - 1;
     let (mut costs, mut splits) = (vec![vec![0.0; count]; count], vec![vec![0; count]; count]);

@@ -53,8 +53,8 @@ fn neutral(reduce: &str) -> Result<f64, Refuse> {
     })
 }
 
-/// The length of an axis whose sums and products in halves PyTorch rounds after each element. Longer
-/// axes would take too many nodes, and are reduced in f32.
+/// The length of an axis whose sums and products in halves PyTorch rounds after each element.
+/// Longer axes would take too many nodes, and are reduced in f32.
 fn rounded_length(cx: &Lower, x: Tid, axis: usize, reduce: &str) -> Option<i64> {
     const MAX: i64 = 64;
     let spec = cx.spec(x);
