@@ -10,7 +10,7 @@ mod reductions;
 mod views;
 
 pub(crate) use attention::Rotary;
-pub(crate) use conv::Walk;
+pub(crate) use conv::ConvParams;
 
 use flambeau_pt2::{
     Argument, Exported, Graph, InputSpec, Metadata, NamedArgument, Node, OutputSpec, Range, Signature, Storage, SymArg, TensorMeta,

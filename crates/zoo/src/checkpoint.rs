@@ -11,7 +11,7 @@ use crate::{
     low_rank::{Attached, LowRank},
     model::DEFAULT_POSITIONS,
     nemo,
-    spec::Config,
+    spec::DecoderConfig,
     speech::{decoder, moonshine, parakeet, voxtral, voxtral_realtime, whisper},
 };
 
@@ -31,20 +31,20 @@ pub enum TokenizerSource {
 #[derive(Clone, Debug)]
 pub(crate) enum Architecture {
     /// From tokens to logits.
-    Decoder(Config),
+    Decoder(DecoderConfig),
     /// From tokens to a vector.
-    Encoder(Box<encoder::Config>),
+    Encoder(Box<encoder::EncoderConfig>),
     /// From audio to tokens.
-    Moonshine(moonshine::Config),
-    Parakeet(parakeet::Config),
-    Whisper(whisper::Config),
-    Voxtral(Box<voxtral::Config>),
-    VoxtralRealtime(Box<voxtral_realtime::Config>),
+    Moonshine(moonshine::MoonshineConfig),
+    Parakeet(parakeet::ParakeetConfig),
+    Whisper(whisper::WhisperConfig),
+    Voxtral(Box<voxtral::VoxtralConfig>),
+    VoxtralRealtime(Box<voxtral_realtime::VoxtralRealtimeConfig>),
 }
 
 impl Architecture {
     /// The config of the language model.
-    fn text_mut(&mut self) -> Option<&mut Config> {
+    fn text_mut(&mut self) -> Option<&mut DecoderConfig> {
         match self {
             Architecture::Decoder(config) => Some(config),
             Architecture::Encoder(_) | Architecture::Moonshine(_) | Architecture::Parakeet(_) | Architecture::Whisper(_) => None,

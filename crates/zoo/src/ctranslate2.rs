@@ -12,7 +12,7 @@ use crate::{
     speech::{
         decoder::EMBEDDING,
         encoder::Stack,
-        whisper::{Config, Tokens},
+        whisper::{Tokens, WhisperConfig},
     },
 };
 
@@ -24,7 +24,7 @@ const ENGLISH: usize = 51_864;
 
 type Tensors = IndexMap<String, CheckpointTensor>;
 
-/// Config and tensors of a Whisper model, under the names of Hugging Face checkpoints.
+/// WhisperConfig and tensors of a Whisper model, under the names of Hugging Face checkpoints.
 ///
 /// # Errors
 /// [`Error::File`] for a damaged file, another model, or integer codes.
@@ -32,24 +32,24 @@ pub(crate) fn whisper(
     model: &Bytes,
     config: &Map<String, Value>,
     tokenizer: Option<&Map<String, Value>>,
-) -> Result<(Config, Tensors)> {
+) -> Result<(WhisperConfig, Tensors)> {
     let variables = variables(model)?;
     let tokenizer = tokenizer.ok_or_else(|| Error::MissingFile("tokenizer.json".into()))?;
     let [width, mels, _] = shape(&variables, "encoder/conv1/weight")?;
     let [vocab, _] = shape(&variables, "decoder/embeddings/weight")?;
     let stack = |side: &str| -> Result<Stack> {
-        let feed = |layer: usize| format!("{side}/layer_{layer}/ffn/linear_0/weight");
-        let layers = (0..MAX_LAYERS).take_while(|&layer| variables.contains_key(&feed(layer))).count();
+        let feed_forward = |layer: usize| format!("{side}/layer_{layer}/ffn/linear_0/weight");
+        let layers = (0..MAX_LAYERS).take_while(|&layer| variables.contains_key(&feed_forward(layer))).count();
         let heads = integer(&variables, &format!("{side}/num_heads"))?;
         if !width.is_multiple_of(heads) {
             return Err(Error::file(MODEL, format!("{heads} heads in a width of {width}")));
         }
-        Ok(Stack { layers, heads, feed: shape::<2>(&variables, &feed(0))?[0] })
+        Ok(Stack { layers, heads, feed_forward: shape::<2>(&variables, &feed_forward(0))?[0] })
     };
     let positions =
         |side: &str| -> Result<usize> { Ok(shape::<2>(&variables, &format!("{side}/position_encodings/encodings"))?[0]) };
     let (encoder, decoder, fields) = (stack("encoder")?, stack("decoder")?, Fields::new(config));
-    let config = Config {
+    let config = WhisperConfig {
         mels,
         width,
         audio_positions: positions("encoder")?,

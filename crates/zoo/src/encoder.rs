@@ -18,7 +18,7 @@ pub(crate) use self::{
     sparse::Sparse,
 };
 
-use self::{layers::Turns, masks::Masks};
+use self::{layers::RopeTable, masks::Masks};
 use crate::{
     Checkpoint, MethodConstant, Model, Options, Result,
     block::Written,
@@ -35,7 +35,7 @@ const MAX_BATCH: usize = 128;
 
 /// Hyperparameters of an encoder.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Config {
+pub(crate) struct EncoderConfig {
     /// Name of the family in programs.
     pub(crate) family: &'static str,
     pub(crate) width: usize,
@@ -116,11 +116,11 @@ impl Embedding {
         Embedding { table: EMBEDDING, scale: 1.0, positions: None, token_types: 0, norm: Some("embeddings.LayerNorm") };
 }
 
-impl Config {
+impl EncoderConfig {
     /// An encoder in the form of BERT without layers. Each half of a layer has one norm after its
     /// sum, attention sees the whole text, and there is no head.
-    pub(crate) fn new(family: &'static str, [width, vocab, room]: [usize; 3], norm: Norm, sentence: Sentence) -> Config {
-        Config {
+    pub(crate) fn new(family: &'static str, [width, vocab, room]: [usize; 3], norm: Norm, sentence: Sentence) -> EncoderConfig {
+        EncoderConfig {
             family,
             width,
             vocab,
@@ -170,13 +170,13 @@ impl Config {
 }
 
 /// The program of a checkpoint, and the metadata for runners.
-pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> Result<Model> {
+pub(crate) fn model(checkpoint: &Checkpoint, c: &EncoderConfig, options: &Options) -> Result<Model> {
     float_caches(options, "a text encoder has no cache")?;
     let Precision { dtype, scales } = Precision::new(checkpoint, options)?;
     let default = c.sentence.max_tokens.map_or(c.room, |most| most.min(c.room));
     let tokens = model::ranged("max_seq_len", options.max_seq_len.unwrap_or(default), c.room)?;
     let w = Writer::new(checkpoint, dtype, scales);
-    let parts = Parts { w, c, dtype, tokens, sizes: [0.into(), 0.into()], turns: Turns::default(), masks: Masks::default() };
+    let parts = Parts { w, c, dtype, tokens, sizes: [0.into(), 0.into()], ropes: RopeTable::default(), masks: Masks::default() };
     let (program, floats) = parts.forward()?;
     let methods = IndexMap::from([("forward", program)]);
     Ok(Model { methods, floats, metadata: metadata(c, dtype, tokens), tokenizer: checkpoint.tokenizer().clone() })
@@ -184,13 +184,13 @@ pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> R
 
 struct Parts<'a> {
     w: Writer<'a>,
-    c: &'a Config,
+    c: &'a EncoderConfig,
     dtype: DType,
     /// Largest number of tokens of a text.
     tokens: usize,
     /// Number of texts of a call, and of tokens per text.
     sizes: [Int; 2],
-    turns: Turns,
+    ropes: RopeTable,
     masks: Masks,
 }
 
@@ -224,7 +224,7 @@ impl Parts<'_> {
 
     /// Sum of token, position and type embeddings, [b, s, width].
     fn embedded(&mut self, ids: &Val, types: Option<&Val>) -> Result<Val> {
-        let &Config { vocab, width, embedding: Embedding { table: name, scale, positions, token_types, norm }, .. } = self.c;
+        let &EncoderConfig { vocab, width, embedding: Embedding { table: name, scale, positions, token_types, norm }, .. } = self.c;
         self.w.b.enter("embeddings");
         let source = self.w.source(name, &[vocab, width])?;
         let table = self.w.matrix(name, &source)?;
@@ -249,7 +249,7 @@ impl Parts<'_> {
 }
 
 /// Constant methods read by the runner.
-fn metadata(c: &Config, dtype: DType, tokens: usize) -> Vec<(String, MethodConstant)> {
+fn metadata(c: &EncoderConfig, dtype: DType, tokens: usize) -> Vec<(String, MethodConstant)> {
     let size = |v: usize| MethodConstant::Int(v as i64);
     let mut out = vec![
         ("get_model_type", MethodConstant::Text(c.family.into())),

@@ -285,9 +285,9 @@ fn undo_conversion(tensors: &mut IndexMap<String, CheckpointTensor>) {
     for (name, tensor) in tensors.iter_mut() {
         let is_delta = name.ends_with(".conv1d.weight");
         if is_delta || name.ends_with(".conv.conv.weight") {
-            let turned = tensor.with_taps_last();
-            converted |= is_delta && turned.is_some();
-            *tensor = turned.unwrap_or_else(|| tensor.clone());
+            let transposed = tensor.with_taps_last();
+            converted |= is_delta && transposed.is_some();
+            *tensor = transposed.unwrap_or_else(|| tensor.clone());
         }
     }
     for (name, tensor) in tensors.iter_mut().filter(|_| converted) {

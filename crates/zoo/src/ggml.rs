@@ -13,7 +13,7 @@ use crate::{
     checkpoint::Architecture,
     gguf::TensorType,
     limits::{MAX_GGML_NAME_BYTES, MAX_GGML_TENSORS, MAX_LAYERS, MAX_POSITIONS, MAX_SIZE},
-    speech::{decoder::EMBEDDING, encoder::Stack, whisper::Config},
+    speech::{decoder::EMBEDDING, encoder::Stack, whisper::WhisperConfig},
 };
 
 const FORMAT: &str = "ggml";
@@ -34,10 +34,10 @@ pub(crate) fn checkpoint(bytes: &Bytes) -> Result<Checkpoint> {
     let (vocab, tokens) = vocab::read(&mut r, sizes.vocab)?;
     let tensors = tensors(&mut r)?;
     let first = "model.encoder.layers.0.fc1.weight";
-    let feed = tensors.get(first).and_then(|tensor| tensor.shape().first().copied());
-    let feed = feed.ok_or_else(|| Error::MissingTensor(first.into()))?;
-    let stack = |[layers, heads]: [usize; 2]| Stack { layers, heads, feed };
-    let config = Config {
+    let feed_forward = tensors.get(first).and_then(|tensor| tensor.shape().first().copied());
+    let feed_forward = feed_forward.ok_or_else(|| Error::MissingTensor(first.into()))?;
+    let stack = |[layers, heads]: [usize; 2]| Stack { layers, heads, feed_forward };
+    let config = WhisperConfig {
         mels: sizes.mels,
         width: sizes.width,
         audio_positions: sizes.audio_positions,

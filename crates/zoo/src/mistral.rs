@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{CheckpointTensor, Error, Result, fields::Fields, limits::MAX_POSITIONS, rows::FloatRows};
 
-use self::names::Part;
+use self::names::LayerStack;
 
 /// File that identifies such folders.
 pub(crate) const PARAMS: &str = "params.json";
@@ -79,8 +79,8 @@ impl Params {
         for (name, tensor) in stored {
             let Some((part, published)) = names::published(&name, self.encoder_head.is_some()) else { continue };
             let head = match part {
-                Part::Text => Some(self.text_head),
-                Part::Encoder => self.encoder_head,
+                LayerStack::Text => Some(self.text_head),
+                LayerStack::Encoder => self.encoder_head,
             };
             let tensor = match head.filter(|_| names::is_rotary(&published)) {
                 Some(head) => tensor.interleaved(&name, head)?,

@@ -12,7 +12,7 @@ use crate::{
     encoder,
     limits::MAX_POSITIONS,
     low_rank::Attached,
-    spec::{Config, Layer, Mixer},
+    spec::{DecoderConfig, Layer, Mixer},
     speech::{moonshine, parakeet, voxtral, voxtral_realtime, whisper},
 };
 
@@ -236,7 +236,7 @@ pub(crate) fn ranged(option: &'static str, value: usize, high: usize) -> Result<
     Err(Error::Option { option, expected: format!("1 to {high}"), found: value.to_string() })
 }
 
-pub(crate) fn settings(checkpoint: &Checkpoint, config: &Config, options: &Options) -> Result<Settings> {
+pub(crate) fn settings(checkpoint: &Checkpoint, config: &DecoderConfig, options: &Options) -> Result<Settings> {
     let positions = ranged("max_seq_len", options.max_seq_len.unwrap_or(config.positions.min(DEFAULT_POSITIONS)), MAX_POSITIONS)?;
     let chunk = ranged("prefill_chunk", options.prefill_chunk.unwrap_or(DEFAULT_CHUNK.min(positions)), positions)?;
     let Precision { dtype, scales } = Precision::new(checkpoint, options)?;
@@ -249,7 +249,7 @@ pub(crate) fn settings(checkpoint: &Checkpoint, config: &Config, options: &Optio
 }
 
 /// Constant methods read by the runners of ExecuTorch and of this project.
-pub(crate) fn metadata(c: &Config, settings: Settings) -> Vec<(String, MethodConstant)> {
+pub(crate) fn metadata(c: &DecoderConfig, settings: Settings) -> Vec<(String, MethodConstant)> {
     let int = |v: usize| MethodConstant::Int(v as i64);
     let positions = int(settings.positions);
     let (kv_heads, head_dim) = c.cache_sizes();

@@ -39,16 +39,16 @@ pub(crate) trait FloatRows: fmt::Debug + Send + Sync {
 
 /// One number of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum GroupParameter {
     Scale,
     Bias,
 }
 
-impl Part {
+impl GroupParameter {
     fn name(self) -> &'static str {
         match self {
-            Part::Scale => "scale",
-            Part::Bias => "bias",
+            GroupParameter::Scale => "scale",
+            GroupParameter::Bias => "bias",
         }
     }
 }
@@ -101,7 +101,7 @@ impl CodedMatrix {
     ///
     /// # Errors
     /// [`TooLarge`] for a number that is finite in the file, but not in `dtype`.
-    pub(crate) fn numbers(&self, part: Part, dtype: DType) -> Result<Bytes, TooLarge> {
+    pub(crate) fn numbers(&self, part: GroupParameter, dtype: DType) -> Result<Bytes, TooLarge> {
         let width = self.groups_per_row() * dtype.size();
         let mut out = AlignedBytes::zeroed(self.rows * width);
         let mut pairs = vec![(0f32, 0f32); self.groups_per_row()];
@@ -109,7 +109,7 @@ impl CodedMatrix {
             for (row, out) in out.as_mut_slice().chunks_exact_mut(width).enumerate() {
                 self.stored.read_numbers(self.order.source(row), &mut pairs);
                 for (&(scale, bias), out) in pairs.iter().zip(out.chunks_exact_mut(dtype.size())) {
-                    let value = if part == Part::Scale { scale } else { bias };
+                    let value = if part == GroupParameter::Scale { scale } else { bias };
                     store(value, dtype, out).ok_or_else(|| TooLarge { row, part: part.name(), value, dtype })?;
                 }
             }

@@ -125,14 +125,14 @@ pub(crate) struct CheckpointTensor {
     shape: Vec<usize>,
     data: Data,
     rows: RowOrder,
-    form: Form,
+    form: ValueForm,
     /// Updates of adapters, which programs add at run time.
     updates: Vec<LowRank>,
 }
 
 /// Stored form of values in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum ValueForm {
     Values,
     PlusOne,
     /// Negated exponentials of the values.
@@ -223,7 +223,7 @@ impl CheckpointTensor {
     }
 
     fn of(shape: Vec<usize>, data: Data) -> CheckpointTensor {
-        CheckpointTensor { shape, data, rows: RowOrder::Plain, form: Form::Values, updates: Vec::new() }
+        CheckpointTensor { shape, data, rows: RowOrder::Plain, form: ValueForm::Values, updates: Vec::new() }
     }
 
     /// Creates a tensor `[.., cols]` from MLX's packed form. `scales` and `biases` hold elements of
@@ -275,12 +275,12 @@ impl CheckpointTensor {
 
     /// The same tensor, stored plus 1.
     pub(crate) fn plus_one(self) -> CheckpointTensor {
-        CheckpointTensor { form: Form::PlusOne, ..self }
+        CheckpointTensor { form: ValueForm::PlusOne, ..self }
     }
 
     /// The same tensor, stored as minus its exponential.
     pub(crate) fn negated_exponential(self) -> CheckpointTensor {
-        CheckpointTensor { form: Form::NegatedExponentials, ..self }
+        CheckpointTensor { form: ValueForm::NegatedExponentials, ..self }
     }
 
     /// Reshapes the tensor. The number of elements and the last axis must not change.
@@ -446,12 +446,12 @@ impl CheckpointTensor {
 
     /// Number to add to each stored element to get 1 plus the weight.
     pub(crate) fn missing_one(&self) -> f32 {
-        if self.form == Form::PlusOne { 0.0 } else { 1.0 }
+        if self.form == ValueForm::PlusOne { 0.0 } else { 1.0 }
     }
 
     /// Conversion of the stored element to minus the exponential of a value.
     pub(crate) fn to_negated_exponential(&self) -> fn(f32) -> f32 {
-        if self.form == Form::NegatedExponentials { |stored| stored } else { |value| -value.exp() }
+        if self.form == ValueForm::NegatedExponentials { |stored| stored } else { |value| -value.exp() }
     }
 }
 

@@ -6,14 +6,14 @@
 use flambeau_tensor::DType;
 
 mod attention;
-mod feed;
+mod feed_forward;
 mod recurrent;
 
-pub(crate) use self::{attention::*, feed::*, recurrent::*};
+pub(crate) use self::{attention::*, feed_forward::*, recurrent::*};
 
 /// A decoder.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Config {
+pub(crate) struct DecoderConfig {
     /// Name of the family.
     pub(crate) family: &'static str,
     /// The module above the layers.
@@ -59,7 +59,7 @@ pub(crate) struct Config {
     pub(crate) unused: Vec<&'static str>,
 }
 
-impl Config {
+impl DecoderConfig {
     /// Adds ids that end a text, without duplicates.
     pub(crate) fn add_eos(&mut self, ids: Vec<i64>) {
         for id in ids {
@@ -106,7 +106,7 @@ impl Norm {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Layer {
     pub(crate) mixer: Mixer,
-    pub(crate) feed: Feed,
+    pub(crate) feed_forward: FeedForward,
     pub(crate) norms: LayerNorms,
     /// Whether both halves read the layer's input. Without a separate norm, the second half reads
     /// the first half's normalized input.
@@ -202,7 +202,7 @@ pub(crate) struct Conditioned {
     pub(crate) base: f64,
 }
 
-impl Config {
+impl DecoderConfig {
     /// Number of heads and head size of the first cache, which represent all caches. Zeros without
     /// a cache.
     pub(crate) fn cache_sizes(&self) -> (usize, usize) {

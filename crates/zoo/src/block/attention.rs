@@ -11,7 +11,7 @@ use crate::{
 
 impl Decoder<'_> {
     pub(super) fn attention(&mut self, x: &Val, layer: usize, a: &Attention, path: &str) -> Result<Val> {
-        let turn = a.rope.as_ref().map(|rope| self.turn(rope, a.head_dim)).transpose()?;
+        let rotation = a.rope.as_ref().map(|rope| self.rope_constants(rope, a.head_dim)).transpose()?;
         let x = &self.w.b.scale(x, a.factors[0]);
         let (mut q, kv) = self.projections(x, a, path)?;
         let mut gate = self.gate(x, a, path)?;
@@ -38,11 +38,11 @@ impl Decoder<'_> {
         }
         let kv = kv.map(|kv| a.clip.map_or(kv.clone(), |clip| kv.map(|x| self.w.b.clamp(&x, -clip, clip))));
         self.w.b.enter(path);
-        if let Some(turn) = &turn {
-            q = self.w.b.rope(&q, &self.span.pos, &turn.rotary);
+        if let Some(rotation) = &rotation {
+            q = self.w.b.rope(&q, &self.span.pos, &rotation.rotary);
         }
-        let kv = kv.map(|[k, v]| match &turn {
-            Some(turn) => [self.w.b.rope(&k, &self.span.pos, &turn.rotary), v],
+        let kv = kv.map(|[k, v]| match &rotation {
+            Some(rotation) => [self.w.b.rope(&k, &self.span.pos, &rotation.rotary), v],
             None => [k, v],
         });
         let (q_norm, k_norm) = (format!("{path}.{}", a.names.q_norm), format!("{path}.{}", a.names.k_norm));
@@ -50,7 +50,7 @@ impl Decoder<'_> {
         let kv = kv.map(|[k, v]| Ok::<_, crate::Error>([self.rotated_norm(&k, a, &k_norm)?, v])).transpose()?;
         self.w.b.enter(path);
         // A norm after the rotation cancels the amplitude.
-        let amplitude = turn.and_then(|turn| turn.amplitude).filter(|_| !a.qk_norm.is_rotated());
+        let amplitude = rotation.and_then(|rotation| rotation.amplitude).filter(|_| !a.qk_norm.is_rotated());
         if let Some(amplitude) = amplitude {
             q = self.w.b.mul(&q, &amplitude);
         }

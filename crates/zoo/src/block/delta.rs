@@ -5,7 +5,7 @@ use flambeau_tensor::DType;
 use super::Decoder;
 use crate::{
     CheckpointTensor, Result,
-    builder::{Int, Val, Walk},
+    builder::{ConvParams, Int, Val},
     spec::{DeltaNet, ShortConv},
 };
 
@@ -28,7 +28,7 @@ impl Decoder<'_> {
             self.w.b.store(&state, &kept);
         }
         let channels = self.w.b.transpose(&x, 1, 2);
-        let mixed = self.w.b.conv([&channels, weight], bias, Walk::depthwise(x.dim(2)));
+        let mixed = self.w.b.conv([&channels, weight], bias, ConvParams::depthwise(x.dim(2)));
         Ok(self.w.b.transpose(&mixed, 1, 2))
     }
 

@@ -13,7 +13,7 @@ use crate::{
 
 impl Decoder<'_> {
     pub(super) fn latent(&mut self, x: &Val, layer: usize, l: &Latent, path: &str) -> Result<Val> {
-        let turn = l.rope.as_ref().map(|rope| self.turn(rope, l.rotated_dim)).transpose()?;
+        let rotation = l.rope.as_ref().map(|rope| self.rope_constants(rope, l.rotated_dim)).transpose()?;
         let gate = match l.gate {
             Some(name) => {
                 let gate = self.w.gate(x, &format!("{path}.{name}"), l.heads, false)?;
@@ -26,13 +26,13 @@ impl Decoder<'_> {
         self.w.b.enter(path);
         let [plain, rotated] = self.w.b.split(&q, [l.plain_dim, l.rotated_dim]);
         let mut rotated = rotated;
-        if let Some(turn) = &turn {
-            rotated = self.w.b.rope(&rotated, &self.span.pos, &turn.rotary);
-            if let Some(amplitude) = &turn.amplitude {
+        if let Some(rotation) = &rotation {
+            rotated = self.w.b.rope(&rotated, &self.span.pos, &rotation.rotary);
+            if let Some(amplitude) = &rotation.amplitude {
                 rotated = self.w.b.mul(&rotated, amplitude);
             }
         }
-        let cache = self.latent_cache(x, layer, l, turn.as_ref().map(|turn| &turn.rotary), path)?;
+        let cache = self.latent_cache(x, layer, l, rotation.as_ref().map(|rotation| &rotation.rotary), path)?;
         let [to_latent, to_values] = self.latent_heads(l, path)?;
         let plain = self.w.b.matmul(&plain, &to_latent);
         let q = self.w.b.concatenate(&plain, &rotated, 3);
@@ -102,9 +102,9 @@ impl Decoder<'_> {
         if !self.w.has(&keys) {
             return Ok(None);
         }
-        let turned = self.w.matrix(&keys, &self.w.source(&keys, &[l.heads, l.rank, l.plain_dim])?)?;
+        let transposed = self.w.matrix(&keys, &self.w.source(&keys, &[l.heads, l.rank, l.plain_dim])?)?;
         let to_values = self.w.matrix(&values, &self.w.source(&values, &[l.heads, l.value_dim, l.rank])?)?;
-        let turned = self.w.b.unsqueeze(&turned, 0);
-        Ok(Some([self.w.b.transpose(&turned, 2, 3), self.w.b.unsqueeze(&to_values, 0)]))
+        let transposed = self.w.b.unsqueeze(&transposed, 0);
+        Ok(Some([self.w.b.transpose(&transposed, 2, 3), self.w.b.unsqueeze(&to_values, 0)]))
     }
 }

@@ -22,7 +22,7 @@ use crate::{
     builder::{Builder, Int, Rotary, Val},
     checkpoint::{EMBEDDING, HEAD, HEAD_BIAS},
     rope::Rope,
-    spec::{Config, Feed, Layer, Mixer, Values},
+    spec::{DecoderConfig, FeedForward, Layer, Mixer, Values},
     writer::Writer,
 };
 
@@ -44,7 +44,7 @@ pub(crate) struct Settings {
 
 /// Constants of a rotary embedding.
 #[derive(Clone, Debug)]
-pub(crate) struct Turn {
+pub(crate) struct RopeConstants {
     pub(crate) rotary: Rotary,
     /// Factor [D] on queries, if cosines and sines are scaled.
     pub(crate) amplitude: Option<Val>,
@@ -61,10 +61,10 @@ struct Span {
 /// Writes the program of one checkpoint.
 pub(crate) struct Decoder<'a> {
     pub(crate) w: Writer<'a>,
-    config: &'a Config,
+    config: &'a DecoderConfig,
     settings: Settings,
     /// Rotary embeddings by parameters and number of head elements.
-    turns: Vec<((Rope, usize), Turn)>,
+    ropes: Vec<((Rope, usize), RopeConstants)>,
     span: Span,
     masks: Masks,
     /// Caches of keys and values by layer.
@@ -75,7 +75,7 @@ pub(crate) struct Decoder<'a> {
 pub(crate) type Written = (Exported, Vec<String>);
 
 /// Writes the program from token ids [1, s] to logits.
-pub(crate) fn program(checkpoint: &Checkpoint, config: &Config, settings: Settings) -> Result<Written> {
+pub(crate) fn program(checkpoint: &Checkpoint, config: &DecoderConfig, settings: Settings) -> Result<Written> {
     let mut w = Writer::new(checkpoint, settings.dtype, settings.scales);
     let s = w.b.symbol("s0", 1, settings.chunk);
     let ids = w.b.input("input_ids", DType::I64, vec![Expr::Int(1), s.clone()]);
@@ -89,7 +89,7 @@ pub(crate) fn program(checkpoint: &Checkpoint, config: &Config, settings: Settin
 
 /// Writes the program from rows of the embedding, or vectors in their place, [1, s, hidden] to
 /// logits.
-pub(crate) fn program_of_embeddings(checkpoint: &Checkpoint, config: &Config, settings: Settings) -> Result<Written> {
+pub(crate) fn program_of_embeddings(checkpoint: &Checkpoint, config: &DecoderConfig, settings: Settings) -> Result<Written> {
     let mut w = Writer::new(checkpoint, settings.dtype, settings.scales);
     let s = w.b.symbol("s0", 1, settings.chunk);
     let x = w.b.input("inputs_embeds", settings.dtype, vec![Expr::Int(1), s.clone(), Expr::Int(config.hidden as i64)]);
@@ -98,7 +98,7 @@ pub(crate) fn program_of_embeddings(checkpoint: &Checkpoint, config: &Config, se
 }
 
 /// Writes the program from token ids [1, s] to rows of the embedding [1, s, hidden].
-pub(crate) fn embedding_program(checkpoint: &Checkpoint, config: &Config, settings: Settings) -> Result<Exported> {
+pub(crate) fn embedding_program(checkpoint: &Checkpoint, config: &DecoderConfig, settings: Settings) -> Result<Exported> {
     let mut w = Writer::new(checkpoint, settings.dtype, settings.scales);
     let s = w.b.symbol("s0", 1, settings.chunk);
     let ids = w.b.input("token_ids", DType::I64, vec![Expr::Int(1), s]);
@@ -107,7 +107,7 @@ pub(crate) fn embedding_program(checkpoint: &Checkpoint, config: &Config, settin
 }
 
 /// Rows of the embedding [1, s, hidden] for token ids [1, s].
-fn embedded(w: &mut Writer<'_>, config: &Config, ids: &Val) -> Result<Val> {
+fn embedded(w: &mut Writer<'_>, config: &DecoderConfig, ids: &Val) -> Result<Val> {
     w.b.enter("model.embed_tokens");
     let source = w.source(EMBEDDING, &[config.vocab, config.hidden])?;
     let table = w.matrix(EMBEDDING, &source)?;
@@ -119,17 +119,17 @@ fn embedded(w: &mut Writer<'_>, config: &Config, ids: &Val) -> Result<Val> {
 
 impl<'a> Decoder<'a> {
     /// Creates a decoder for tokens at consecutive positions [s].
-    pub(crate) fn new(mut w: Writer<'a>, config: &'a Config, settings: Settings, places: Val) -> Result<Decoder<'a>> {
+    pub(crate) fn new(mut w: Writer<'a>, config: &'a DecoderConfig, settings: Settings, places: Val) -> Result<Decoder<'a>> {
         let b = &mut w.b;
         b.enter(format!("{}.rotary_emb", config.root));
-        let turns = turns(b, config, settings)?;
+        let ropes = ropes(b, config, settings)?;
         b.enter(config.root);
         let start = b.symbol("u0", 0, settings.positions - 1);
         let tokens = b.size(&places, 0);
         let (first, pos) = b.first(&places, start);
         let masks = Masks::new(places, first);
         let caches = vec![None; config.layers.len()];
-        Ok(Decoder { w, config, settings, turns, span: Span { tokens, pos }, masks, caches })
+        Ok(Decoder { w, config, settings, ropes, span: Span { tokens, pos }, masks, caches })
     }
 
     /// Ends the program with the logits of the last layer's output.
@@ -203,7 +203,7 @@ impl<'a> Decoder<'a> {
             Some(mixed) => self.residual(x, &mixed, layer, &path, norms.mixer_out)?,
             None => x.clone(),
         };
-        if layer.feed == Feed::None {
+        if layer.feed_forward == FeedForward::None {
             return Ok(x);
         }
         let normed = match (self.config.conditioned, norms.feed_in) {
@@ -211,8 +211,8 @@ impl<'a> Decoder<'a> {
             (_, None) if layer.parallel => normed,
             (_, name) => self.norm_if(if layer.parallel { before } else { &x }, &path, name)?,
         };
-        let fed = self.fed(&x, &normed, layer, &path)?;
-        let mut x = self.residual(&x, &fed, layer, &path, norms.feed_out)?;
+        let output = self.output(&x, &normed, layer, &path)?;
+        let mut x = self.residual(&x, &output, layer, &path, norms.feed_out)?;
         if let (Some(inputs), Some(p)) = (per_layer, self.config.per_layer) {
             let added = self.per_layer_part(&x, inputs, index, &p, &path)?;
             x = self.w.b.add(&x, &added);
@@ -226,11 +226,11 @@ impl<'a> Decoder<'a> {
     }
 
     /// The result of a layer's feed-forward half for `x` and its norm.
-    fn fed(&mut self, x: &Val, normed: &Val, layer: &Layer, path: &str) -> Result<Val> {
-        match &layer.feed {
-            Feed::Mlp(mlp) => self.mlp(normed, mlp, &format!("{path}.{}", mlp.module)),
-            Feed::Experts(experts) => self.experts(normed, normed, experts, path),
-            Feed::Both(mlp, experts) => {
+    fn output(&mut self, x: &Val, normed: &Val, layer: &Layer, path: &str) -> Result<Val> {
+        match &layer.feed_forward {
+            FeedForward::Mlp(mlp) => self.mlp(normed, mlp, &format!("{path}.{}", mlp.module)),
+            FeedForward::Experts(experts) => self.experts(normed, normed, experts, path),
+            FeedForward::Both(mlp, experts) => {
                 let dense = self.mlp(normed, mlp, &format!("{path}.{}", mlp.module))?;
                 let dense = self.norm(&dense, &format!("{path}.post_feedforward_layernorm_1"))?;
                 let normed = self.norm(x, &format!("{path}.pre_feedforward_layernorm_2"))?;
@@ -238,7 +238,7 @@ impl<'a> Decoder<'a> {
                 let sparse = self.norm(&sparse, &format!("{path}.post_feedforward_layernorm_2"))?;
                 Ok(self.w.b.add(&dense, &sparse))
             }
-            Feed::None => Ok(normed.clone()),
+            FeedForward::None => Ok(normed.clone()),
         }
     }
 
@@ -278,9 +278,9 @@ impl<'a> Decoder<'a> {
     }
 
     /// The constants of a rotary embedding of heads of `dim` elements.
-    fn turn(&self, rope: &Rope, dim: usize) -> Result<Turn> {
-        let found = self.turns.iter().find(|((r, d), _)| r == rope && *d == dim);
-        found.map(|(_, turn)| turn.clone()).ok_or_else(|| Error::MissingTensor("rope_periods".into()))
+    fn rope_constants(&self, rope: &Rope, dim: usize) -> Result<RopeConstants> {
+        let found = self.ropes.iter().find(|((r, d), _)| r == rope && *d == dim);
+        found.map(|(_, rotation)| rotation.clone()).ok_or_else(|| Error::MissingTensor("rope_periods".into()))
     }
 }
 
@@ -294,8 +294,8 @@ fn reads_caches(layer: &Layer) -> bool {
 }
 
 /// Constants of every rotary embedding in the model. Names of the first one have no numeric suffix.
-fn turns(b: &mut Builder, config: &Config, settings: Settings) -> Result<Vec<((Rope, usize), Turn)>> {
-    let mut turns: Vec<((Rope, usize), Turn)> = Vec::new();
+fn ropes(b: &mut Builder, config: &DecoderConfig, settings: Settings) -> Result<Vec<((Rope, usize), RopeConstants)>> {
+    let mut ropes: Vec<((Rope, usize), RopeConstants)> = Vec::new();
     for layer in &config.layers {
         let key = match &layer.mixer {
             Mixer::Attention(a) => a.rope.clone().map(|rope| (rope, a.head_dim)),
@@ -303,25 +303,25 @@ fn turns(b: &mut Builder, config: &Config, settings: Settings) -> Result<Vec<((R
             Mixer::Latent(l) => l.rope.clone().map(|rope| (rope, l.rotated_dim)),
             Mixer::DeltaNet(_) | Mixer::ShortConv(_) | Mixer::Mamba(_) | Mixer::KeyDecay(_) | Mixer::None => None,
         };
-        if let Some(key) = key.filter(|key| turns.iter().all(|(known, _)| known != key)) {
-            let suffix = if turns.is_empty() { String::new() } else { format!("_{}", turns.len()) };
-            let turn = turn(b, &key.0, key.1, (settings.positions, settings.dtype), &suffix)?;
-            turns.push((key, turn));
+        if let Some(key) = key.filter(|key| ropes.iter().all(|(known, _)| known != key)) {
+            let suffix = if ropes.is_empty() { String::new() } else { format!("_{}", ropes.len()) };
+            let rotation = rope_constants(b, &key.0, key.1, (settings.positions, settings.dtype), &suffix)?;
+            ropes.push((key, rotation));
         }
     }
-    Ok(turns)
+    Ok(ropes)
 }
 
 /// Constants of a rotary embedding for at most `positions` positions, with activations of `dtype`.
 /// The amplitude applies to rotated queries and keys. Only their products matter, so only queries
 /// are scaled, by its square.
-pub(crate) fn turn(
+pub(crate) fn rope_constants(
     b: &mut Builder,
     rope: &Rope,
     head_dim: usize,
     (positions, dtype): (usize, DType),
     suffix: &str,
-) -> Result<Turn> {
+) -> Result<RopeConstants> {
     let resolved = rope.resolve(positions);
     let mut vector = |name: &str, values: &[f32], dtype: DType| -> Result<Val> {
         let name = format!("{name}{suffix}");
@@ -333,5 +333,5 @@ pub(crate) fn turn(
     let factors: Vec<f32> = (0..head_dim).map(|i| if i < rope.dims { square } else { 1.0 }).collect();
     let amplitude = (square != 1.0).then(|| vector("rope_amplitude", &factors, dtype)).transpose()?;
     let rotary = Rotary { dims: rope.dims, base: resolved.theta, scale: resolved.scale, interleaved: rope.interleaved, periods };
-    Ok(Turn { rotary, amplitude })
+    Ok(RopeConstants { rotary, amplitude })
 }

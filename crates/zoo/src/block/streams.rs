@@ -79,8 +79,8 @@ impl Decoder<'_> {
         let sum = self.w.b.add(&mixed, &short);
         let sum = self.w.b.scale(&sum, 0.5f64.sqrt());
         let normed = self.norm_if(&sum, &path, layer.norms.feed_in)?;
-        let fed = self.fed(&sum, &normed, layer, &path)?;
-        let made = self.residual(&sum, &fed, layer, &path, layer.norms.feed_out)?;
+        let output = self.output(&sum, &normed, layer, &path)?;
+        let made = self.residual(&sum, &output, layer, &path, layer.norms.feed_out)?;
         let corrected = self.corrected(&predicted, &made, &streams, &path)?;
         let (Some(inputs), Some(p)) = (per_layer, self.config.per_layer) else { return Ok(corrected) };
         self.w.b.enter(&path);

@@ -10,7 +10,7 @@ use super::{
 
 /// Parameters of a convolution, equal for all axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Walk {
+pub(crate) struct ConvParams {
     pub(crate) stride: usize,
     /// Zeros on both sides.
     pub(crate) padding: usize,
@@ -18,10 +18,10 @@ pub(crate) struct Walk {
     pub(crate) groups: usize,
 }
 
-impl Walk {
+impl ConvParams {
     /// A depthwise convolution with stride 1 and no padding.
-    pub(crate) fn depthwise(channels: usize) -> Walk {
-        Walk { stride: 1, padding: 0, groups: channels }
+    pub(crate) fn depthwise(channels: usize) -> ConvParams {
+        ConvParams { stride: 1, padding: 0, groups: channels }
     }
 
     fn axis(self) -> WindowAxis {
@@ -32,7 +32,7 @@ impl Walk {
 impl Builder {
     /// Convolves `x` [1, in, n..] with `weight` [out, in / groups, k..] over one axis or two.
     /// Returns [1, out, (n + 2 · padding - k) / stride + 1, ..].
-    pub(crate) fn conv(&mut self, [x, weight]: [&Val; 2], bias: Option<&Val>, walk: Walk) -> Val {
+    pub(crate) fn conv(&mut self, [x, weight]: [&Val; 2], bias: Option<&Val>, walk: ConvParams) -> Val {
         let taps = &weight.dims[2..];
         let places = x.dims[2..].iter().zip(taps).map(|(n, k)| walk.axis().windows(n, k));
         let dims = [x.dims[0].clone(), weight.dims[0].clone()].into_iter().chain(places).collect();

@@ -3,14 +3,14 @@
 use super::Parts;
 use crate::{
     Result,
-    block::{Turn, turn},
+    block::{RopeConstants, rope_constants},
     builder::{Int, Val},
     rope::Rope,
-    spec::{Activation, Attention, Feed, Joined, Layer, Mixer, Mlp, MlpBias, QkNorm, QkvBias},
+    spec::{Activation, Attention, FeedForward, Joined, Layer, Mixer, Mlp, MlpBias, QkNorm, QkvBias},
 };
 
 /// Rotary embeddings by parameters and number of head elements.
-pub(super) type Turns = Vec<((Rope, usize), Turn)>;
+pub(super) type RopeTable = Vec<((Rope, usize), RopeConstants)>;
 
 impl Parts<'_> {
     pub(super) fn layer(&mut self, x: &Val, layer: &Layer, path: &str) -> Result<Val> {
@@ -22,12 +22,12 @@ impl Parts<'_> {
             x = self.residual(&x, &mixed, path, norms.mixer_out)?;
         }
         let normed = self.norm_if(&x, path, norms.feed_in)?;
-        let fed = match &layer.feed {
-            Feed::Mlp(mlp) => self.mlp(&normed, mlp, &format!("{path}.{}", mlp.module))?,
-            Feed::Experts(experts) => self.experts(&normed, experts, &format!("{path}.{}", experts.module))?,
-            Feed::Both(..) | Feed::None => return Ok(x),
+        let output = match &layer.feed_forward {
+            FeedForward::Mlp(mlp) => self.mlp(&normed, mlp, &format!("{path}.{}", mlp.module))?,
+            FeedForward::Experts(experts) => self.experts(&normed, experts, &format!("{path}.{}", experts.module))?,
+            FeedForward::Both(..) | FeedForward::None => return Ok(x),
         };
-        self.residual(&x, &fed, path, norms.feed_out)
+        self.residual(&x, &output, path, norms.feed_out)
     }
 
     /// `x` plus the result of one half of the layer, with the norm of that half.
@@ -52,7 +52,7 @@ impl Parts<'_> {
         let q = self.heads(&q, a, a.heads, Some(&format!("{path}.{}", a.names.q_norm)))?;
         let k = self.heads(&k, a, a.kv_heads, Some(&format!("{path}.{}", a.names.k_norm)))?;
         let v = self.heads(&v, a, a.kv_heads, None)?;
-        let [q, k] = self.turned([q, k], a)?;
+        let [q, k] = self.rotated([q, k], a)?;
         self.w.b.enter(path);
         let attended = match &seen {
             Some(seen) => self.w.b.attention_over_all([&q, &k, &v], Some(seen), a.scale),
@@ -109,9 +109,9 @@ impl Parts<'_> {
     }
 
     /// Queries and keys [b, heads, s, D] after the rotary embedding, if there is one.
-    fn turned(&mut self, [q, k]: [Val; 2], a: &Attention) -> Result<[Val; 2]> {
+    fn rotated(&mut self, [q, k]: [Val; 2], a: &Attention) -> Result<[Val; 2]> {
         let Some(rope) = &a.rope else { return Ok([q, k]) };
-        let Turn { rotary, amplitude } = self.turn(rope, a.head_dim)?;
+        let RopeConstants { rotary, amplitude } = self.rope_constants(rope, a.head_dim)?;
         let first = Int::from(0);
         let mut q = self.w.b.rope(&q, &first, &rotary);
         if let Some(amplitude) = amplitude {
@@ -122,14 +122,14 @@ impl Parts<'_> {
     }
 
     /// The constants of a rotary embedding, made at first use.
-    fn turn(&mut self, rope: &Rope, head_dim: usize) -> Result<Turn> {
-        if let Some((_, turn)) = self.turns.iter().find(|((r, d), _)| r == rope && *d == head_dim) {
-            return Ok(turn.clone());
+    fn rope_constants(&mut self, rope: &Rope, head_dim: usize) -> Result<RopeConstants> {
+        if let Some((_, rotation)) = self.ropes.iter().find(|((r, d), _)| r == rope && *d == head_dim) {
+            return Ok(rotation.clone());
         }
-        let suffix = if self.turns.is_empty() { String::new() } else { format!("_{}", self.turns.len()) };
+        let suffix = if self.ropes.is_empty() { String::new() } else { format!("_{}", self.ropes.len()) };
         self.w.b.enter("rotary_emb");
-        let made = turn(&mut self.w.b, rope, head_dim, (self.tokens, self.dtype), &suffix)?;
-        self.turns.push(((rope.clone(), head_dim), made.clone()));
+        let made = rope_constants(&mut self.w.b, rope, head_dim, (self.tokens, self.dtype), &suffix)?;
+        self.ropes.push(((rope.clone(), head_dim), made.clone()));
         Ok(made)
     }
 

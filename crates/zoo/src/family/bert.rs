@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     Result,
-    encoder::{Config, Distances, Embedding, Positions, Sentence},
+    encoder::{Distances, Embedding, EncoderConfig, Positions, Sentence},
     fields::Fields,
     limits::{MAX_LAYERS, MAX_POSITIONS},
     spec::{Activation, Attention, Layer, LayerNorms, Mlp, MlpBias, Norm, NormKind, QkvBias},
@@ -107,7 +107,7 @@ const FAMILIES: [Family; 6] = [
 ];
 
 /// Description of an encoder.
-type Read = fn(&Configs<'_>) -> Result<Config>;
+type Read = fn(&Configs<'_>) -> Result<EncoderConfig>;
 
 /// Families with readers of their own.
 const LATER: [(&str, Read); 6] = [
@@ -125,13 +125,13 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// EuroBERT: Llama whose tokens see the whole text.
-fn eurobert(configs: &Configs<'_>) -> Result<Config> {
+fn eurobert(configs: &Configs<'_>) -> Result<EncoderConfig> {
     let config = decoder_encoder::encoder(llama::config(&configs.model)?, false, (configs.sentence)()?)?;
-    Ok(Config { family: "eurobert", ..config })
+    Ok(EncoderConfig { family: "eurobert", ..config })
 }
 
 /// Reads `config.json` of the family with this name. `None` for other names.
-pub(super) fn config(name: &str, configs: &Configs<'_>) -> Option<Result<Config>> {
+pub(super) fn config(name: &str, configs: &Configs<'_>) -> Option<Result<EncoderConfig>> {
     if let Some((_, read)) = LATER.iter().find(|(known, _)| *known == name) {
         return Some(read(configs));
     }
@@ -142,8 +142,8 @@ pub(super) fn config(name: &str, configs: &Configs<'_>) -> Option<Result<Config>
     Some((configs.sentence)().and_then(|sentence| read(family, &configs.model, sentence)))
 }
 
-fn read(family: &Family, f: &Fields<'_>, sentence: Sentence) -> Result<Config> {
-    let [width, feed, layers, heads] = family.sizes;
+fn read(family: &Family, f: &Fields<'_>, sentence: Sentence) -> Result<EncoderConfig> {
+    let [width, feed_forward, layers, heads] = family.sizes;
     let (width, heads) = (f.size(width)?, f.size(heads)?);
     if !width.is_multiple_of(heads) {
         return Err(f.error(family.sizes[0], format!("a multiple of {heads} heads")));
@@ -179,16 +179,16 @@ fn read(family: &Family, f: &Fields<'_>, sentence: Sentence) -> Result<Config> {
         activation,
     };
     let attention = Attention { qkv_bias: QkvBias::All, output_bias: true, ..base.attention(None) };
-    let mlp = Mlp { gated: false, bias: MlpBias::All, ..base.mlp_of(f.size(feed)?, "mlp") };
+    let mlp = Mlp { gated: false, bias: MlpBias::All, ..base.mlp_of(f.size(feed_forward)?, "mlp") };
     let positions = Positions { rows: positions, first: first_position };
-    Ok(Config {
+    Ok(EncoderConfig {
         embedding: Embedding { positions: Some(positions), token_types, ..Embedding::BERT },
         layers: vec![Layer { norms: POST, ..layer(attention, mlp) }; layers],
         distances: (family.buckets > 0).then_some(Distances::Learned { buckets: family.buckets, heads }),
         prefixes: PREFIXES,
         renames: family.renames,
         dtype: common::dtype(f)?,
-        ..Config::new(family.name, [width, f.size("vocab_size")?, base.positions], norm, sentence)
+        ..EncoderConfig::new(family.name, [width, f.size("vocab_size")?, base.positions], norm, sentence)
     })
 }
 

@@ -9,8 +9,8 @@ use crate::{
     limits::{MAX_HEAD_DIM, MAX_LAYERS},
     rope::Rope,
     spec::{
-        Activation, Attention, AttentionNames, Config, ExpertLayout, Experts, Feed, Gate, Joined, Layer, LayerNorms, Mixer, Mlp,
-        MlpBias, MlpNames, Norm, NormKind, QkNorm, QkvBias, Router, Values,
+        Activation, Attention, AttentionNames, DecoderConfig, ExpertLayout, Experts, FeedForward, Gate, Joined, Layer, LayerNorms,
+        Mixer, Mlp, MlpBias, MlpNames, Norm, NormKind, QkNorm, QkvBias, Router, Values,
     },
 };
 
@@ -163,8 +163,8 @@ impl Base {
     }
 
     /// A decoder with these layers, and Llama's embedding and head.
-    pub(super) fn config(&self, f: &Fields<'_>, family: &'static str, layers: Vec<Layer>) -> Result<Config> {
-        Ok(Config {
+    pub(super) fn config(&self, f: &Fields<'_>, family: &'static str, layers: Vec<Layer>) -> Result<DecoderConfig> {
+        Ok(DecoderConfig {
             family,
             root: "model",
             state_prefix: "",
@@ -205,8 +205,15 @@ impl Base {
 }
 
 /// A layer with one norm before each half.
-pub(super) fn layer(mixer: impl Into<Mixer>, feed: impl Into<Feed>) -> Layer {
-    Layer { mixer: mixer.into(), feed: feed.into(), norms: LayerNorms::PRE, parallel: false, residual: 1.0, scalar: false }
+pub(super) fn layer(mixer: impl Into<Mixer>, feed_forward: impl Into<FeedForward>) -> Layer {
+    Layer {
+        mixer: mixer.into(),
+        feed_forward: feed_forward.into(),
+        norms: LayerNorms::PRE,
+        parallel: false,
+        residual: 1.0,
+        scalar: false,
+    }
 }
 
 impl From<Attention> for Mixer {
@@ -215,15 +222,15 @@ impl From<Attention> for Mixer {
     }
 }
 
-impl From<Mlp> for Feed {
-    fn from(mlp: Mlp) -> Feed {
-        Feed::Mlp(mlp)
+impl From<Mlp> for FeedForward {
+    fn from(mlp: Mlp) -> FeedForward {
+        FeedForward::Mlp(mlp)
     }
 }
 
-impl From<Experts> for Feed {
-    fn from(experts: Experts) -> Feed {
-        Feed::Experts(Box::new(experts))
+impl From<Experts> for FeedForward {
+    fn from(experts: Experts) -> FeedForward {
+        FeedForward::Experts(Box::new(experts))
     }
 }
 

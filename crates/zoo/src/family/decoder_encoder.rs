@@ -4,7 +4,7 @@ use crate::{
     Error, Result,
     checkpoint::{EMBEDDING, HEAD},
     encoder::{self, Embedding, Sentence},
-    spec::{Attention, Config, Feed, Gate, Joined, Layer, Mixer, QkNorm, Values},
+    spec::{Attention, DecoderConfig, FeedForward, Gate, Joined, Layer, Mixer, QkNorm, Values},
 };
 
 /// The encoder with the layers of a decoder. Tokens see later tokens too unless it is `causal`. A
@@ -12,7 +12,7 @@ use crate::{
 ///
 /// # Errors
 /// [`Error::File`] for a layer that an encoder cannot have.
-pub(crate) fn encoder(mut config: Config, causal: bool, sentence: Sentence) -> Result<encoder::Config> {
+pub(crate) fn encoder(mut config: DecoderConfig, causal: bool, sentence: Sentence) -> Result<encoder::EncoderConfig> {
     for (_, attention) in config.attentions().filter(|_| !causal) {
         attention.window = attention.window.map(|window| window / 2 + 1);
     }
@@ -25,7 +25,7 @@ pub(crate) fn encoder(mut config: Config, causal: bool, sentence: Sentence) -> R
             format!("vectors by layers of the family {} are not supported: only plain attention and dense layers", config.family);
         return Err(Error::file("config.json", what));
     }
-    Ok(encoder::Config {
+    Ok(encoder::EncoderConfig {
         embedding: Embedding { table: EMBEDDING, scale: config.embedding_scale, norm: None, ..Embedding::BERT },
         root: "model.layers",
         layers: config.layers,
@@ -36,15 +36,15 @@ pub(crate) fn encoder(mut config: Config, causal: bool, sentence: Sentence) -> R
         dtype: config.dtype,
         fits_f16: config.fits_f16,
         head: (config.tied != Some(true)).then_some(HEAD),
-        ..encoder::Config::new(config.family, [config.hidden, config.vocab, config.positions], config.norm, sentence)
+        ..encoder::EncoderConfig::new(config.family, [config.hidden, config.vocab, config.positions], config.norm, sentence)
     })
 }
 
 /// Whether an encoder computes everything in this layer.
 fn is_supported(layer: &Layer) -> bool {
     let mixer = matches!(&layer.mixer, Mixer::Attention(a) if is_plain(a));
-    let feed = matches!(&layer.feed, Feed::Mlp(mlp) if mlp.factors == [1.0; 2]);
-    mixer && feed && !layer.parallel && layer.residual == 1.0 && !layer.scalar
+    let feed_forward = matches!(&layer.feed_forward, FeedForward::Mlp(mlp) if mlp.factors == [1.0; 2]);
+    mixer && feed_forward && !layer.parallel && layer.residual == 1.0 && !layer.scalar
 }
 
 fn is_plain(a: &Attention) -> bool {

@@ -9,10 +9,10 @@ use crate::{
     Result,
     fields::Fields,
     rope::{Rope, yarn_amplitude},
-    spec::{Config, Experts, Feed, Latent, Mixer, Norm, Router, Scores},
+    spec::{DecoderConfig, Experts, FeedForward, Latent, Mixer, Norm, Router, Scores},
 };
 
-pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     let (base, latent) = latent(f, &Defaults { positions: 4096, ..Defaults::LLAMA }, &LatentDefaults::V3)?;
     let defaults = ExpertDefaults { count: 256, width: 2048, groups: (8, 4), scale: 2.5, dense: 3 };
     let feeds = feeds(f, &base, &defaults)?;
@@ -20,7 +20,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
 }
 
 /// GLM-4.7 Flash: the same attention and experts with other defaults.
-pub(super) fn glm4_moe_lite(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn glm4_moe_lite(f: &Fields<'_>) -> Result<DecoderConfig> {
     let dims = LatentDefaults { query_rank: 768, plain: 192, value: 256, ..LatentDefaults::V3 };
     let (base, latent) = latent(f, &Defaults { positions: 202_752, norm_eps: 1e-5, ..Defaults::LLAMA }, &dims)?;
     let defaults = ExpertDefaults { count: 64, width: 1536, groups: (1, 1), scale: 1.8, dense: 1 };
@@ -30,7 +30,7 @@ pub(super) fn glm4_moe_lite(f: &Fields<'_>) -> Result<Config> {
 
 /// DeepSeek V2: a softmax over all experts, without normalized weights. A group's score is the
 /// score of its best expert.
-pub(super) fn v2(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn v2(f: &Fields<'_>) -> Result<DecoderConfig> {
     let (base, latent) = latent(f, &Defaults::LLAMA, &LatentDefaults::V3)?;
     f.expect_bool("mlp_bias", false)?;
     f.expect_text("scoring_func", "softmax")?;
@@ -61,7 +61,7 @@ pub(super) fn v2(f: &Fields<'_>) -> Result<Config> {
 }
 
 /// Youtu: the same attention, and a dense layer in all layers.
-pub(super) fn youtu(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn youtu(f: &Fields<'_>) -> Result<DecoderConfig> {
     let (base, latent) = latent(f, &Defaults { positions: 131_072, tied: true, ..Defaults::LLAMA }, &LatentDefaults::V3)?;
     let mlp = base.mlp(f)?;
     let feeds = vec![mlp.into(); base.layers];
@@ -70,7 +70,7 @@ pub(super) fn youtu(f: &Fields<'_>) -> Result<Config> {
 
 /// MiniCPM 3: the same attention, with rotary partners half a head apart. Factors scale the
 /// embedding, the residual additions and the logits.
-pub(super) fn minicpm3(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn minicpm3(f: &Fields<'_>) -> Result<DecoderConfig> {
     let dims = LatentDefaults { query_rank: 768, rank: 256, plain: 64, rotated: 32, value: 64, interleaved: false };
     let defaults = Defaults { positions: 32_768, norm_eps: 1e-5, tied: true, ..Defaults::LLAMA };
     let (base, latent) = latent(f, &defaults, &dims)?;
@@ -82,11 +82,11 @@ pub(super) fn minicpm3(f: &Fields<'_>) -> Result<Config> {
     for layer in &mut config.layers {
         layer.residual = depth / (base.layers as f64).sqrt();
     }
-    Ok(Config { embedding_scale: f.positive_or("scale_emb", 12.0)?, logits_divisor: base.hidden as f64 / width, ..config })
+    Ok(DecoderConfig { embedding_scale: f.positive_or("scale_emb", 12.0)?, logits_divisor: base.hidden as f64 / width, ..config })
 }
 
-fn decoder(f: &Fields<'_>, base: &Base, family: &'static str, latent: &Latent, feeds: Vec<Feed>) -> Result<Config> {
-    let layers = feeds.into_iter().map(|feed| layer(Mixer::Latent(Box::new(latent.clone())), feed));
+fn decoder(f: &Fields<'_>, base: &Base, family: &'static str, latent: &Latent, feeds: Vec<FeedForward>) -> Result<DecoderConfig> {
+    let layers = feeds.into_iter().map(|feed_forward| layer(Mixer::Latent(Box::new(latent.clone())), feed_forward));
     base.config(f, family, layers.collect())
 }
 
@@ -156,13 +156,13 @@ pub(super) struct ExpertDefaults {
 
 /// A gated layer in the first layers, then experts with a sigmoid router and shared experts. The
 /// router's correction affects only the selection.
-pub(super) fn feeds(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults) -> Result<Vec<Feed>> {
+pub(super) fn feeds(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults) -> Result<Vec<FeedForward>> {
     let experts = experts(f, base, defaults)?;
     dense_below(f, base, defaults.dense, experts)
 }
 
 /// Experts from a configured layer on, or in the listed layers.
-fn dense_below(f: &Fields<'_>, base: &Base, dense: usize, experts: Experts) -> Result<Vec<Feed>> {
+fn dense_below(f: &Fields<'_>, base: &Base, dense: usize, experts: Experts) -> Result<Vec<FeedForward>> {
     let dense = f.count_or("first_k_dense_replace", dense)?;
     if f.size_or("moe_layer_freq", 1)? != 1 {
         return Err(f.error("moe_layer_freq", "1"));
@@ -171,7 +171,7 @@ fn dense_below(f: &Fields<'_>, base: &Base, dense: usize, experts: Experts) -> R
     let is_dense = |i: usize| listed.as_ref().map_or(i < dense, |kinds| kinds[i] == "dense");
     // A model with experts in all layers may state no width.
     let mlp = if (0..base.layers).any(is_dense) { Some(base.mlp(f)?) } else { f.size_opt("intermediate_size")?.and(None) };
-    Ok((0..base.layers).map(|i| mlp.filter(|_| is_dense(i)).map_or_else(|| experts.clone().into(), Feed::Mlp)).collect())
+    Ok((0..base.layers).map(|i| mlp.filter(|_| is_dense(i)).map_or_else(|| experts.clone().into(), FeedForward::Mlp)).collect())
 }
 
 pub(super) fn experts(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults) -> Result<Experts> {

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     Result,
     fields::Fields,
-    spec::{Activation, Attention, Config, Layer, LayerNorms, Mlp, Norm, NormKind},
+    spec::{Activation, Attention, DecoderConfig, Layer, LayerNorms, Mlp, Norm, NormKind},
 };
 
 pub(super) const DEFAULTS: Defaults = Defaults {
@@ -20,7 +20,7 @@ pub(super) const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = read(f, &DEFAULTS)?;
     let (window, mlp) = (window(f, Some(4096))?, base.mlp(f)?);
     let attention = Attention { cap: cap(f, "attn_logit_softcapping", Some(50.0))?, ..attention(f, &base, 256)? };
@@ -31,12 +31,12 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
         Ok(Layer { norms: LayerNorms::SANDWICH, ..layer(attention, mlp) })
     });
     let layers = layers.collect::<Result<_>>()?;
-    Ok(Config { logits_cap: cap(f, "final_logit_softcapping", Some(30.0))?, ..scaled(base.config(f, "gemma2", layers)?) })
+    Ok(DecoderConfig { logits_cap: cap(f, "final_logit_softcapping", Some(30.0))?, ..scaled(base.config(f, "gemma2", layers)?) })
 }
 
 /// The first Gemma: one norm before each half, no caps, no windows. `gelu` in old configs means the
 /// tanh approximation.
-pub(super) fn first(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn first(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = read(f, &Defaults { kv_heads: None, ..DEFAULTS })?;
     let bias = f.bool_or("attention_bias", false)?;
     let attention = Attention { qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope::read(f, &base)?)) };
@@ -45,11 +45,11 @@ pub(super) fn first(f: &Fields<'_>) -> Result<Config> {
 }
 
 /// VaultGemma: Gemma 2 without norms after each half.
-pub(super) fn vault(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn vault(f: &Fields<'_>) -> Result<DecoderConfig> {
     let config = config(f)?;
     let norms = LayerNorms { mixer_out: None, feed_out: None, ..LayerNorms::SANDWICH };
     let layers = config.layers.into_iter().map(|layer| Layer { norms, ..layer }).collect();
-    Ok(Config { family: "vaultgemma", layers, ..config })
+    Ok(DecoderConfig { family: "vaultgemma", layers, ..config })
 }
 
 /// Reads the base config of a decoder, with norm weights stored minus 1. Bidirectional attention is
@@ -78,8 +78,8 @@ pub(super) fn attention(f: &Fields<'_>, base: &Base, scale: usize) -> Result<Att
 
 /// A decoder whose embedding is scaled by the square root of its width. Its residual sums exceed
 /// the range of f16.
-pub(super) fn scaled(config: Config) -> Config {
-    Config { embedding_scale: (config.hidden as f64).sqrt(), fits_f16: false, ..config }
+pub(super) fn scaled(config: DecoderConfig) -> DecoderConfig {
+    DecoderConfig { embedding_scale: (config.hidden as f64).sqrt(), fits_f16: false, ..config }
 }
 
 /// A cap by tanh. Null means no cap.

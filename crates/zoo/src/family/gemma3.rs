@@ -8,13 +8,13 @@ use super::{
 use crate::{
     Result,
     fields::Fields,
-    spec::{Attention, Config, Layer, LayerNorms, QkNorm},
+    spec::{Attention, DecoderConfig, Layer, LayerNorms, QkNorm},
 };
 
 /// Bases of the rotary frequencies of full and of sliding layers.
 const THETA: (f64, f64) = (1_000_000.0, 10_000.0);
 
-pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     if f.get("use_bidirectional_attention").is_some_and(|v| !v.is_boolean() && v != "vision") {
         return Err(f.error("use_bidirectional_attention", "a boolean or vision"));
     }
@@ -35,5 +35,5 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     });
     let layers = layers.collect::<Result<_>>()?;
     let config = gemma2::scaled(base.config(f, "gemma3", layers)?);
-    Ok(Config { logits_cap: gemma2::cap(f, "final_logit_softcapping", None)?, ..config })
+    Ok(DecoderConfig { logits_cap: gemma2::cap(f, "final_logit_softcapping", None)?, ..config })
 }

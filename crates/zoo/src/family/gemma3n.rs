@@ -8,13 +8,13 @@ use super::{
 use crate::{
     Error, Result,
     fields::Fields,
-    spec::{Attention, Config, Layer, LayerNorms, Mlp, Norm, QkNorm, Streams, Values},
+    spec::{Attention, DecoderConfig, Layer, LayerNorms, Mlp, Norm, QkNorm, Streams, Values},
 };
 
 /// Bases of the rotary frequencies of full and of sliding layers.
 const THETA: (f64, f64) = (1_000_000.0, 10_000.0);
 
-pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = gemma2::read(f, &Defaults { kv_heads: Some(2), positions: 32_768, ..gemma2::DEFAULTS })?;
     let base = Base { norm: Norm::rms(base.norm.eps), ..base };
     let kinds = base.layer_types(f, |i| full_every(5, i))?;
@@ -32,7 +32,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     });
     let layers = layers.collect::<Result<_>>()?;
     let config = gemma2::scaled(base.config(f, "gemma3n", layers)?);
-    Ok(Config {
+    Ok(DecoderConfig {
         logits_cap: gemma2::cap(f, "final_logit_softcapping", Some(30.0))?,
         per_layer: gemma4::per_layer(f, &base, 256)?,
         streams: Some(streams(f)?),

@@ -10,7 +10,7 @@ use crate::{
     Error, Result,
     fields::Fields,
     rope::{Rope, Scaling},
-    spec::{Attention, Config, Experts, Feed, Layer, LayerNorms, Mlp, Norm, PerLayer, QkNorm, Router, Values},
+    spec::{Attention, DecoderConfig, Experts, FeedForward, Layer, LayerNorms, Mlp, Norm, PerLayer, QkNorm, Router, Values},
 };
 
 /// Defaults of the two kinds of configs.
@@ -22,16 +22,16 @@ struct Silent {
 }
 
 /// The models from E2B to 31B.
-pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     read(f, &Silent { positions: 131_072, window: 512, per_layer: 256 })
 }
 
 /// The model without encoders of images and audio. Its text part has the same layers.
-pub(super) fn unified(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn unified(f: &Fields<'_>) -> Result<DecoderConfig> {
     read(f, &Silent { positions: 262_144, window: 1024, per_layer: 0 })
 }
 
-fn read(f: &Fields<'_>, silent: &Silent) -> Result<Config> {
+fn read(f: &Fields<'_>, silent: &Silent) -> Result<DecoderConfig> {
     let base = gemma2::read(f, &Defaults { positions: silent.positions, ..gemma2::DEFAULTS })?;
     let base = Base { norm: Norm::rms(base.norm.eps), ..base };
     let mut kinds = base.layer_types(f, |i| if (i + 1).is_multiple_of(6) { "full_attention" } else { "sliding_attention" })?;
@@ -48,15 +48,15 @@ fn read(f: &Fields<'_>, silent: &Silent) -> Result<Config> {
         let values = if i < own { attention.values } else { Values::Layer(donor(f, &kinds[..own], kind)?) };
         let attention = Attention { window: window_of(kind, window, f)?, values, ..attention };
         let mlp = Mlp { width: if wide && i >= own { 2 * mlp.width } else { mlp.width }, ..mlp };
-        let feed = match &experts {
-            Some(experts) => Feed::Both(mlp, Box::new(experts.clone())),
+        let feed_forward = match &experts {
+            Some(experts) => FeedForward::Both(mlp, Box::new(experts.clone())),
             None => mlp.into(),
         };
-        Ok(Layer { norms: LayerNorms::SANDWICH, scalar: true, ..layer(attention, feed) })
+        Ok(Layer { norms: LayerNorms::SANDWICH, scalar: true, ..layer(attention, feed_forward) })
     });
     let layers = layers.collect::<Result<_>>()?;
     let config = gemma2::scaled(base.config(f, "gemma4", layers)?);
-    Ok(Config {
+    Ok(DecoderConfig {
         logits_cap: gemma2::cap(f, "final_logit_softcapping", None)?,
         per_layer: per_layer(f, &base, silent.per_layer)?,
         ..config

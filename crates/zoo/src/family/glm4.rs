@@ -9,7 +9,7 @@ use crate::{
     Result,
     fields::Fields,
     rope::Rope,
-    spec::{Attention, Config, Layer, LayerNorms, Mlp, QkNorm},
+    spec::{Attention, DecoderConfig, Layer, LayerNorms, Mlp, QkNorm},
 };
 
 const DEFAULTS: Defaults = Defaults { positions: 131_072, rotary_part: 0.5, ..Defaults::LLAMA };
@@ -21,11 +21,11 @@ const NORMS: LayerNorms = LayerNorms {
     feed_out: Some("post_mlp_layernorm"),
 };
 
-pub(super) fn dense(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn dense(f: &Fields<'_>) -> Result<DecoderConfig> {
     dense_with(f, &Defaults { kv_heads: Some(2), head_dim: Some(128), norm_eps: 1.5625e-7, ..DEFAULTS })
 }
 
-fn dense_with(f: &Fields<'_>, defaults: &Defaults) -> Result<Config> {
+fn dense_with(f: &Fields<'_>, defaults: &Defaults) -> Result<DecoderConfig> {
     let base = Base::read(f, defaults)?;
     let rope = Rope { interleaved: true, ..rope::read(f, &base)? };
     let attention = Attention { qkv_bias: f.bool_or("attention_bias", true)?.into(), ..base.attention(Some(rope)) };
@@ -35,20 +35,20 @@ fn dense_with(f: &Fields<'_>, defaults: &Defaults) -> Result<Config> {
 }
 
 /// The first GLM-4: one norm before each half.
-pub(super) fn glm(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn glm(f: &Fields<'_>) -> Result<DecoderConfig> {
     let config = dense(f)?;
     let layers = config.layers.into_iter().map(|layer| Layer { norms: LayerNorms::PRE, ..layer }).collect();
-    Ok(Config { family: "glm", layers, ..config })
+    Ok(DecoderConfig { family: "glm", layers, ..config })
 }
 
 /// GLM-4.1V's text part.
-pub(super) fn vision(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn vision(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults { kv_heads: Some(2), norm_eps: 1e-5, positions: 32_768, ..DEFAULTS };
-    Ok(Config { family: "glm4v", ..dense_with(f, &defaults)? })
+    Ok(DecoderConfig { family: "glm4v", ..dense_with(f, &defaults)? })
 }
 
 /// GLM-4.5V's text part.
-pub(super) fn vision_experts(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn vision_experts(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults { kv_heads: Some(8), norm_eps: 1e-5, positions: 65_536, ..DEFAULTS };
     let mut config = experts_with(f, "glm4v_moe", &defaults, true, 1)?;
     // Configs may state norms of queries and keys, which the model lacks.
@@ -57,22 +57,22 @@ pub(super) fn vision_experts(f: &Fields<'_>) -> Result<Config> {
 }
 
 /// Solar Open: the same experts in every layer; whole heads are rotated.
-pub(super) fn solar_open(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn solar_open(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults =
         Defaults { kv_heads: Some(8), head_dim: Some(128), norm_eps: 1e-5, theta: 1_000_000.0, rotary_part: 1.0, ..DEFAULTS };
     experts_with(f, "solar_open", &defaults, false, 0)
 }
 
-pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn experts(f: &Fields<'_>) -> Result<DecoderConfig> {
     experts_with(f, "glm4_moe", &Defaults { kv_heads: Some(8), norm_eps: 1e-5, ..DEFAULTS }, false, 1)
 }
 
-fn experts_with(f: &Fields<'_>, family: &'static str, defaults: &Defaults, bias: bool, dense: usize) -> Result<Config> {
+fn experts_with(f: &Fields<'_>, family: &'static str, defaults: &Defaults, bias: bool, dense: usize) -> Result<DecoderConfig> {
     let base = Base::read(f, defaults)?;
     let qk_norm = if f.bool_or("use_qk_norm", false)? { QkNorm::Heads } else { QkNorm::None };
     let attention =
         Attention { qk_norm, qkv_bias: f.bool_or("attention_bias", bias)?.into(), ..base.attention(Some(rope::read(f, &base)?)) };
     let defaults = ExpertDefaults { count: 128, width: 1408, groups: (1, 1), scale: 1.0, dense };
     let feeds = deepseek::feeds(f, &base, &defaults)?;
-    base.config(f, family, feeds.into_iter().map(|feed| layer(attention.clone(), feed)).collect())
+    base.config(f, family, feeds.into_iter().map(|feed_forward| layer(attention.clone(), feed_forward)).collect())
 }

@@ -8,13 +8,13 @@ use crate::{
     Result,
     fields::Fields,
     rope::{Rope, Scaling, yarn_amplitude},
-    spec::{Activation, Attention, Config, ExpertLayout, Experts, Router, Scores},
+    spec::{Activation, Attention, DecoderConfig, ExpertLayout, Experts, Router, Scores},
 };
 
 const DEFAULTS: Defaults =
     Defaults { kv_heads: Some(8), head_dim: Some(64), positions: 131_072, norm_eps: 1e-5, theta: 150_000.0, ..Defaults::LLAMA };
 
-pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &DEFAULTS)?;
     let bias = f.bool_or("attention_bias", true)?;
     let rope = if rope::description(f)?.is_some() { rope::read(f, &base)? } else { default_rope(f, &base)? };

@@ -9,37 +9,37 @@ use crate::{
     Result,
     fields::Fields,
     rope::Rope,
-    spec::{Attention, Config, Layer, LayerNorms, Mlp},
+    spec::{Attention, DecoderConfig, Layer, LayerNorms, Mlp},
 };
 
-pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults::LLAMA)?;
     decoder(f, &base, "granite", 1.0)
 }
 
 /// Granite 3 with experts, also with a shared layer beside them.
-pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn experts(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults::LLAMA)?;
-    let feed = mamba::granite_feed(f, &base, 0)?;
+    let feed_forward = mamba::granite_feed(f, &base, 0)?;
     let config = decoder(f, &base, "granitemoe", 1.0)?;
-    let layers = config.layers.into_iter().map(|layer| Layer { feed: feed.clone(), ..layer }).collect();
-    Ok(Config { layers, renames: mamba::GRANITE_NAMES, ..config })
+    let layers = config.layers.into_iter().map(|layer| Layer { feed_forward: feed_forward.clone(), ..layer }).collect();
+    Ok(DecoderConfig { layers, renames: mamba::GRANITE_NAMES, ..config })
 }
 
 /// HyperCLOVA X: norms after each half, and a factor on the logits instead of the divisor.
-pub(super) fn hyperclovax(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn hyperclovax(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults { head_dim: Some(128), ..Defaults::LLAMA })?;
     let config = decoder(f, &base, "hyperclovax", (base.head_dim as f64).sqrt().recip())?;
     let after = f.bool_or("use_post_norm", true)?;
     let name = |name| after.then_some(name);
     let norms = LayerNorms { mixer_out: name("post_norm1"), feed_out: name("post_norm2"), ..LayerNorms::PRE };
     let layers = config.layers.into_iter().map(|layer| Layer { norms, ..layer }).collect();
-    Ok(Config { layers, logits_divisor: config.logits_divisor.recip(), ..config })
+    Ok(DecoderConfig { layers, logits_divisor: config.logits_divisor.recip(), ..config })
 }
 
 /// Granite with windows and sinks. Every fourth layer is full, starting at the first. Each layer
 /// has a rotary base, and 0 means no rotation.
-pub(super) fn windowed(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn windowed(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults { norm_eps: 1e-5, tied: true, positions: 8192, ..Defaults::LLAMA })?;
     let mut config = decoder(f, &base, "granite_swa", 1.0)?;
     let rope = rope::read(f, &base)?;
@@ -55,7 +55,7 @@ pub(super) fn windowed(f: &Fields<'_>) -> Result<Config> {
     Ok(config)
 }
 
-fn decoder(f: &Fields<'_>, base: &Base, family: &'static str, scale: f64) -> Result<Config> {
+fn decoder(f: &Fields<'_>, base: &Base, family: &'static str, scale: f64) -> Result<DecoderConfig> {
     let bias = f.bool_or("attention_bias", false)?;
     let attention = Attention {
         scale: f.positive_or("attention_multiplier", scale)?,
@@ -65,7 +65,7 @@ fn decoder(f: &Fields<'_>, base: &Base, family: &'static str, scale: f64) -> Res
     };
     let mlp = Mlp { bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };
     let layer = Layer { residual: f.positive_or("residual_multiplier", 1.0)?, ..layer(attention, mlp) };
-    Ok(Config {
+    Ok(DecoderConfig {
         embedding_scale: f.positive_or("embedding_multiplier", 1.0)?,
         logits_divisor: f.positive_or("logits_scaling", 1.0)?,
         ..base.config(f, family, vec![layer; base.layers])?

@@ -3,7 +3,7 @@
 use super::{Configs, bert, decoder_encoder};
 use crate::{
     Error, Result,
-    encoder::{Config, DenseActivation, Hidden, Pooling, ScoreWeights, Scores, Sentence, Sparse, SparsePooling},
+    encoder::{DenseActivation, EncoderConfig, Hidden, Pooling, ScoreWeights, Scores, Sentence, Sparse, SparsePooling},
     fields::Fields,
     spec::{self, Activation},
 };
@@ -15,11 +15,11 @@ const TEMPLATE: &str = include_str!("rerank_template.txt");
 const MAX_LABELS: usize = 1 << 12;
 
 /// The encoder with the head that its folder states: a vector of the text, or scores.
-pub(super) fn with_head(configs: &Configs<'_>, config: Config) -> Result<Config> {
+pub(super) fn with_head(configs: &Configs<'_>, config: EncoderConfig) -> Result<EncoderConfig> {
     let f = &configs.model;
     if let Some(pooling) = config.sentence.sparse {
         let sparse = sparse(f, &config, pooling)?;
-        return Ok(Config { sparse: Some(sparse), ..config });
+        return Ok(EncoderConfig { sparse: Some(sparse), ..config });
     }
     let Some(classified) = classified(f)?.filter(|_| !config.sentence.is_stated) else { return Ok(config) };
     let labels = labels(f)?;
@@ -27,7 +27,7 @@ pub(super) fn with_head(configs: &Configs<'_>, config: Config) -> Result<Config>
         Classified::Texts => head(f, &config, labels)?,
         Classified::Tokens => token_head(f, &config, labels)?,
     };
-    Ok(Config { scores: Some(scores), ..config })
+    Ok(EncoderConfig { scores: Some(scores), ..config })
 }
 
 /// The parts of a text that a classifier gives scores to.
@@ -49,7 +49,7 @@ pub(super) fn classified(f: &Fields<'_>) -> Result<Option<Classified>> {
 
 /// A language model that answers with token `yes` or `no` whether a document fits a query. The
 /// score is the margin between their logits.
-pub(crate) fn answering(config: spec::Config, sentence: Sentence, yes: u32, no: u32) -> Result<Config> {
+pub(crate) fn answering(config: spec::DecoderConfig, sentence: Sentence, yes: u32, no: u32) -> Result<EncoderConfig> {
     if [yes, no].iter().any(|&id| id as usize >= config.vocab) {
         return Err(Error::key("true_token_id", format!("tokens below {}", config.vocab), format!("{yes} and {no}")));
     }
@@ -57,18 +57,18 @@ pub(crate) fn answering(config: spec::Config, sentence: Sentence, yes: u32, no: 
 }
 
 /// As [`answering`], with the rows of both answers, `yes` first, in the module `head`.
-pub(crate) fn answering_by(config: spec::Config, head: &'static str) -> Result<Config> {
+pub(crate) fn answering_by(config: spec::DecoderConfig, head: &'static str) -> Result<EncoderConfig> {
     answers(config, Sentence::default(), ScoreWeights::Answers { head })
 }
 
-fn answers(config: spec::Config, sentence: Sentence, weights: ScoreWeights) -> Result<Config> {
+fn answers(config: spec::DecoderConfig, sentence: Sentence, weights: ScoreWeights) -> Result<EncoderConfig> {
     let encoder = decoder_encoder::encoder(config, true, sentence)?;
     let scores = Scores { pooling: Some(Pooling::Last), hidden: None, pools_late: false, weights, labels: vec!["yes".into()] };
-    Ok(Config { scores: Some(scores), template: Some(TEMPLATE.into()), ..encoder })
+    Ok(EncoderConfig { scores: Some(scores), template: Some(TEMPLATE.into()), ..encoder })
 }
 
 /// The head of a family that gives scores to tokens.
-fn token_head(f: &Fields<'_>, config: &Config, labels: Vec<String>) -> Result<Scores> {
+fn token_head(f: &Fields<'_>, config: &EncoderConfig, labels: Vec<String>) -> Result<Scores> {
     let hidden = if config.family == "modernbert" { Some(modern(f)?) } else { None };
     let name = if config.is_decoder() && config.family != "eurobert" { "score" } else { "classifier" };
     Ok(Scores { pooling: None, hidden, pools_late: false, weights: ScoreWeights::Module { name, bias: true }, labels })
@@ -85,7 +85,7 @@ fn modern(f: &Fields<'_>) -> Result<Hidden> {
 }
 
 /// The head of a family that gives scores to texts.
-fn head(f: &Fields<'_>, config: &Config, labels: Vec<String>) -> Result<Scores> {
+fn head(f: &Fields<'_>, config: &EncoderConfig, labels: Vec<String>) -> Result<Scores> {
     let plain = |hidden: Option<Hidden>, name: &'static str| Scores {
         pooling: Some(Pooling::Cls),
         hidden,
@@ -117,7 +117,7 @@ fn head(f: &Fields<'_>, config: &Config, labels: Vec<String>) -> Result<Scores> 
 }
 
 /// The head of a masked language model.
-fn sparse(f: &Fields<'_>, config: &Config, pooling: SparsePooling) -> Result<Sparse> {
+fn sparse(f: &Fields<'_>, config: &EncoderConfig, pooling: SparsePooling) -> Result<Sparse> {
     let layer = |module, activation, norm| Hidden { module, bias: true, activation, norm: Some(norm) };
     let (hidden, weight, bias) = match config.family {
         "bert" => {

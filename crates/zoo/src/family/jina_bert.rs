@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     Result,
-    encoder::{Config, Distances, Embedding},
+    encoder::{Distances, Embedding, EncoderConfig},
     spec::{Activation, Attention, Layer, Mlp, MlpBias, Norm, NormKind, QkvBias},
 };
 
@@ -26,7 +26,7 @@ const RENAMES: &[(&str, &str)] = &[
     ("mlp.layernorm", "post_mlp_layernorm"),
 ];
 
-pub(super) fn config(configs: &Configs<'_>) -> Result<Config> {
+pub(super) fn config(configs: &Configs<'_>) -> Result<EncoderConfig> {
     let f = &configs.model;
     let base = Base::read(f, &DEFAULTS)?;
     f.expect_size("num_key_value_heads", base.heads)?;
@@ -39,13 +39,13 @@ pub(super) fn config(configs: &Configs<'_>) -> Result<Config> {
     let base = Base { norm, activation: Activation::GeluErf, ..base };
     let attention = Attention { qkv_bias: QkvBias::All, output_bias: true, ..base.attention(None) };
     let mlp = Mlp { gated: true, joined: true, bias: MlpBias::Down, ..base.mlp(f)? };
-    Ok(Config {
+    Ok(EncoderConfig {
         embedding: Embedding { token_types: f.count_or("type_vocab_size", 2)?, ..Embedding::BERT },
         layers: vec![Layer { norms: POST, ..layer(attention, mlp) }; bert::layers(f, "num_hidden_layers", base.layers)?],
         distances: Some(Distances::Slopes { heads: base.heads }),
         prefixes: &["bert."],
         renames: RENAMES,
         dtype: common::dtype(f)?,
-        ..Config::new("bert", [base.hidden, f.size("vocab_size")?, base.positions], norm, (configs.sentence)()?)
+        ..EncoderConfig::new("bert", [base.hidden, f.size("vocab_size")?, base.positions], norm, (configs.sentence)()?)
     })
 }

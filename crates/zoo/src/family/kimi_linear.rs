@@ -8,11 +8,11 @@ use super::{
 use crate::{
     Result,
     fields::Fields,
-    spec::{Config, Feed, KeyDecay, Latent, Mixer},
+    spec::{DecoderConfig, FeedForward, KeyDecay, Latent, Mixer},
 };
 
 /// Kimi Linear: latent attention without a rotary embedding.
-pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults { norm_eps: 1e-5, positions_key: "model_max_length", positions: 1 << 20, ..Defaults::LLAMA };
     let (base, latent) = deepseek::latent(f, &defaults, &LatentDefaults::V3)?;
     f.expect_bool("mla_use_nope", true)?;
@@ -47,11 +47,11 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     let defaults = ExpertDefaults { count: 256, width: 1024, groups: (1, 1), scale: 2.446, dense: 1 };
     let feeds = deepseek::feeds(f, &base, &defaults)?;
     let renames = &[(".block_sparse_moe.", ".mlp."), (".w1.", ".gate_proj."), (".w2.", ".down_proj."), (".w3.", ".up_proj.")];
-    Ok(Config { renames, ..hybrid(f, &base, "kimi_linear", (full, latent, decay), feeds)? })
+    Ok(DecoderConfig { renames, ..hybrid(f, &base, "kimi_linear", (full, latent, decay), feeds)? })
 }
 
 /// Ling's hybrid: latent attention with one gate per head, and decays with a lower bound.
-pub(super) fn bailing(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn bailing(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults { positions_key: "model_max_length", positions: 262_144, theta: 6_000_000.0, ..Defaults::LLAMA };
     let (base, latent) = deepseek::latent(f, &defaults, &LatentDefaults::V3)?;
     let latent = Latent { gate: Some("g_proj"), ..latent };
@@ -77,7 +77,7 @@ pub(super) fn bailing(f: &Fields<'_>) -> Result<Config> {
         (".attention.", ".self_attn."),
         (".mlp.gate.expert_bias", ".mlp.gate.e_score_correction_bias"),
     ];
-    Ok(Config { renames, ..hybrid(f, &base, "bailing_hybrid", (full, latent, decay), feeds)? })
+    Ok(DecoderConfig { renames, ..hybrid(f, &base, "bailing_hybrid", (full, latent, decay), feeds)? })
 }
 
 fn hybrid(
@@ -85,13 +85,14 @@ fn hybrid(
     base: &Base,
     family: &'static str,
     (full, latent, decay): (impl Fn(usize) -> bool, Latent, KeyDecay),
-    feeds: Vec<Feed>,
-) -> Result<Config> {
+    feeds: Vec<FeedForward>,
+) -> Result<DecoderConfig> {
     let mixer = |i: usize| match full(i) {
         true => Mixer::Latent(Box::new(latent.clone())),
         false => Mixer::KeyDecay(Box::new(decay.clone())),
     };
-    let config = base.config(f, family, feeds.into_iter().enumerate().map(|(i, feed)| layer(mixer(i), feed)).collect())?;
+    let config =
+        base.config(f, family, feeds.into_iter().enumerate().map(|(i, feed_forward)| layer(mixer(i), feed_forward)).collect())?;
     // The head has its own weights, whatever the config states.
-    Ok(Config { tied: None, ..config })
+    Ok(DecoderConfig { tied: None, ..config })
 }

@@ -10,7 +10,8 @@ use crate::{
     fields::Fields,
     rope::Rope,
     spec::{
-        Attention, AttentionNames, Config, Experts, Joined, Layer, LayerNorms, Mlp, MlpNames, NormKind, QkNorm, Router, Scores,
+        Attention, AttentionNames, DecoderConfig, Experts, Joined, Layer, LayerNorms, Mlp, MlpNames, NormKind, QkNorm, Router,
+        Scores,
     },
 };
 
@@ -21,7 +22,7 @@ const ONE: LayerNorms = LayerNorms { feed_in: None, ..LayerNorms::PRE };
 
 /// Command R: one norm without bias for both halves, an interleaved rotary embedding, and a factor
 /// on the logits.
-pub(super) fn cohere(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn cohere(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults { theta: 500_000.0, ..COHERE })?;
     let qk_norm = if f.bool_or("use_qk_norm", false)? { QkNorm::OwnHeads } else { QkNorm::None };
     let rope = Rope { interleaved: true, ..rope::read(f, &base)? };
@@ -30,7 +31,7 @@ pub(super) fn cohere(f: &Fields<'_>) -> Result<Config> {
 }
 
 /// Command R7B and A: the same, but full layers have no rotary embedding.
-pub(super) fn cohere2(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn cohere2(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &COHERE)?;
     f.expect_text("order_of_interleaved_layers", "local_attn_first")?;
     f.expect_text("position_embedding_type", "rope_gptj")?;
@@ -64,7 +65,7 @@ const COHERE: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-fn cohere_decoder(f: &Fields<'_>, base: &Base, family: &'static str, attentions: Vec<Attention>) -> Result<Config> {
+fn cohere_decoder(f: &Fields<'_>, base: &Base, family: &'static str, attentions: Vec<Attention>) -> Result<DecoderConfig> {
     let bias = f.bool_or("attention_bias", false)?;
     let mlp = base.mlp(f)?;
     let layers = attentions.into_iter().map(|attention| {
@@ -72,11 +73,11 @@ fn cohere_decoder(f: &Fields<'_>, base: &Base, family: &'static str, attentions:
         Layer { norms: ONE, parallel: true, ..layer(attention, mlp) }
     });
     let layers = layers.collect();
-    Ok(Config { logits_divisor: f.positive_or("logit_scale", 0.0625)?.recip(), ..base.config(f, family, layers)? })
+    Ok(DecoderConfig { logits_divisor: f.positive_or("logit_scale", 0.0625)?.recip(), ..base.config(f, family, layers)? })
 }
 
 /// StarCoder 2: biases everywhere, and feed-forward layers without a gate.
-pub(super) fn starcoder2(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn starcoder2(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults {
         kv_heads: Some(2),
         positions: 4096,
@@ -111,7 +112,7 @@ pub(super) fn starcoder2(f: &Fields<'_>) -> Result<Config> {
 
 /// Phi 1, 1.5 and 2: one norm for both halves, biases everywhere, a partial rotary embedding, and a
 /// head with a bias.
-pub(super) fn phi(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn phi(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults { norm_eps: 1e-5, norm_key: "layer_norm_eps", norm: BIASED, rotary_part: 0.5, ..Defaults::LLAMA };
     let base = Base::read(f, &defaults)?;
     let qk_norm = if f.bool_or("qk_layernorm", false)? { QkNorm::Heads } else { QkNorm::None };
@@ -122,12 +123,12 @@ pub(super) fn phi(f: &Fields<'_>) -> Result<Config> {
     let mlp = Mlp { gated: false, bias: true.into(), names, ..base.mlp(f)? };
     let layer = Layer { norms: ONE, parallel: true, ..layer(attention, mlp) };
     let config = base.config(f, "phi", vec![layer; base.layers])?;
-    Ok(Config { final_norm: "final_layernorm", head_bias: true, ..config })
+    Ok(DecoderConfig { final_norm: "final_layernorm", head_bias: true, ..config })
 }
 
 /// StableLM: a partial rotary embedding. The largest models use one norm for both halves, and norms
 /// with separate weights per head.
-pub(super) fn stablelm(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn stablelm(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults {
         positions: 4096,
         norm_eps: 1e-5,
@@ -153,7 +154,7 @@ pub(super) fn stablelm(f: &Fields<'_>) -> Result<Config> {
 
 /// Nemotron and Minitron: norm weights stored minus 1, and feed-forward layers without a gate, with
 /// squared ReLU.
-pub(super) fn nemotron(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn nemotron(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults {
         positions: 4096,
         norm_eps: 1e-5,
@@ -171,7 +172,7 @@ pub(super) fn nemotron(f: &Fields<'_>) -> Result<Config> {
 
 /// GPT-NeoX and Pythia: both halves read the layer's input, each through its own norm. Projections
 /// are joined head by head.
-pub(super) fn gpt_neox(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn gpt_neox(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults {
         norm_eps: 1e-5,
         norm_key: "layer_norm_eps",
@@ -202,11 +203,11 @@ pub(super) fn gpt_neox(f: &Fields<'_>) -> Result<Config> {
         (".mlp.dense_h_to_4h.", ".mlp.up_proj."),
         (".mlp.dense_4h_to_h.", ".mlp.down_proj."),
     ];
-    Ok(Config { renames, ..base.config(f, "gpt_neox", vec![layer; base.layers])? })
+    Ok(DecoderConfig { renames, ..base.config(f, "gpt_neox", vec![layer; base.layers])? })
 }
 
 /// OLMo: layer norms without weights.
-pub(super) fn olmo(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn olmo(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults { norm_eps: 1e-5, norm_key: "", norm: NormKind::LayerPlain, ..Defaults::LLAMA })?;
     let (bias, clip) = (f.bool_or("attention_bias", false)?, f.positive_opt("clip_qkv")?);
     let attention = Attention { clip, qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope::read(f, &base)?)) };
@@ -214,7 +215,7 @@ pub(super) fn olmo(f: &Fields<'_>) -> Result<Config> {
 }
 
 /// Phi 3.5 MoE: biases, experts selected one after another, and longrope with stated magnitudes.
-pub(super) fn phimoe(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn phimoe(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults =
         Defaults { kv_heads: Some(8), positions: 131_072, norm_eps: 1e-5, norm: BIASED, theta: 1_000_000.0, ..Defaults::LLAMA };
     let base = Base::read(f, &defaults)?;
@@ -240,5 +241,5 @@ pub(super) fn phimoe(f: &Fields<'_>) -> Result<Config> {
         ..base.experts(f.size_or("num_local_experts", 16)?, chosen, f.size("intermediate_size")?)
     };
     let config = base.config(f, "phimoe", vec![layer(attention, experts); base.layers])?;
-    Ok(Config { head_bias: f.bool_or("lm_head_bias", false)?, ..config })
+    Ok(DecoderConfig { head_bias: f.bool_or("lm_head_bias", false)?, ..config })
 }

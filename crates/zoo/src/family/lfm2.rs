@@ -10,8 +10,8 @@ use crate::{
     fields::Fields,
     rope::{Rope, Scaling},
     spec::{
-        Attention, AttentionNames, Config, Experts, Feed, Gate, Layer, LayerNorms, Mixer, Mlp, MlpNames, QkNorm, Router, Scores,
-        ShortConv,
+        Attention, AttentionNames, DecoderConfig, Experts, FeedForward, Gate, Layer, LayerNorms, Mixer, Mlp, MlpNames, QkNorm,
+        Router, Scores, ShortConv,
     },
 };
 
@@ -31,7 +31,7 @@ const NAMES: AttentionNames =
 const NORMS: LayerNorms =
     LayerNorms { mixer_in: Some("operator_norm"), mixer_out: None, feed_in: Some("ffn_norm"), feed_out: None };
 
-pub(super) fn dense(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn dense(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &DEFAULTS)?;
     repeated(f, &base)?;
     let stated = f.size_opt("intermediate_size")?;
@@ -58,7 +58,7 @@ fn repeated(f: &Fields<'_>, base: &Base) -> Result<()> {
     }
 }
 
-pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn experts(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &DEFAULTS)?;
     let (mlp, dense) = (mlp(&base, f.size("intermediate_size")?), f.count_or("num_dense_layers", 2)?);
     let experts = Experts {
@@ -83,7 +83,7 @@ pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
 
 /// LFM3: norms before and after each half, windows in some layers, one gate per head, and a rotary
 /// embedding per kind of attention.
-pub(super) fn third(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn third(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults { kv_heads: Some(4), head_dim: Some(128), ..DEFAULTS })?;
     let parameters = f.child("rope_parameters")?;
     let of = |kind: &str, theta: f64| -> Result<Rope> {
@@ -110,7 +110,7 @@ pub(super) fn third(f: &Fields<'_>) -> Result<Config> {
         0 if i > 0 => SLIDING,
         _ => "conv",
     })?;
-    let feed = mlp(&base, f.size("intermediate_size")?);
+    let feed_forward = mlp(&base, f.size("intermediate_size")?);
     let layers = kinds.into_iter().map(|kind| {
         let mixer = match kind {
             "conv" => Mixer::ShortConv(conv),
@@ -119,11 +119,11 @@ pub(super) fn third(f: &Fields<'_>) -> Result<Config> {
                 Attention { window: window_of(kind, window, f)?, rope: Some(rope.clone()), ..attention.clone() }.into()
             }
         };
-        Ok(Layer { norms, ..layer(mixer, feed) })
+        Ok(Layer { norms, ..layer(mixer, feed_forward) })
     });
     let config = base.config(f, "lfm3", layers.collect::<Result<_>>()?)?;
     // One release of the model code uses another name for the gate.
-    Ok(Config { final_norm: "embedding_norm", renames: &[(".self_attn.g_proj.", ".self_attn.gate_proj.")], ..config })
+    Ok(DecoderConfig { final_norm: "embedding_norm", renames: &[(".self_attn.g_proj.", ".self_attn.gate_proj.")], ..config })
 }
 
 fn mlp(base: &Base, width: usize) -> Mlp {
@@ -142,22 +142,22 @@ fn adjusted(f: &Fields<'_>, width: usize) -> Result<usize> {
     Ok(factor.map_or(width, |factor| ((factor * width as f64) as usize).next_multiple_of(multiple)))
 }
 
-fn build(f: &Fields<'_>, base: &Base, family: &'static str, feeds: Vec<Feed>) -> Result<Config> {
+fn build(f: &Fields<'_>, base: &Base, family: &'static str, feeds: Vec<FeedForward>) -> Result<DecoderConfig> {
     let listed = f.ints("full_attn_idxs")?;
     let attends = |i: usize| f.get("full_attn_idxs").is_none() || listed.contains(&(i as i64));
     let kinds = base.layer_types(f, |i| if attends(i) { "full_attention" } else { "conv" })?;
     let attention = base.attention(Some(rope::read(f, base)?));
     let attention = Attention { qk_norm: QkNorm::Heads, names: NAMES, ..attention };
     let conv = ShortConv { taps: f.size_or("conv_L_cache", 3)?, bias: f.bool_or("conv_bias", false)? };
-    let layers = kinds.into_iter().zip(feeds).map(|(kind, feed)| {
+    let layers = kinds.into_iter().zip(feeds).map(|(kind, feed_forward)| {
         let mixer = match kind {
             "full_attention" => attention.clone().into(),
             "conv" => Mixer::ShortConv(conv),
             _ => return Err(f.error("layer_types", format!("full_attention and conv, not {kind}"))),
         };
-        Ok(Layer { norms: NORMS, ..layer(mixer, feed) })
+        Ok(Layer { norms: NORMS, ..layer(mixer, feed_forward) })
     });
     let config = base.config(f, family, layers.collect::<Result<_>>()?)?;
     let tied = f.bool_opt("tie_embedding")?.or(config.tied);
-    Ok(Config { final_norm: "embedding_norm", tied, ..config })
+    Ok(DecoderConfig { final_norm: "embedding_norm", tied, ..config })
 }

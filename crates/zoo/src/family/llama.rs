@@ -7,10 +7,10 @@ use super::{
 use crate::{
     Result,
     fields::Fields,
-    spec::{Attention, Config, Mlp, Temperature},
+    spec::{Attention, DecoderConfig, Mlp, Temperature},
 };
 
-pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults::LLAMA)?;
     let bias = f.bool_or("attention_bias", false)?;
     f.expect_bool("rope_interleaved", false)?;
@@ -20,7 +20,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
 }
 
 /// Mistral with query factors that grow with the position.
-pub(super) fn ministral3(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn ministral3(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults {
         kv_heads: Some(8),
         head_dim: Some(128),
@@ -43,7 +43,7 @@ pub(super) fn ministral3(f: &Fields<'_>) -> Result<Config> {
 }
 
 /// A window in every layer.
-pub(super) fn mistral(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn mistral(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults { kv_heads: Some(8), positions: 4096 * 32, ..Defaults::LLAMA })?;
     let attention = Attention { window: window(f, Some(4096))?, ..base.attention(Some(rope::read(f, &base)?)) };
     base.config(f, "mistral", vec![layer(attention, base.mlp(f)?); base.layers])

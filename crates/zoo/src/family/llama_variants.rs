@@ -8,11 +8,11 @@ use crate::{
     Result,
     fields::Fields,
     rope::{Rope, Scaling},
-    spec::{Activation, Attention, AttentionNames, Config, Layer, LayerNorms, Mlp, MlpNames, QkNorm},
+    spec::{Activation, Attention, AttentionNames, DecoderConfig, Layer, LayerNorms, Mlp, MlpNames, QkNorm},
 };
 
 /// Seed-OSS: biases on queries, keys and values, and a separate switch for the output bias.
-pub(super) fn seed_oss(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn seed_oss(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults { kv_heads: Some(8), head_dim: Some(128), positions: 524_288, ..Defaults::LLAMA };
     let base = Base::read(f, &defaults)?;
     f.magnitude_opt("residual_dropout")?;
@@ -26,7 +26,7 @@ pub(super) fn seed_oss(f: &Fields<'_>) -> Result<Config> {
 }
 
 /// CWM: windows, except in every fourth layer, starting at the first.
-pub(super) fn cwm(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn cwm(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults {
         kv_heads: Some(8),
         head_dim: Some(128),
@@ -50,7 +50,7 @@ pub(super) fn cwm(f: &Fields<'_>) -> Result<Config> {
 }
 
 /// BitNet: norms before the output projection and before the last matrix of the gated layer.
-pub(super) fn bitnet(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn bitnet(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults { norm_eps: 1e-5, theta: 500_000.0, ..Defaults::LLAMA })?;
     let bias = f.bool_or("attention_bias", false)?;
     let attention = Attention {
@@ -65,7 +65,7 @@ pub(super) fn bitnet(f: &Fields<'_>) -> Result<Config> {
 }
 
 /// Helium: interleaved rotary embedding.
-pub(super) fn helium(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn helium(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults { head_dim: Some(128), positions: 4096, norm_eps: 1e-8, theta: 100_000.0, ..Defaults::LLAMA };
     let base = Base::read(f, &defaults)?;
     let rope = Rope { interleaved: true, ..rope::read(f, &base)? };
@@ -75,7 +75,7 @@ pub(super) fn helium(f: &Fields<'_>) -> Result<Config> {
 }
 
 /// InternLM 3: biases under separate keys.
-pub(super) fn internlm3(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn internlm3(f: &Fields<'_>) -> Result<DecoderConfig> {
     for key in ["attention_bias", "mlp_bias"] {
         f.expect_bool(key, false)?;
     }
@@ -91,7 +91,7 @@ pub(super) fn internlm3(f: &Fields<'_>) -> Result<Config> {
 }
 
 /// ERNIE 4.5: interleaved rotary embedding.
-pub(super) fn ernie4_5(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn ernie4_5(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &ERNIE)?;
     ernie_switches(f)?;
     let bias = f.bool_or("use_bias", false)?;
@@ -121,7 +121,7 @@ pub(super) fn ernie_switches(f: &Fields<'_>) -> Result<()> {
 }
 
 /// Arcee: feed-forward layers without a gate, with squared ReLU.
-pub(super) fn arcee(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn arcee(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults { positions: 4096, norm_eps: 1e-5, ..Defaults::LLAMA })?;
     let bias = f.bool_or("attention_bias", false)?;
     let attention = Attention { qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope::read(f, &base)?)) };
@@ -130,7 +130,7 @@ pub(super) fn arcee(f: &Fields<'_>) -> Result<Config> {
 }
 
 /// EXAONE 3: Llama with GPT's tensor names.
-pub(super) fn exaone(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn exaone(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults {
         layers_key: "num_layers",
         norm_key: "layer_norm_epsilon",
@@ -156,12 +156,12 @@ pub(super) fn exaone(f: &Fields<'_>) -> Result<Config> {
         (".mlp.c_fc_1.", ".mlp.up_proj."),
         (".mlp.c_proj.", ".mlp.down_proj."),
     ];
-    Ok(Config { renames, ..base.config(f, "exaone", vec![layer(attention, mlp); base.layers])? })
+    Ok(DecoderConfig { renames, ..base.config(f, "exaone", vec![layer(attention, mlp); base.layers])? })
 }
 
 /// EXAONE 4: norms after each half, and queries and keys normalized per head. In models with
 /// windows, full layers have no rotary embedding.
-pub(super) fn exaone4(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn exaone4(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults { norm_eps: 1e-5, ..Defaults::LLAMA })?;
     let attentions = exaone_attentions(f, &base)?;
     let norms = LayerNorms { mixer_in: None, feed_in: None, ..LayerNorms::SANDWICH };
@@ -184,7 +184,7 @@ pub(super) fn exaone_attentions(f: &Fields<'_>, base: &Base) -> Result<Vec<Atten
 
 /// Hunyuan: queries and keys normalized per head after the rotation. A factor raises the rotary
 /// base.
-pub(super) fn hunyuan(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn hunyuan(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults { norm_eps: 1e-5, ..Defaults::LLAMA })?;
     f.expect_bool("use_cla", false)?;
     f.size_opt("cla_share_factor")?;
@@ -223,7 +223,7 @@ fn hunyuan_rope(f: &Fields<'_>, base: &Base) -> Result<Rope> {
 
 /// Apertus: queries and keys normalized per head, and feed-forward layers without a gate, with
 /// xIELU.
-pub(super) fn apertus(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn apertus(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults { positions: 65_536, norm_eps: 1e-5, activation_key: "", theta: 12_000_000.0, ..Defaults::LLAMA };
     let base = Base::read(f, &defaults)?;
     f.expect_text("hidden_act", "xielu")?;
@@ -251,7 +251,7 @@ pub(super) fn apertus(f: &Fields<'_>) -> Result<Config> {
 
 /// nanochat: norms without weights, also after the embedding. Queries and keys are normalized after
 /// a rotation in the opposite direction.
-pub(super) fn nanochat(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn nanochat(f: &Fields<'_>) -> Result<DecoderConfig> {
     use crate::spec::NormKind;
     let base = Base::read(f, &Defaults { norm: NormKind::RmsPlain, ..Defaults::LLAMA })?;
     let bias = f.bool_or("attention_bias", false)?;
@@ -262,5 +262,5 @@ pub(super) fn nanochat(f: &Fields<'_>) -> Result<Config> {
     let names = MlpNames { gate: "", up: "fc1", down: "fc2" };
     let mlp = Mlp { gated: false, names, ..base.mlp(f)? };
     let config = base.config(f, "nanochat", vec![layer(attention, mlp); base.layers])?;
-    Ok(Config { embedding_norm: true, logits_cap: super::gemma2::cap(f, "final_logit_softcapping", Some(15.0))?, ..config })
+    Ok(DecoderConfig { embedding_norm: true, logits_cap: super::gemma2::cap(f, "final_logit_softcapping", Some(15.0))?, ..config })
 }

@@ -9,8 +9,8 @@ use crate::{
     fields::Fields,
     limits::MAX_LAYERS,
     spec::{
-        Activation, Attention, AttentionNames, Config, Experts, Feed, Layer, LayerNorms, Mamba, MambaFactors, MambaForm, Mixer,
-        Mlp, Norm, NormKind, Router, Scores,
+        Activation, Attention, AttentionNames, DecoderConfig, Experts, FeedForward, Layer, LayerNorms, Mamba, MambaFactors,
+        MambaForm, Mixer, Mlp, Norm, NormKind, Router, Scores,
     },
 };
 
@@ -22,7 +22,7 @@ const BACKBONE: &[(&str, &str)] =
 const ALONE: LayerNorms = LayerNorms { mixer_in: Some("norm"), mixer_out: None, feed_in: None, feed_out: None };
 
 /// Mamba 1.
-pub(super) fn first(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn first(f: &Fields<'_>) -> Result<DecoderConfig> {
     let hidden = f.size("hidden_size")?;
     let expanded = f.size_or("expand", 2)? * hidden;
     let channels = f.size_or("intermediate_size", expanded)?;
@@ -43,7 +43,7 @@ pub(super) fn first(f: &Fields<'_>) -> Result<Config> {
 }
 
 /// Falcon Mamba: Mamba 1 with norms of steps, keys and queries, without weights.
-pub(super) fn falcon(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn falcon(f: &Fields<'_>) -> Result<DecoderConfig> {
     let mut config = first(f)?;
     let plain = Norm { eps: f.positive_or("mixer_rms_eps", 1e-6)?, kind: NormKind::RmsPlain };
     for layer in &mut config.layers {
@@ -53,7 +53,7 @@ pub(super) fn falcon(f: &Fields<'_>) -> Result<Config> {
             *norm = Some(plain);
         }
     }
-    Ok(Config { family: "falcon_mamba", ..config })
+    Ok(DecoderConfig { family: "falcon_mamba", ..config })
 }
 
 /// The rank of the step projection: a sixteenth of the hidden width, rounded up, unless stated.
@@ -65,7 +65,7 @@ fn rank(f: &Fields<'_>, key: &str, hidden: usize) -> Result<usize> {
 }
 
 /// Mamba 2.
-pub(super) fn second(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn second(f: &Fields<'_>) -> Result<DecoderConfig> {
     f.bool_opt("norm_before_gate")?;
     f.expect_bool("rms_norm", true)?;
     f.get("time_step_rank");
@@ -113,7 +113,7 @@ fn limits(f: &Fields<'_>) -> Result<(f64, f64)> {
 }
 
 /// A decoder with state space layers only.
-fn alone(f: &Fields<'_>, family: &'static str, mamba: Mamba, tied: bool) -> Result<Config> {
+fn alone(f: &Fields<'_>, family: &'static str, mamba: Mamba, tied: bool) -> Result<DecoderConfig> {
     let (hidden, layers) = (f.size("hidden_size")?, f.size("num_hidden_layers")?);
     if layers > MAX_LAYERS {
         return Err(f.error("num_hidden_layers", format!("at most {MAX_LAYERS}")));
@@ -123,8 +123,8 @@ fn alone(f: &Fields<'_>, family: &'static str, mamba: Mamba, tied: bool) -> Resu
         f.bool_opt(key)?;
     }
     f.size_opt("chunk_size")?;
-    let layer = Layer { norms: ALONE, ..layer(Mixer::Mamba(Box::new(mamba)), Feed::None) };
-    Ok(Config {
+    let layer = Layer { norms: ALONE, ..layer(Mixer::Mamba(Box::new(mamba)), FeedForward::None) };
+    Ok(DecoderConfig {
         family,
         fits_f16: true,
         root: "model",
@@ -155,7 +155,7 @@ fn alone(f: &Fields<'_>, family: &'static str, mamba: Mamba, tied: bool) -> Resu
 
 /// Jamba: Mamba 1 with additional norms, attention without a rotary embedding in some layers, and
 /// experts in others.
-pub(super) fn jamba(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn jamba(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults { kv_heads: Some(8), positions: 262_144, ..Defaults::LLAMA })?;
     for key in ["use_mamba_kernels", "output_router_logits"] {
         f.bool_opt(key)?;
@@ -191,15 +191,15 @@ pub(super) fn jamba(f: &Fields<'_>) -> Result<Config> {
     let falls_on = |i: usize, (period, offset): (usize, usize)| i % period == offset % period;
     let layers = (0..base.layers).map(|i| {
         let mixer = if falls_on(i, attends) { base.attention(None).into() } else { Mixer::Mamba(Box::new(mamba.clone())) };
-        let feed: Feed =
+        let feed_forward: FeedForward =
             if count > 1 && falls_on(i, sparse) { experts.clone().into() } else { base.mlp_of(width, "feed_forward").into() };
-        Layer { norms, ..layer(mixer, feed) }
+        Layer { norms, ..layer(mixer, feed_forward) }
     });
-    Ok(Config { final_norm: "final_layernorm", ..base.config(f, "jamba", layers.collect())? })
+    Ok(DecoderConfig { final_norm: "final_layernorm", ..base.config(f, "jamba", layers.collect())? })
 }
 
 /// Granite 4: layers of Mamba 2 or attention, and experts beside a shared layer.
-pub(super) fn granite(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn granite(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults::LLAMA)?;
     f.expect_text("normalization_function", "rmsnorm")?;
     f.text("init_method")?;
@@ -220,7 +220,7 @@ pub(super) fn granite(f: &Fields<'_>) -> Result<Config> {
     };
     let mamba = shared_keys(f, &base, "mamba")?;
     let mamba = Mamba { form: MambaForm::Heads { limits: limits(f)?, norm: Some(base.norm), gate_last: false }, ..mamba };
-    let feed = granite_feed(f, &base, 1024)?;
+    let feed_forward = granite_feed(f, &base, 1024)?;
     let kinds = base.layer_types(f, |_| "mamba")?;
     let residual = f.positive_or("residual_multiplier", 1.0)?;
     let layers = kinds.into_iter().map(|kind| {
@@ -229,9 +229,9 @@ pub(super) fn granite(f: &Fields<'_>) -> Result<Config> {
             "attention" | "full_attention" => attention.clone().into(),
             _ => return Err(f.error("layer_types", format!("mamba and attention, not {kind}"))),
         };
-        Ok(Layer { residual, ..layer(mixer, feed.clone()) })
+        Ok(Layer { residual, ..layer(mixer, feed_forward.clone()) })
     });
-    Ok(Config {
+    Ok(DecoderConfig {
         renames: GRANITE_NAMES,
         embedding_scale: f.positive_or("embedding_multiplier", 1.0)?,
         logits_divisor: f.positive_or("logits_scaling", 1.0)?,
@@ -250,7 +250,7 @@ pub(super) const GRANITE_NAMES: &[(&str, &str)] = &[
 
 /// Experts beside a shared layer, or one of them alone. The shared layer has the width `shared` if
 /// the config states none.
-pub(super) fn granite_feed(f: &Fields<'_>, base: &Base, shared: usize) -> Result<Feed> {
+pub(super) fn granite_feed(f: &Fields<'_>, base: &Base, shared: usize) -> Result<FeedForward> {
     let shared = f.count_or("shared_intermediate_size", shared)?;
     let (count, chosen) = (f.count_or("num_local_experts", 8)?, f.count_or("num_experts_per_tok", 2)?);
     let width = f.size_opt("intermediate_size")?;
@@ -294,7 +294,7 @@ fn shared_keys(f: &Fields<'_>, base: &Base, module: &'static str) -> Result<Mamb
 
 /// Nemotron-H: a layer is a state space model, attention without a rotary embedding, a feed-forward
 /// layer without a gate, or experts.
-pub(super) fn nemotron_h(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn nemotron_h(f: &Fields<'_>) -> Result<DecoderConfig> {
     let kinds = nemotron_kinds(f)?;
     let defaults = Defaults {
         kv_heads: Some(8),
@@ -340,17 +340,17 @@ pub(super) fn nemotron_h(f: &Fields<'_>) -> Result<Config> {
     let mlp_bias = f.bool_or("mlp_bias", false)?;
     let mlp = Mlp { gated: false, bias: mlp_bias.into(), ..base.mlp_of(f.size_or("intermediate_size", 21_504)?, "mixer") };
     let experts = nemotron_experts(f, &base, kinds.contains(&"moe"))?;
-    let fed = LayerNorms { mixer_in: None, mixer_out: None, feed_in: Some("norm"), feed_out: None };
+    let output = LayerNorms { mixer_in: None, mixer_out: None, feed_in: Some("norm"), feed_out: None };
     let layers = kinds.iter().map(|kind| match (*kind, &experts) {
-        ("mamba", _) => Ok(Layer { norms: ALONE, ..layer(Mixer::Mamba(Box::new(mamba.clone())), Feed::None) }),
-        ("attention", _) => Ok(Layer { norms: ALONE, ..layer(attention.clone(), Feed::None) }),
-        ("mlp", _) => Ok(Layer { norms: fed, ..layer(Mixer::None, mlp) }),
-        ("moe", Some(experts)) => Ok(Layer { norms: fed, ..layer(Mixer::None, experts.clone()) }),
+        ("mamba", _) => Ok(Layer { norms: ALONE, ..layer(Mixer::Mamba(Box::new(mamba.clone())), FeedForward::None) }),
+        ("attention", _) => Ok(Layer { norms: ALONE, ..layer(attention.clone(), FeedForward::None) }),
+        ("mlp", _) => Ok(Layer { norms: output, ..layer(Mixer::None, mlp) }),
+        ("moe", Some(experts)) => Ok(Layer { norms: output, ..layer(Mixer::None, experts.clone()) }),
         (other, _) => Err(f.error("layers_block_type", format!("mamba, attention, mlp and moe, not {other}"))),
     });
     let config = base.config(f, "nemotron_h", layers.collect::<Result<_>>()?)?;
     // The head has its own weights, whatever the config states.
-    Ok(Config { renames: BACKBONE, tied: None, ..config })
+    Ok(DecoderConfig { renames: BACKBONE, tied: None, ..config })
 }
 
 /// The kind of each layer, as a list or as letters.
@@ -391,7 +391,7 @@ fn nemotron_experts(f: &Fields<'_>, base: &Base, wanted: bool) -> Result<Option<
 
 /// Falcon-H1: Mamba 2 and attention read the same normalized input in every layer. Factors scale
 /// most intermediate results.
-pub(super) fn falcon_h1(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn falcon_h1(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults { kv_heads: Some(8), positions: 8192, norm_eps: 1e-5, theta: 100_000.0, ..Defaults::LLAMA };
     let base = Base::read(f, &defaults)?;
     f.size_opt("mamba_chunk_size")?;
@@ -429,7 +429,7 @@ pub(super) fn falcon_h1(f: &Fields<'_>) -> Result<Config> {
     let norms = LayerNorms { feed_in: Some("pre_ff_layernorm"), ..LayerNorms::PRE };
     let layer = Layer { norms, ..layer(Mixer::AttentionAndMamba(Box::new(attention), Box::new(mamba)), mlp) };
     let config = base.config(f, "falcon_h1", vec![layer; base.layers])?;
-    Ok(Config {
+    Ok(DecoderConfig {
         final_norm: "final_layernorm",
         embedding_scale: one("embedding_multiplier")?,
         logits_divisor: one("lm_head_multiplier")?.recip(),

@@ -9,13 +9,13 @@ use crate::{
     Result,
     fields::Fields,
     rope::Rope,
-    spec::{Attention, Config, Feed},
+    spec::{Attention, DecoderConfig, FeedForward},
 };
 
 /// Bases of the rotary frequencies of full and of sliding layers.
 const THETA: (f64, f64) = (5_000_000.0, 10_000.0);
 
-pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     let published = f.get("layernorm_epsilon").is_some();
     let defaults = Defaults {
         kv_heads: Some(4),
@@ -54,9 +54,9 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
         attention.kv_heads = if slides { sliding_heads } else { base.kv_heads };
         attention.sinks = sinks[usize::from(slides)];
     }
-    let layers = attentions.into_iter().zip(feeds(f, &base)?).map(|(attention, feed)| layer(attention, feed));
+    let layers = attentions.into_iter().zip(feeds(f, &base)?).map(|(attention, feed_forward)| layer(attention, feed_forward));
     let config = base.config(f, "mimo_v2_flash", layers.collect())?;
-    Ok(Config { renames: &[(".self_attn.attention_sink_bias", ".self_attn.sinks")], ..config })
+    Ok(DecoderConfig { renames: &[(".self_attn.attention_sink_bias", ".self_attn.sinks")], ..config })
 }
 
 /// The attention of full layers, without sinks.
@@ -87,7 +87,7 @@ fn ropes(f: &Fields<'_>, base: &Base) -> Result<(Rope, Rope)> {
 }
 
 /// A gated layer in the first layer or in listed ones, and experts without a shared one in others.
-fn feeds(f: &Fields<'_>, base: &Base) -> Result<Vec<Feed>> {
+fn feeds(f: &Fields<'_>, base: &Base) -> Result<Vec<FeedForward>> {
     let defaults = deepseek::ExpertDefaults { count: 256, width: 2048, groups: (1, 1), scale: 1.0, dense: 1 };
     let experts = crate::spec::Experts { shared: None, ..deepseek::experts(f, base, &defaults)? };
     let (kinds, switches) = (f.texts("mlp_layer_types", base.layers)?, f.ints("moe_layer_freq")?);

@@ -7,10 +7,10 @@ use super::{
 use crate::{
     Result,
     fields::Fields,
-    spec::{Attention, Config, Experts, MlpNames, Router},
+    spec::{Attention, DecoderConfig, Experts, MlpNames, Router},
 };
 
-pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults { kv_heads: Some(8), positions: 4096 * 32, norm_eps: 1e-5, theta: 1_000_000.0, ..Defaults::LLAMA };
     let base = Base::read(f, &defaults)?;
     let attention = Attention { window: window(f, None)?, ..base.attention(Some(rope::read(f, &base)?)) };

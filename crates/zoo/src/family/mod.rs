@@ -41,10 +41,10 @@ pub(crate) use decoder_encoder::encoder as encoder_of;
 pub(crate) use heads::{answering, answering_by};
 pub(crate) use whisper::alignment_heads;
 
-use crate::{Error, Result, checkpoint::Architecture, encoder::Sentence, fields::Fields, spec::Config};
+use crate::{Error, Result, checkpoint::Architecture, encoder::Sentence, fields::Fields, spec::DecoderConfig};
 
 /// Description read from a config.
-type Read = fn(&Fields<'_>) -> Result<Config>;
+type Read = fn(&Fields<'_>) -> Result<DecoderConfig>;
 
 /// Files of a Hugging Face folder that describe its model.
 pub(crate) struct Configs<'a> {
@@ -359,7 +359,7 @@ fn sees_later_tokens(f: &Fields<'_>) -> Result<bool> {
 }
 
 /// Adds token ids from `generation_config.json`.
-fn add_ids(config: &mut Config, generation: Option<&Fields<'_>>) -> Result<()> {
+fn add_ids(config: &mut DecoderConfig, generation: Option<&Fields<'_>>) -> Result<()> {
     if let Some(generation) = generation {
         config.bos = generation.ints("bos_token_id")?.first().copied().or(config.bos);
         config.add_eos(generation.ints("eos_token_id")?);
@@ -394,12 +394,12 @@ const OTHER_INPUTS: [(&str, &str); 2] = [("vision_config", "images"), ("audio_co
 ///
 /// # Errors
 /// [`Error::Family`] for an unsupported family, [`Error::Key`] for an invalid or unknown key.
-pub(crate) fn config(f: &Fields<'_>) -> Result<Config> {
+pub(crate) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     let unused = OTHER_INPUTS.iter().filter(|(key, _)| f.get(key).is_some()).map(|(_, input)| *input).collect();
-    Ok(Config { unused, ..text_config(f)? })
+    Ok(DecoderConfig { unused, ..text_config(f)? })
 }
 
-fn text_config(f: &Fields<'_>) -> Result<Config> {
+fn text_config(f: &Fields<'_>) -> Result<DecoderConfig> {
     let name = f.text("model_type")?.ok_or_else(|| f.error("model_type", "the name of a family"))?;
     let Some(text) = f.child("text_config")? else {
         let config = read(name, f)?;
@@ -417,7 +417,7 @@ fn text_config(f: &Fields<'_>) -> Result<Config> {
     Ok(config)
 }
 
-fn read(name: &str, f: &Fields<'_>) -> Result<Config> {
+fn read(name: &str, f: &Fields<'_>) -> Result<DecoderConfig> {
     let family = FAMILIES.iter().find(|family| family.names.contains(&name));
     let family = family.ok_or_else(|| {
         let names = FAMILIES.iter().flat_map(|family| family.names.iter().copied());

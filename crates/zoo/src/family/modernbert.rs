@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     Result,
-    encoder::{Config, Embedding},
+    encoder::{Embedding, EncoderConfig},
     fields::Fields,
     rope::Rope,
     spec::{Attention, Joined, Layer, LayerNorms, Mlp, Norm, NormKind},
@@ -28,7 +28,7 @@ const RENAMES: &[(&str, &str)] = &[
     (".mlp.Wo.", ".mlp.down_proj."),
 ];
 
-pub(super) fn config(configs: &Configs<'_>) -> Result<Config> {
+pub(super) fn config(configs: &Configs<'_>) -> Result<EncoderConfig> {
     let f = &configs.model;
     // Older configs have keys that the model does not read.
     f.expect_text("position_embedding_type", "absolute")?;
@@ -51,7 +51,7 @@ pub(super) fn config(configs: &Configs<'_>) -> Result<Config> {
         let mixer_in = LayerNorms::PRE.mixer_in.filter(|_| i > 0);
         Ok(Layer { norms: LayerNorms { mixer_in, ..LayerNorms::PRE }, ..layer(attention, mlp) })
     });
-    Ok(Config {
+    Ok(EncoderConfig {
         embedding: Embedding { table: "embeddings.tok_embeddings.weight", ..Embedding::BERT },
         layers: layers.collect::<Result<_>>()?,
         norms_sums: false,
@@ -59,7 +59,7 @@ pub(super) fn config(configs: &Configs<'_>) -> Result<Config> {
         prefixes: &["model."],
         renames: RENAMES,
         dtype: common::dtype(f)?,
-        ..Config::new("modernbert", [base.hidden, f.size("vocab_size")?, base.positions], norm, (configs.sentence)()?)
+        ..EncoderConfig::new("modernbert", [base.hidden, f.size("vocab_size")?, base.positions], norm, (configs.sentence)()?)
     })
 }
 

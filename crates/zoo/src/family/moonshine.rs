@@ -5,7 +5,7 @@ use crate::{
     Result,
     fields::Fields,
     limits::{MAX_LAYERS, MAX_POSITIONS},
-    speech::moonshine::Config,
+    speech::moonshine::MoonshineConfig,
 };
 
 /// Value of `model_type`.
@@ -15,7 +15,7 @@ pub(super) const NAME: &str = "moonshine";
 const ROTARY_PART: f64 = 0.9;
 
 /// Reads `config.json`. `generation_config.json` may state the tokens that end a text.
-pub(super) fn config(f: &Fields<'_>, generation: Option<&Fields<'_>>) -> Result<Config> {
+pub(super) fn config(f: &Fields<'_>, generation: Option<&Fields<'_>>) -> Result<MoonshineConfig> {
     f.expect_text("encoder_hidden_act", "gelu")?;
     f.expect_text("decoder_hidden_act", "silu")?;
     let (width, heads) = (f.size("hidden_size")?, f.size("encoder_num_attention_heads")?);
@@ -43,9 +43,9 @@ pub(super) fn config(f: &Fields<'_>, generation: Option<&Fields<'_>>) -> Result<
     if ends.is_empty() {
         return Err(f.error("eos_token_id", "the tokens that end a text"));
     }
-    Ok(Config {
+    Ok(MoonshineConfig {
         width,
-        feed: f.size("intermediate_size")?,
+        feed_forward: f.size("intermediate_size")?,
         heads,
         encoder_layers: layers("encoder_num_hidden_layers")?,
         decoder_layers: layers("decoder_num_hidden_layers")?,

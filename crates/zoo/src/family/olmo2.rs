@@ -10,11 +10,11 @@ use crate::{
     Result,
     fields::Fields,
     rope::{Rope, Scaling},
-    spec::{Attention, Config, Layer, LayerNorms, QkNorm},
+    spec::{Attention, DecoderConfig, Layer, LayerNorms, QkNorm},
 };
 
 /// OLMo 3: windows in three of four layers. The rotary embedding of these layers is never scaled.
-pub(super) fn windowed(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn windowed(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults { norm_eps: 1e-5, theta: 500_000.0, ..Defaults::LLAMA })?;
     let bias = f.bool_or("attention_bias", false)?;
     let (full, sliding) = match f.child("rope_parameters")? {
@@ -35,7 +35,7 @@ pub(super) fn windowed(f: &Fields<'_>) -> Result<Config> {
 const NORMS: LayerNorms = LayerNorms { mixer_in: None, feed_in: None, ..LayerNorms::SANDWICH };
 
 /// OLMoE: experts, and norms before each half.
-pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn experts(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults { positions: 4096, norm_eps: 1e-5, ..Defaults::LLAMA })?;
     let clip = f.positive_opt("clip_qkv")?;
     let bias = f.bool_or("attention_bias", false)?;
@@ -47,7 +47,7 @@ pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
     base.config(f, "olmoe", vec![layer(attention, experts); base.layers])
 }
 
-pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults { norm_eps: 1e-5, ..Defaults::LLAMA })?;
     let bias = f.bool_or("attention_bias", false)?;
     let attention = base.attention(Some(rope::read(f, &base)?));

@@ -7,7 +7,7 @@ use crate::{
     limits::MAX_LAYERS,
     speech::{
         conformer::{Encoder, HALVINGS},
-        parakeet::{Config, HOP_LENGTH, Head, SAMPLE_RATE, Transducer, WINDOW_SIZE},
+        parakeet::{HOP_LENGTH, Head, ParakeetConfig, SAMPLE_RATE, Transducer, WINDOW_SIZE},
     },
 };
 
@@ -18,7 +18,7 @@ pub(super) const RNNT: &str = "parakeet_rnnt";
 pub(super) const CTC: &str = "parakeet_ctc";
 
 /// Reads `config.json`, and checks `preprocessor_config.json` against the computed features.
-pub(super) fn config(f: &Fields<'_>, preprocessor: Option<&Fields<'_>>) -> Result<Config> {
+pub(super) fn config(f: &Fields<'_>, preprocessor: Option<&Fields<'_>>) -> Result<ParakeetConfig> {
     let part = f.child("encoder_config")?.ok_or_else(|| f.error("encoder_config", "an object"))?;
     let encoder = encoder(&part)?;
     if let Some(preprocessor) = preprocessor {
@@ -32,7 +32,7 @@ pub(super) fn config(f: &Fields<'_>, preprocessor: Option<&Fields<'_>>) -> Resul
         return Err(f.error(blank_key, format!("one of {vocab} tokens")));
     }
     let head = if kind == CTC { Head::Ctc } else { Head::Transducer(transducer(f, kind)?) };
-    Ok(Config { encoder, vocab, blank, head, dtype: common::dtype(f)? })
+    Ok(ParakeetConfig { encoder, vocab, blank, head, dtype: common::dtype(f)? })
 }
 
 fn encoder(f: &Fields<'_>) -> Result<Encoder> {
@@ -52,7 +52,7 @@ fn encoder(f: &Fields<'_>) -> Result<Encoder> {
         width,
         layers: f.size("num_hidden_layers")?,
         heads,
-        feed: f.size("intermediate_size")?,
+        feed_forward: f.size("intermediate_size")?,
         taps: f.size_or("conv_kernel_size", 9)?,
         channels: f.size_or("subsampling_conv_channels", 256)?,
         bias: f.bool_or("attention_bias", true)?,

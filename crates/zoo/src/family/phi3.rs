@@ -8,13 +8,13 @@ use crate::{
     Result,
     fields::Fields,
     rope::Rope,
-    spec::{Attention, Config, Joined, Mlp},
+    spec::{Attention, DecoderConfig, Joined, Mlp},
 };
 
 /// Default context length of the first training.
 const ORIGINAL: usize = 4096;
 
-pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults { positions: ORIGINAL, norm_eps: 1e-5, ..Defaults::LLAMA })?;
     for key in ["attention_bias", "mlp_bias", "lm_head_bias"] {
         f.expect_bool(key, false)?;

@@ -9,22 +9,22 @@ use super::{
 use crate::{
     Result,
     fields::Fields,
-    spec::{Attention, Config},
+    spec::{Attention, DecoderConfig},
 };
 
 pub(super) const DEFAULTS: Defaults = Defaults { kv_heads: Some(32), positions: 32_768, ..Defaults::LLAMA };
 
-pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     of_defaults(f, &DEFAULTS, 28)
 }
 
 /// The text part of Qwen2-VL and Qwen2.5-VL.
-pub(super) fn vision(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn vision(f: &Fields<'_>) -> Result<DecoderConfig> {
     of_defaults(f, &Defaults { kv_heads: Some(8), norm_eps: 1e-5, theta: 1_000_000.0, ..DEFAULTS }, 80)
 }
 
 /// Layers have a window from layer `first` on, unless the config states another.
-fn of_defaults(f: &Fields<'_>, defaults: &Defaults, first: usize) -> Result<Config> {
+fn of_defaults(f: &Fields<'_>, defaults: &Defaults, first: usize) -> Result<DecoderConfig> {
     let base = Base::read(f, defaults)?;
     let attention = Attention { qkv_bias: true.into(), ..base.attention(Some(rope::read(f, &base)?)) };
     let (mlp, windows) = (base.mlp(f)?, windows(f, &base, first)?);
@@ -33,7 +33,7 @@ fn of_defaults(f: &Fields<'_>, defaults: &Defaults, first: usize) -> Result<Conf
 }
 
 /// Experts with a softmax router, beside a shared layer with a separate gate.
-pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn experts(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults { kv_heads: Some(16), ..DEFAULTS })?;
     let bias = f.bool_or("qkv_bias", true)?;
     let attention = Attention { qkv_bias: bias.into(), ..base.attention(Some(rope::read(f, &base)?)) };
@@ -45,7 +45,8 @@ pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
     let defaults = ExpertDefaults { count: 60, chosen: 4, width: 1408, normalized: false };
     let experts = qwen3_next::shared_experts(f, &base, &defaults, 5632)?;
     let feeds = qwen3::feeds(f, &base, &experts)?;
-    let layers = windows.into_iter().zip(feeds).map(|(window, feed)| layer(Attention { window, ..attention.clone() }, feed));
+    let layers =
+        windows.into_iter().zip(feeds).map(|(window, feed_forward)| layer(Attention { window, ..attention.clone() }, feed_forward));
     base.config(f, "qwen2_moe", layers.collect())
 }
 

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     Result,
     fields::Fields,
-    spec::{Attention, Config, ExpertLayout, Experts, Feed, QkNorm, Router},
+    spec::{Attention, DecoderConfig, ExpertLayout, Experts, FeedForward, QkNorm, Router},
 };
 
 const DENSE: Defaults = Defaults { head_dim: Some(128), ..qwen2::DEFAULTS };
@@ -15,16 +15,16 @@ const DENSE: Defaults = Defaults { head_dim: Some(128), ..qwen2::DEFAULTS };
 /// Base of the rotary frequencies of Qwen3-VL.
 const VISION_THETA: f64 = 500_000.0;
 
-pub(super) fn dense(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn dense(f: &Fields<'_>) -> Result<DecoderConfig> {
     dense_of(f, &DENSE)
 }
 
 /// The text part of Qwen3-VL.
-pub(super) fn vision(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn vision(f: &Fields<'_>) -> Result<DecoderConfig> {
     dense_of(f, &Defaults { theta: VISION_THETA, positions: 128_000, ..DENSE })
 }
 
-fn dense_of(f: &Fields<'_>, defaults: &Defaults) -> Result<Config> {
+fn dense_of(f: &Fields<'_>, defaults: &Defaults) -> Result<DecoderConfig> {
     let base = Base::read(f, defaults)?;
     let attention = attention(f, &base)?;
     let (mlp, windows) = (base.mlp(f)?, qwen2::windows(f, &base, 28)?);
@@ -32,18 +32,18 @@ fn dense_of(f: &Fields<'_>, defaults: &Defaults) -> Result<Config> {
     base.config(f, "qwen3", layers.collect())
 }
 
-pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn experts(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = ExpertDefaults { count: 128, chosen: 8, width: 768, normalized: false };
     experts_with(f, &Defaults { kv_heads: Some(4), ..qwen2::DEFAULTS }, &defaults, ExpertLayout::Rows)
 }
 
 /// The text part of Qwen3-VL with experts. Its joined matrices are [inputs, outputs].
-pub(super) fn vision_experts(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn vision_experts(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Defaults { kv_heads: Some(16), theta: VISION_THETA, positions: 128_000, ..qwen2::DEFAULTS };
     let defaults = ExpertDefaults { count: 60, chosen: 4, width: 1408, normalized: true };
     let mut config = experts_with(f, &base, &defaults, ExpertLayout::Columns)?;
     for layer in &mut config.layers {
-        if let Feed::Experts(experts) = &mut layer.feed {
+        if let FeedForward::Experts(experts) = &mut layer.feed_forward {
             // The model always divides the weights by their sum.
             experts.router.normalized = Some(0.0);
         }
@@ -51,12 +51,12 @@ pub(super) fn vision_experts(f: &Fields<'_>) -> Result<Config> {
     Ok(config)
 }
 
-fn experts_with(f: &Fields<'_>, base: &Defaults, defaults: &ExpertDefaults, layout: ExpertLayout) -> Result<Config> {
+fn experts_with(f: &Fields<'_>, base: &Defaults, defaults: &ExpertDefaults, layout: ExpertLayout) -> Result<DecoderConfig> {
     let base = Base::read(f, base)?;
     f.count_or("max_window_layers", 0)?;
     let attention = Attention { window: qwen2::switched_window(f)?, ..attention(f, &base)? };
     let experts = Experts { layout, ..experts_of(f, &base, defaults)? };
-    let layers = feeds(f, &base, &experts)?.into_iter().map(|feed| layer(attention.clone(), feed));
+    let layers = feeds(f, &base, &experts)?.into_iter().map(|feed_forward| layer(attention.clone(), feed_forward));
     base.config(f, "qwen3_moe", layers.collect())
 }
 
@@ -83,7 +83,7 @@ pub(super) fn experts_of(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults)
 }
 
 /// Experts every `decoder_sparse_step` layers, except in `mlp_only_layers`.
-pub(super) fn feeds(f: &Fields<'_>, base: &Base, experts: &Experts) -> Result<Vec<Feed>> {
+pub(super) fn feeds(f: &Fields<'_>, base: &Base, experts: &Experts) -> Result<Vec<FeedForward>> {
     let (step, dense) = (f.size_or("decoder_sparse_step", 1)?, f.ints("mlp_only_layers")?);
     let is_dense = |i: usize| dense.contains(&(i as i64)) || !(i + 1).is_multiple_of(step);
     let width = f.size_opt("intermediate_size")?;

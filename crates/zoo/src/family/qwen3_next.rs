@@ -9,14 +9,14 @@ use super::{
 use crate::{
     Result,
     fields::Fields,
-    spec::{Attention, Config, DeltaNet, Experts, Feed, Gate, Mixer, Norm, NormKind, QkNorm},
+    spec::{Attention, DecoderConfig, DeltaNet, Experts, FeedForward, Gate, Mixer, Norm, NormKind, QkNorm},
 };
 
 const DEFAULTS: Defaults =
     Defaults { kv_heads: Some(2), head_dim: Some(256), positions: 32_768, rotary_part: 0.25, ..Defaults::LLAMA };
 
 /// Qwen3-Next. Its delta nets store the rows of their projections by key head.
-pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = read(f, &DEFAULTS)?;
     f.expect_bool("use_sliding_window", false)?;
     let experts = shared_experts(f, &base, &ExpertDefaults { count: 512, chosen: 10, width: 512, normalized: true }, 512)?;
@@ -25,7 +25,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
 }
 
 /// Qwen 3.5 without experts.
-pub(super) fn dense(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn dense(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = read(f, &Defaults { kv_heads: Some(4), ..DEFAULTS })?;
     no_dense_layers(f)?;
     let mlp = base.mlp(f)?;
@@ -34,7 +34,7 @@ pub(super) fn dense(f: &Fields<'_>) -> Result<Config> {
 }
 
 /// Qwen 3.5 with experts.
-pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn experts(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = read(f, &DEFAULTS)?;
     // Weights are always normalized, and some configs state it.
     f.expect_bool("norm_topk_prob", true)?;
@@ -64,7 +64,7 @@ pub(super) fn shared_experts(f: &Fields<'_>, base: &Base, defaults: &ExpertDefau
     Ok(Experts { shared: Some(shared), shared_gate: Some("shared_expert_gate"), ..experts_of(f, base, defaults)? })
 }
 
-fn build(f: &Fields<'_>, base: &Base, family: &'static str, feeds: Vec<Feed>) -> Result<Config> {
+fn build(f: &Fields<'_>, base: &Base, family: &'static str, feeds: Vec<FeedForward>) -> Result<DecoderConfig> {
     let interval = f.size_or("full_attention_interval", 4)?;
     let kinds = base.layer_types(f, |i| if (i + 1).is_multiple_of(interval) { "full_attention" } else { "linear_attention" })?;
     let bias = f.bool_or("attention_bias", false)?;
@@ -77,9 +77,9 @@ fn build(f: &Fields<'_>, base: &Base, family: &'static str, feeds: Vec<Feed>) ->
         ..base.attention(Some(rope::read(f, base)?))
     };
     let delta = delta_net(f, base)?;
-    let layers = kinds.into_iter().zip(feeds).map(|(kind, feed)| match kind {
-        "full_attention" => Ok(layer(attention.clone(), feed)),
-        "linear_attention" => Ok(layer(Mixer::DeltaNet(delta.clone()), feed)),
+    let layers = kinds.into_iter().zip(feeds).map(|(kind, feed_forward)| match kind {
+        "full_attention" => Ok(layer(attention.clone(), feed_forward)),
+        "linear_attention" => Ok(layer(Mixer::DeltaNet(delta.clone()), feed_forward)),
         _ => Err(f.error("layer_types", format!("full_attention and linear_attention, not {kind}"))),
     });
     base.config(f, family, layers.collect::<Result<_>>()?)

@@ -8,10 +8,10 @@ use super::{
 };
 use crate::{
     Result,
-    encoder::{Config, Embedding},
+    encoder::{Embedding, EncoderConfig},
     fields::Fields,
     rope::{Rope, Scaling},
-    spec::{Activation, Attention, Experts, Feed, Layer, Mlp, MlpBias, Norm, NormKind, QkvBias, Router},
+    spec::{Activation, Attention, Experts, FeedForward, Layer, Mlp, MlpBias, Norm, NormKind, QkvBias, Router},
 };
 
 /// Prefixes that tasks add to the names of tensors.
@@ -85,17 +85,17 @@ const JINA: Family = Family {
     gated: false,
 };
 
-pub(super) fn nomic(configs: &Configs<'_>) -> Result<Config> {
+pub(super) fn nomic(configs: &Configs<'_>) -> Result<EncoderConfig> {
     let f = &configs.model;
     if f.get("n_embd").is_some() { first_nomic(configs) } else { read(&NOMIC, configs, None) }
 }
 
-pub(super) fn jina(configs: &Configs<'_>) -> Result<Config> {
+pub(super) fn jina(configs: &Configs<'_>) -> Result<EncoderConfig> {
     read(&JINA, configs, None)
 }
 
 /// GTE under its own name, and under the name `new` of its first release.
-pub(super) fn gte(configs: &Configs<'_>) -> Result<Config> {
+pub(super) fn gte(configs: &Configs<'_>) -> Result<EncoderConfig> {
     let f = &configs.model;
     f.expect_text("position_embedding_type", "rope")?;
     f.expect_text("layer_norm_type", "layer_norm")?;
@@ -108,7 +108,7 @@ pub(super) fn gte(configs: &Configs<'_>) -> Result<Config> {
 }
 
 /// Reads a config in transformers' form.
-fn read(family: &Family, configs: &Configs<'_>, scaling: Option<Fields<'_>>) -> Result<Config> {
+fn read(family: &Family, configs: &Configs<'_>, scaling: Option<Fields<'_>>) -> Result<EncoderConfig> {
     let f = &configs.model;
     let base = Base::read(f, &Defaults { activation_key: "hidden_act", ..family.defaults })?;
     let activation = match f.get("hidden_act") {
@@ -136,7 +136,7 @@ fn stretched(f: &Fields<'_>, scaling: &Fields<'_>, base: &Base) -> Result<Rope> 
 }
 
 /// Reads Nomic's config in the form of its first release, with GPT-2's keys.
-fn first_nomic(configs: &Configs<'_>) -> Result<Config> {
+fn first_nomic(configs: &Configs<'_>) -> Result<EncoderConfig> {
     let f = &configs.model;
     for key in ["prenorm", "parallel_block", "rotary_emb_interleaved", "use_rms_norm", "causal", "scale_attn_by_inverse_layer_idx"]
     {
@@ -180,7 +180,7 @@ fn first_nomic(configs: &Configs<'_>) -> Result<Config> {
     if period > 0 {
         let experts = experts(f, &base)?;
         for layer in config.layers.iter_mut().skip(1).step_by(period) {
-            layer.feed = Feed::Experts(Box::new(experts.clone()));
+            layer.feed_forward = FeedForward::Experts(Box::new(experts.clone()));
         }
     }
     Ok(config)
@@ -206,17 +206,24 @@ fn experts(f: &Fields<'_>, base: &Base) -> Result<Experts> {
     Ok(Experts { router, bias: true, gated: false, ..base.experts(count, chosen, f.size("n_inner")?) })
 }
 
-fn written(family: &Family, configs: &Configs<'_>, base: &Base, feed: usize, rope: Rope, token_types: usize) -> Result<Config> {
+fn written(
+    family: &Family,
+    configs: &Configs<'_>,
+    base: &Base,
+    feed_forward: usize,
+    rope: Rope,
+    token_types: usize,
+) -> Result<EncoderConfig> {
     let f = &configs.model;
     let is_biased = family.bias == QkvBias::All;
     let attention = Attention { qkv_bias: family.bias, output_bias: is_biased, ..base.attention(Some(rope)) };
-    let mlp = Mlp { gated: family.gated, bias: family.feed_bias, ..base.mlp_of(feed, "mlp") };
-    Ok(Config {
+    let mlp = Mlp { gated: family.gated, bias: family.feed_bias, ..base.mlp_of(feed_forward, "mlp") };
+    Ok(EncoderConfig {
         embedding: Embedding { token_types, ..Embedding::BERT },
         layers: vec![Layer { norms: POST, ..layer(attention, mlp) }; base.layers],
         prefixes: PREFIXES,
         renames: RENAMES,
         dtype: common::dtype(f)?,
-        ..Config::new(family.name, [base.hidden, f.size("vocab_size")?, base.positions], base.norm, (configs.sentence)()?)
+        ..EncoderConfig::new(family.name, [base.hidden, f.size("vocab_size")?, base.positions], base.norm, (configs.sentence)()?)
     })
 }

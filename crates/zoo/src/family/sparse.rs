@@ -11,12 +11,13 @@ use crate::{
     fields::Fields,
     rope::Rope,
     spec::{
-        Attention, Config, ExpertLayout, Experts, Feed, Gate, Layer, LayerNorms, Mlp, MlpNames, QkNorm, Router, Scores, Temperature,
+        Attention, DecoderConfig, ExpertLayout, Experts, FeedForward, Gate, Layer, LayerNorms, Mlp, MlpNames, QkNorm, Router,
+        Scores, Temperature,
     },
 };
 
 /// dots.llm1: queries and keys normalized per head, DeepSeek V3's router.
-pub(super) fn dots1(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn dots1(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults::LLAMA)?;
     let first = f.count_or("max_window_layers", 62)?;
     let bias = f.bool_or("attention_bias", false)?;
@@ -30,7 +31,7 @@ pub(super) fn dots1(f: &Fields<'_>) -> Result<Config> {
 }
 
 /// K-EXAONE: EXAONE 4's attention with norms before each half, and DeepSeek V3's router.
-pub(super) fn exaone_moe(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn exaone_moe(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults { norm_eps: 1e-5, ..Defaults::LLAMA })?;
     let attentions = llama_variants::exaone_attentions(f, &base)?;
     let defaults = deepseek::ExpertDefaults { count: 64, width: 1024, groups: (1, 1), scale: 2.5, dense: 1 };
@@ -40,9 +41,9 @@ pub(super) fn exaone_moe(f: &Fields<'_>) -> Result<Config> {
 }
 
 /// Sets the name of the vector that corrects the selection of experts.
-fn corrected_by(name: &'static str, feeds: &mut [Feed]) {
-    for feed in feeds {
-        if let Feed::Experts(experts) = feed {
+fn corrected_by(name: &'static str, feeds: &mut [FeedForward]) {
+    for feed_forward in feeds {
+        if let FeedForward::Experts(experts) = feed_forward {
             experts.router.correction = Some(name);
         }
     }
@@ -50,7 +51,7 @@ fn corrected_by(name: &'static str, feeds: &mut [Feed]) {
 
 /// MiniMax M2: queries and keys normalized over all heads, partial rotation, and a corrected
 /// sigmoid router in every layer.
-pub(super) fn minimax_m2(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn minimax_m2(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults { kv_heads: Some(8), head_dim: Some(128), positions: 196_608, theta: 5_000_000.0, ..Defaults::LLAMA };
     let base = Base::read(f, &defaults)?;
     let rotated = f.size_opt("rotary_dim")?;
@@ -95,7 +96,7 @@ pub(super) fn minimax_m2(f: &Fields<'_>) -> Result<Config> {
 }
 
 /// Mellum 2: Qwen 3's experts, with windows and a rotary embedding per kind of layer.
-pub(super) fn mellum(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn mellum(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults { kv_heads: Some(4), head_dim: Some(128), positions: 131_072, ..Defaults::LLAMA };
     let base = Base::read(f, &defaults)?;
     let (full, sliding) = rope::by_kind(f, &base, (500_000.0, 10_000.0))?;
@@ -107,12 +108,12 @@ pub(super) fn mellum(f: &Fields<'_>) -> Result<Config> {
     let experts = qwen3::experts_of(f, &base, &defaults)?;
     let kinds = f.texts("mlp_layer_types", base.layers)?;
     let width = f.size_opt("intermediate_size")?;
-    let feed = |i: usize| match (kinds.as_ref().map(|kinds| kinds[i]), width) {
+    let feed_forward = |i: usize| match (kinds.as_ref().map(|kinds| kinds[i]), width) {
         (Some("dense"), Some(width)) => Ok(base.mlp_of(width, "mlp").into()),
         (Some("dense"), None) => Err(f.error("intermediate_size", "an integer")),
         _ => Ok(experts.clone().into()),
     };
-    let feeds = (0..base.layers).map(feed).collect::<Result<_>>()?;
+    let feeds = (0..base.layers).map(feed_forward).collect::<Result<_>>()?;
     for key in ["mtp_layer_types", "mtp_mlp_layer_types"] {
         f.get(key);
     }
@@ -126,7 +127,7 @@ fn qwen3_attention(f: &Fields<'_>, base: &Base) -> Result<Attention> {
 
 /// Trinity: norms before and after each half, gated attention outputs, and a rotary embedding only
 /// in layers with windows.
-pub(super) fn afmoe(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn afmoe(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults { head_dim: Some(128), positions: 16_384, norm_eps: 1e-5, ..Defaults::LLAMA })?;
     f.magnitude_opt("load_balance_coeff")?;
     f.bool_opt("use_grouped_mm")?;
@@ -171,12 +172,12 @@ pub(super) fn afmoe(f: &Fields<'_>) -> Result<Config> {
         feed_out: Some("post_mlp_layernorm"),
     };
     let layers = config.layers.into_iter().map(|layer| Layer { norms, ..layer }).collect();
-    let config = Config { layers, ..config };
+    let config = DecoderConfig { layers, ..config };
     Ok(if f.bool_or("mup_enabled", false)? { super::gemma2::scaled(config) } else { config })
 }
 
 /// Laguna: heads and rotary embedding by layer, one gate per head, and a corrected sigmoid router.
-pub(super) fn laguna(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn laguna(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults { kv_heads: Some(8), head_dim: Some(128), positions: 131_072, ..Defaults::LLAMA })?;
     let (full, sliding) = laguna_ropes(f, &base)?;
     let kinds = base.layer_types(f, |_| FULL)?;
@@ -238,7 +239,7 @@ fn laguna_ropes(f: &Fields<'_>, base: &Base) -> Result<(Rope, Rope)> {
 }
 
 /// ERNIE 4.5 with experts: a softmax router whose correction affects only the selection.
-pub(super) fn ernie4_5_moe(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn ernie4_5_moe(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults { kv_heads: Some(4), head_dim: None, ..llama_variants::ERNIE })?;
     llama_variants::ernie_switches(f)?;
     f.expect_text("moe_gate", "topk")?;
@@ -264,12 +265,12 @@ pub(super) fn ernie4_5_moe(f: &Fields<'_>) -> Result<Config> {
     let mlp = Mlp { bias: bias.into(), ..base.mlp(f)? };
     let sparse = |i: usize| (i + 1).is_multiple_of(interval) && i >= first && i <= last;
     let feeds = (0..base.layers).map(|i| if sparse(i) { experts.clone().into() } else { mlp.into() }).collect();
-    Ok(Config { head_bias: bias, ..decoder(f, &base, "ernie4_5_moe", vec![attention; base.layers], feeds)? })
+    Ok(DecoderConfig { head_bias: bias, ..decoder(f, &base, "ernie4_5_moe", vec![attention; base.layers], feeds)? })
 }
 
 /// Llama 4: chunked attention with normalized queries and keys. Every fourth layer is full and has
 /// no rotary embedding. The router's sigmoid multiplies an expert's input.
-pub(super) fn llama4(f: &Fields<'_>) -> Result<Config> {
+pub(super) fn llama4(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults {
         kv_heads: Some(8),
         head_dim: Some(128),
@@ -315,7 +316,7 @@ fn llama4_rotated(f: &Fields<'_>, base: &Base) -> Result<Vec<bool>> {
     Ok((0..base.layers).map(|i| listed.get(i).map_or_else(|| by_rule(i), |&rotated| rotated != 0)).collect())
 }
 
-fn llama4_feeds(f: &Fields<'_>, base: &Base) -> Result<Vec<Feed>> {
+fn llama4_feeds(f: &Fields<'_>, base: &Base) -> Result<Vec<FeedForward>> {
     const MODULE: &str = "feed_forward";
     let width = f.size("intermediate_size")?;
     let experts = Experts {
@@ -333,7 +334,13 @@ fn llama4_feeds(f: &Fields<'_>, base: &Base) -> Result<Vec<Feed>> {
     Ok((0..base.layers).map(|i| if sparse(i) { experts.clone().into() } else { dense.into() }).collect())
 }
 
-fn decoder(f: &Fields<'_>, base: &Base, family: &'static str, attentions: Vec<Attention>, feeds: Vec<Feed>) -> Result<Config> {
-    let layers = attentions.into_iter().zip(feeds).map(|(attention, feed)| layer(attention, feed)).collect();
+fn decoder(
+    f: &Fields<'_>,
+    base: &Base,
+    family: &'static str,
+    attentions: Vec<Attention>,
+    feeds: Vec<FeedForward>,
+) -> Result<DecoderConfig> {
+    let layers = attentions.into_iter().zip(feeds).map(|(attention, feed_forward)| layer(attention, feed_forward)).collect();
     base.config(f, family, layers)
 }

@@ -19,11 +19,11 @@ const DELAY_BASE: f64 = 10_000.0;
 const LEFT_PAD: usize = 32;
 
 /// Reads Voxtral.
-pub(super) fn config(configs: &Configs<'_>) -> Result<voxtral::Config> {
+pub(super) fn config(configs: &Configs<'_>) -> Result<voxtral::VoxtralConfig> {
     let f = &configs.model;
     let audio = f.object("audio_config")?;
     let (width, heads) = (audio.size("hidden_size")?, audio.size("num_attention_heads")?);
-    let (layers, feed) = (audio.size("num_hidden_layers")?, audio.size("intermediate_size")?);
+    let (layers, feed_forward) = (audio.size("num_hidden_layers")?, audio.size("intermediate_size")?);
     let positions = audio.size_or("max_source_positions", 1500)?;
     if layers > MAX_LAYERS {
         return Err(audio.error("num_hidden_layers", format!("at most {MAX_LAYERS}")));
@@ -44,18 +44,18 @@ pub(super) fn config(configs: &Configs<'_>) -> Result<voxtral::Config> {
         needs_gelu(f, key)?;
     }
     // The projector joins as many positions as fill the feed-forward width.
-    if !feed.is_multiple_of(width) || !positions.is_multiple_of(feed / width) {
+    if !feed_forward.is_multiple_of(width) || !positions.is_multiple_of(feed_forward / width) {
         return Err(audio.error("intermediate_size", format!("a multiple of {width} by a divisor of {positions}")));
     }
     let mels = audio.size_or("num_mel_bins", 128)?;
     let text = text(configs, "voxtral")?;
-    let encoder = Stack { layers, heads, feed };
-    Ok(voxtral::Config { mels, width, positions, encoder, joined: feed / width, text })
+    let encoder = Stack { layers, heads, feed_forward };
+    Ok(voxtral::VoxtralConfig { mels, width, positions, encoder, joined: feed_forward / width, text })
 }
 
 /// Reads Voxtral Realtime. Its tokenizer states the number of silence embeddings before a
 /// recording.
-pub(super) fn realtime(configs: &Configs<'_>) -> Result<voxtral_realtime::Config> {
+pub(super) fn realtime(configs: &Configs<'_>) -> Result<voxtral_realtime::VoxtralRealtimeConfig> {
     let f = &configs.model;
     let audio = f.object("audio_config")?;
     let encoder = listening(&audio)?;
@@ -72,18 +72,18 @@ pub(super) fn realtime(configs: &Configs<'_>) -> Result<voxtral_realtime::Config
     let padding = configs.tekken.as_ref().map(|tekken| tekken.child("audio")).transpose()?.flatten();
     let left_pad = padding.map(|audio| audio.count_or("streaming_n_left_pad_tokens", LEFT_PAD)).transpose()?;
     let (mels, left_pad) = (audio.size_or("num_mel_bins", 128)?, left_pad.unwrap_or(LEFT_PAD));
-    Ok(voxtral_realtime::Config { mels, encoder, joined, text, delay, left_pad })
+    Ok(voxtral_realtime::VoxtralRealtimeConfig { mels, encoder, joined, text, delay, left_pad })
 }
 
 /// The text part of Voxtral Realtime: Llama's layers with a window.
-pub(super) fn realtime_text(f: &Fields<'_>) -> Result<spec::Config> {
+pub(super) fn realtime_text(f: &Fields<'_>) -> Result<spec::DecoderConfig> {
     let base = Base::read(f, &Defaults { norm_eps: 1e-5, tied: true, ..Defaults::LLAMA })?;
     let attention = Attention { window: common::window(f, None)?, ..base.attention(Some(rope::read(f, &base)?)) };
     base.config(f, "voxtral_realtime", vec![layer(attention, base.mlp(f)?); base.layers])
 }
 
 /// The layers of Voxtral Realtime's encoder.
-fn listening(f: &Fields<'_>) -> Result<spec::Config> {
+fn listening(f: &Fields<'_>) -> Result<spec::DecoderConfig> {
     let base = Base::read(f, &Defaults { norm_eps: 1e-5, ..Defaults::LLAMA })?;
     let attention = Attention {
         window: common::window(f, None)?,
@@ -95,15 +95,15 @@ fn listening(f: &Fields<'_>) -> Result<spec::Config> {
     let norms = LayerNorms { mixer_in: Some("self_attn_layer_norm"), feed_in: Some("final_layer_norm"), ..LayerNorms::PRE };
     let layer = spec::Layer { norms, ..layer(attention, mlp) };
     let config = base.config(f, "voxtral_realtime_encoder", vec![layer; base.layers])?;
-    Ok(spec::Config { root: "audio_tower", state_prefix: "encoder_", ..config })
+    Ok(spec::DecoderConfig { root: "audio_tower", state_prefix: "encoder_", ..config })
 }
 
-fn text(configs: &Configs<'_>, family: &'static str) -> Result<spec::Config> {
+fn text(configs: &Configs<'_>, family: &'static str) -> Result<spec::DecoderConfig> {
     let f = &configs.model;
     let text = f.object("text_config")?;
     let name = text.text("model_type")?.unwrap_or("llama");
     let config = if name == "voxtral_realtime_text" { realtime_text(&text)? } else { read(name, &text)? };
-    let mut config = spec::Config { family, ..config };
+    let mut config = spec::DecoderConfig { family, ..config };
     config.tied = f.bool_opt("tie_word_embeddings")?.or(config.tied);
     config.dtype = common::dtype(f)?.or(config.dtype);
     add_ids(&mut config, configs.generation.as_ref())?;

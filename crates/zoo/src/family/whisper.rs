@@ -7,12 +7,12 @@ use crate::{
     limits::{MAX_LAYERS, MAX_POSITIONS},
     speech::{
         encoder::Stack,
-        whisper::{Config, Tokens},
+        whisper::{Tokens, WhisperConfig},
     },
 };
 
 /// Reads `config.json`. [`tokens`] reads the ids of special tokens from `generation_config.json`.
-pub(super) fn config(f: &Fields<'_>, generation: Option<&Fields<'_>>) -> Result<Config> {
+pub(super) fn config(f: &Fields<'_>, generation: Option<&Fields<'_>>) -> Result<WhisperConfig> {
     for key in ["scale_embedding", "use_weighted_layer_sum"] {
         f.expect_bool(key, false)?;
     }
@@ -26,7 +26,7 @@ pub(super) fn config(f: &Fields<'_>, generation: Option<&Fields<'_>>) -> Result<
     };
     let decoder = stack(f, width, "decoder")?;
     let generation = generation.ok_or_else(|| Error::MissingFile("generation_config.json".into()))?;
-    Ok(Config {
+    Ok(WhisperConfig {
         mels: f.size_or("num_mel_bins", 80)?,
         width,
         audio_positions: positions("max_source_positions", 1500)?,
@@ -50,7 +50,7 @@ fn stack(f: &Fields<'_>, width: usize, side: &str) -> Result<Stack> {
     if !width.is_multiple_of(heads) {
         return Err(f.error(&key("attention_heads"), format!("a divisor of d_model {width}")));
     }
-    Ok(Stack { layers, heads, feed: f.size(&key("ffn_dim"))? })
+    Ok(Stack { layers, heads, feed_forward: f.size(&key("ffn_dim"))? })
 }
 
 /// Ids of the decoder's control tokens.

@@ -15,7 +15,7 @@ use crate::{
     fields::Fields,
     limits::MAX_SIZE,
     rope::Scaling,
-    spec::{Config, Feed, Joined, Mixer},
+    spec::{DecoderConfig, FeedForward, Joined, Mixer},
 };
 
 /// Optional tensor with divisors of rotary frequencies.
@@ -51,7 +51,7 @@ const OTHERS: [&str; 7] = [
 /// # Errors
 /// [`Error::Family`] for an unsupported architecture, [`Error::Key`] for a missing, invalid or
 /// unknown key.
-fn config(file: &Gguf, architecture: &Architecture) -> Result<(Config, encoder::Task)> {
+fn config(file: &Gguf, architecture: &Architecture) -> Result<(DecoderConfig, encoder::Task)> {
     let keys = Keys::new(file, architecture.name);
     let map = translated(&keys, architecture)?;
     let mut config = family::config(&Fields::new(&map)).map_err(|error| named_as_stored(error, &keys, architecture))?;
@@ -207,7 +207,7 @@ fn yarn(keys: &Keys<'_>, architecture: &Architecture, factor: f64) -> Result<Val
 
 /// Adds the file's frequency divisors to the rotary embeddings, if there are any. For Gemma 4, they
 /// apply only to full layers.
-fn divide_frequencies(file: &Gguf, config: &mut Config) -> Result<()> {
+fn divide_frequencies(file: &Gguf, config: &mut DecoderConfig) -> Result<()> {
     let Some(source) = file.source(ROPE_DIVISORS)? else { return Ok(()) };
     let values = source.values(ROPE_DIVISORS)?;
     let full_only = config.family == "gemma4";
@@ -224,7 +224,7 @@ fn divide_frequencies(file: &Gguf, config: &mut Config) -> Result<()> {
 
 /// Adapts the config to the stored tensors: existing biases, which no key states, and the order of
 /// heads.
-fn as_stored(file: &Gguf, config: &mut Config) {
+fn as_stored(file: &Gguf, config: &mut DecoderConfig) {
     for (i, layer) in config.layers.iter_mut().enumerate() {
         let has = |name: &str| file.tensors.contains_key(&format!("blk.{i}.{name}.bias"));
         match &mut layer.mixer {
@@ -245,17 +245,17 @@ fn as_stored(file: &Gguf, config: &mut Config) {
             Mixer::ShortConv(_) | Mixer::Mamba(_) | Mixer::KeyDecay(_) | Mixer::None => {}
         }
         let is_apart = |name: &str| file.tensors.contains_key(&format!("blk.{i}.{name}.weight"));
-        match &mut layer.feed {
-            Feed::Mlp(mlp) => {
+        match &mut layer.feed_forward {
+            FeedForward::Mlp(mlp) => {
                 mlp.bias = has("ffn_down").into();
                 mlp.joined &= !is_apart("ffn_gate");
             }
-            Feed::Experts(experts) => {
+            FeedForward::Experts(experts) => {
                 if let Some(shared) = &mut experts.shared {
                     shared.joined &= !is_apart("ffn_gate_shexp");
                 }
             }
-            Feed::Both(..) | Feed::None => {}
+            FeedForward::Both(..) | FeedForward::None => {}
         }
     }
 }

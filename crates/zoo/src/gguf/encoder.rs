@@ -70,7 +70,7 @@ fn model_type(name: &str) -> Option<&'static str> {
 ///
 /// # Errors
 /// [`Error::Key`] for a missing, invalid or unknown key.
-pub(crate) fn bert(file: &Gguf) -> Result<Option<encoder::Config>> {
+pub(crate) fn bert(file: &Gguf) -> Result<Option<encoder::EncoderConfig>> {
     let Some(name) = file.text("general.architecture")? else { return Ok(None) };
     let Some(model_type) = model_type(name) else { return Ok(None) };
     let keys = Keys::new(file, name);
@@ -96,7 +96,7 @@ pub(crate) fn bert(file: &Gguf) -> Result<Option<encoder::Config>> {
     }
     let scores = if keys.int(POOLING)? == Some(RANK) { Some(head(&keys, config.family)?) } else { None };
     keys.finish()?;
-    Ok(Some(encoder::Config { dtype: None, scores, ..*config }))
+    Ok(Some(encoder::EncoderConfig { dtype: None, scores, ..*config }))
 }
 
 /// The head of a reranker or classifier.
@@ -247,7 +247,7 @@ pub(super) fn task(keys: &Keys<'_>) -> Result<Task> {
 ///
 /// # Errors
 /// Errors of the decoder's layers.
-pub(super) fn of_decoder(config: spec::Config, task: Task, causal: bool) -> Result<Architecture> {
+pub(super) fn of_decoder(config: spec::DecoderConfig, task: Task, causal: bool) -> Result<Architecture> {
     let encoder = match task {
         Task::Generate => return Ok(Architecture::Decoder(config)),
         Task::Embed(sentence) => family::encoder_of(config, causal, sentence)?,
@@ -255,7 +255,7 @@ pub(super) fn of_decoder(config: spec::Config, task: Task, causal: bool) -> Resu
         Task::Score(labels) => {
             let weights = ScoreWeights::Module { name: "classifier.out_proj", bias: false };
             let scores = Scores { pooling: Some(Pooling::Last), hidden: None, pools_late: false, weights, labels };
-            encoder::Config { scores: Some(scores), ..family::encoder_of(config, causal, Sentence::default())? }
+            encoder::EncoderConfig { scores: Some(scores), ..family::encoder_of(config, causal, Sentence::default())? }
         }
     };
     Ok(Architecture::Encoder(Box::new(encoder)))
@@ -268,7 +268,7 @@ fn labels(keys: &Keys<'_>, outputs: usize) -> Vec<String> {
 }
 
 /// Tensors of BERT and its relatives by the program's names, and the file's names by these names.
-pub(crate) fn tensors(file: &Gguf, config: &encoder::Config) -> Result<Named> {
+pub(crate) fn tensors(file: &Gguf, config: &encoder::EncoderConfig) -> Result<Named> {
     let (mut out, mut names) = (IndexMap::new(), IndexMap::new());
     let mut add = |stored: String, name: String| -> Result<()> {
         if let Some(source) = file.source(&stored)? {
@@ -298,7 +298,7 @@ pub(crate) fn tensors(file: &Gguf, config: &encoder::Config) -> Result<Named> {
 ///
 /// # Errors
 /// A tensor is damaged.
-pub(super) fn add_head(file: &Gguf, config: &encoder::Config, (tensors, names): &mut Named) -> Result<()> {
+pub(super) fn add_head(file: &Gguf, config: &encoder::EncoderConfig, (tensors, names): &mut Named) -> Result<()> {
     let dense =
         config.sentence.layers().map(|dense| (format!("{}.weight", dense.module), format!("{}.linear.weight", dense.module)));
     let head = config.scores.iter().map(|_| ("cls.output.weight".to_owned(), "classifier.out_proj.weight".to_owned()));

@@ -5,10 +5,10 @@ use serde_json::{Map, Value, json};
 use super::{MetadataValue, keys::Keys};
 use crate::{
     Result,
-    spec::{Config, Feed},
+    spec::{DecoderConfig, FeedForward},
 };
 
-/// Config keys that need more than renaming.
+/// DecoderConfig keys that need more than renaming.
 pub(super) fn stated(keys: &Keys<'_>) -> Result<Value> {
     let sliding = keys.bools("attention.sliding_window_pattern")?;
     let sliding = sliding.ok_or_else(|| keys.error("attention.sliding_window_pattern", "an array of booleans"))?;
@@ -64,7 +64,7 @@ pub(super) fn third(keys: &Keys<'_>) -> Result<Value> {
 }
 
 /// Sets the limits of sparse gates, which files state as numbers of standard deviations.
-pub(super) fn add_cutoffs(keys: &Keys<'_>, config: &mut Config) -> Result<()> {
+pub(super) fn add_cutoffs(keys: &Keys<'_>, config: &mut DecoderConfig) -> Result<()> {
     const NAME: &str = "activation_sparsity_scale";
     if keys.get(NAME).is_none() {
         return Ok(());
@@ -72,7 +72,7 @@ pub(super) fn add_cutoffs(keys: &Keys<'_>, config: &mut Config) -> Result<()> {
     let number = |v: MetadataValue| if let MetadataValue::Float(v) = v { Some(v) } else { None };
     let limits = keys.file.numbers(&keys.key(NAME), number)?;
     for (layer, limit) in config.layers.iter_mut().zip(limits) {
-        if let Feed::Mlp(mlp) = &mut layer.feed {
+        if let FeedForward::Mlp(mlp) = &mut layer.feed_forward {
             mlp.cutoff = Some(limit).filter(|limit| limit.is_finite());
         }
     }

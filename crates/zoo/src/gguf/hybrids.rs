@@ -132,11 +132,11 @@ const NEMOTRON_EXPERTS: KeyNames = &[
 
 /// Kinds of layers: a layer with key heads is attention, a layer with a width is `feed`, and others
 /// are state space models.
-fn nemotron(keys: &Keys<'_>, feed: &str) -> Result<Value> {
+fn nemotron(keys: &Keys<'_>, feed_forward: &str) -> Result<Value> {
     let (heads, widths) = (keys.counts("attention.head_count_kv")?, keys.counts("feed_forward_length")?);
     let kinds = heads.iter().zip(&widths).map(|(&heads, &width)| match (heads, width) {
         (1.., _) => "attention",
-        (0, 1..) => feed,
+        (0, 1..) => feed_forward,
         (0, 0) => "mamba",
     });
     let kinds: Vec<&str> = kinds.collect();

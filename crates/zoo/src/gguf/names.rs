@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 use super::{Gguf, MetadataValue, architecture::Architecture};
 use crate::{
     CheckpointTensor, Error, Result,
-    spec::{Activation, Attention, Config, Experts, Feed, Gate, Layer, Mamba, MambaForm, Mixer, Mlp},
+    spec::{Activation, Attention, DecoderConfig, Experts, FeedForward, Gate, Layer, Mamba, MambaForm, Mixer, Mlp},
 };
 
 const OUTER: [(&str, &str); 5] = [
@@ -133,14 +133,14 @@ impl Names {
                     .for_each(|part| names.module(&format!("shortconv.{part}"), &format!("conv.{part}")));
             }
         }
-        match &layer.feed {
-            Feed::Mlp(mlp) => names.mlp(mlp),
-            Feed::Experts(experts) => names.experts(experts),
-            Feed::Both(mlp, experts) => {
+        match &layer.feed_forward {
+            FeedForward::Mlp(mlp) => names.mlp(mlp),
+            FeedForward::Experts(experts) => names.experts(experts),
+            FeedForward::Both(mlp, experts) => {
                 names.mlp(mlp);
                 names.experts(experts);
             }
-            Feed::None => {}
+            FeedForward::None => {}
         }
         names
     }
@@ -221,7 +221,7 @@ impl Names {
 /// for each of these names.
 pub(super) fn sources(
     file: &Gguf,
-    config: &Config,
+    config: &DecoderConfig,
     a: &Architecture,
 ) -> Result<(IndexMap<String, CheckpointTensor>, IndexMap<String, String>)> {
     let (mut out, mut names) = (IndexMap::new(), IndexMap::new());
@@ -244,7 +244,8 @@ pub(super) fn sources(
             add(&format!("blk.{i}.{stored}"), format!("model.layers.{i}.{name}"), Some(layer))?;
         }
     }
-    if config.layers.iter().any(|layer| matches!(layer.feed, Feed::Mlp(mlp) if mlp.activation == Activation::Xielu)) {
+    if config.layers.iter().any(|layer| matches!(layer.feed_forward, FeedForward::Mlp(mlp) if mlp.activation == Activation::Xielu))
+    {
         out.extend(xielu(file, config)?);
     }
     if let Some(streams) = &config.streams {
@@ -256,7 +257,7 @@ pub(super) fn sources(
 }
 
 /// The learned numbers of xIELU, which files state as lists in their metadata.
-fn xielu(file: &Gguf, config: &Config) -> Result<Vec<(String, CheckpointTensor)>> {
+fn xielu(file: &Gguf, config: &DecoderConfig) -> Result<Vec<(String, CheckpointTensor)>> {
     let number = |v: MetadataValue| if let MetadataValue::Float(v) = v { Some(v as f32) } else { None };
     let list = |key: &str| {
         let numbers = file.numbers(key, number)?;
@@ -291,7 +292,7 @@ fn apart(file: &Gguf, stored: &str, name: &str, count: usize) -> Result<Vec<(Str
 
 /// Names of weights in files, each with the name in programs. Folders with a tensor for each expert
 /// give programs another name for the stack of experts than files do.
-pub(super) fn of_weights(config: &Config) -> Vec<(String, String)> {
+pub(super) fn of_weights(config: &DecoderConfig) -> Vec<(String, String)> {
     let mut all = vec![("output.weight".to_owned(), "lm_head.weight".to_owned())];
     for (i, layer) in config.layers.iter().enumerate() {
         for (stored, name) in Names::of(layer).0 {

@@ -2,7 +2,7 @@
 
 /// Stack of layers that a tensor belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum LayerStack {
     Text,
     Encoder,
 }
@@ -43,15 +43,15 @@ const REALTIME: [(&str, &str); 3] =
 
 /// The name of a tensor in a Hugging Face checkpoint. `None` for tensors that no supported model
 /// uses.
-pub(super) fn published(name: &str, is_realtime: bool) -> Option<(Part, String)> {
+pub(super) fn published(name: &str, is_realtime: bool) -> Option<(LayerStack, String)> {
     let name = LISTENING.iter().find_map(|root| name.strip_prefix(root)).unwrap_or(name);
     let (module, leaf) = name.rsplit_once('.')?;
     let Some(module) = module.strip_prefix(ENCODER) else {
         if let Some((layer, module)) = layer(module) {
             let theirs = find(&TEXT_NORMS, module).or_else(|| find(&LAYER, module))?;
-            return Some((Part::Text, format!("model.layers.{layer}.{theirs}.{leaf}")));
+            return Some((LayerStack::Text, format!("model.layers.{layer}.{theirs}.{leaf}")));
         }
-        return Some((Part::Text, format!("{}.{leaf}", find(&OUTER, module)?)));
+        return Some((LayerStack::Text, format!("{}.{leaf}", find(&OUTER, module)?)));
     };
     let (layers, outer) = if is_realtime { (&LAYER[..], REALTIME) } else { (&WHISPER_LAYER[..], WHISPER) };
     let rest = match module.strip_prefix("transformer.").and_then(layer) {
@@ -61,7 +61,7 @@ pub(super) fn published(name: &str, is_realtime: bool) -> Option<(Part, String)>
         }
         None => find(&outer, module)?.to_owned(),
     };
-    Some((Part::Encoder, format!("audio_tower.{rest}.{leaf}")))
+    Some((LayerStack::Encoder, format!("audio_tower.{rest}.{leaf}")))
 }
 
 /// Whether the tensor's outputs are rotated by position.

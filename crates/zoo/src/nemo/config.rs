@@ -8,7 +8,7 @@ use crate::{
     limits::MAX_LAYERS,
     speech::{
         conformer::{Encoder, HALVINGS},
-        parakeet::{Config, Head, Transducer},
+        parakeet::{Head, ParakeetConfig, Transducer},
     },
 };
 
@@ -16,7 +16,7 @@ const EMBEDDING: &str = "decoder.embedding.weight";
 const CTC_HEAD: &str = "ctc_head.weight";
 
 /// A CTC model or a transducer. Models with both heads decode as transducers.
-pub(super) fn parakeet(f: &Fields<'_>, tensors: &IndexMap<String, CheckpointTensor>) -> Result<Config> {
+pub(super) fn parakeet(f: &Fields<'_>, tensors: &IndexMap<String, CheckpointTensor>) -> Result<ParakeetConfig> {
     let encoder = encoder(&f.object("encoder")?)?;
     features(&f.object("preprocessor")?, encoder.mels)?;
     let head = match f.child("joint")? {
@@ -27,7 +27,7 @@ pub(super) fn parakeet(f: &Fields<'_>, tensors: &IndexMap<String, CheckpointTens
     let rows = tensors.get(name).and_then(|tensor| tensor.shape().first().copied()).filter(|&rows| rows > 0);
     // The blank is the last token.
     let vocab = rows.ok_or_else(|| Error::MissingTensor(name.into()))?;
-    Ok(Config { encoder, vocab, blank: vocab - 1, head, dtype: None })
+    Ok(ParakeetConfig { encoder, vocab, blank: vocab - 1, head, dtype: None })
 }
 
 fn encoder(f: &Fields<'_>) -> Result<Encoder> {
@@ -63,7 +63,7 @@ fn encoder(f: &Fields<'_>) -> Result<Encoder> {
         width,
         layers: f.size("n_layers")?,
         heads: f.size("n_heads")?,
-        feed: width * f.size_or("ff_expansion_factor", 4)?.min(width),
+        feed_forward: width * f.size_or("ff_expansion_factor", 4)?.min(width),
         taps: f.size_or("conv_kernel_size", 31)?,
         channels: if has_channels { f.size("subsampling_conv_channels")? } else { width },
         bias,

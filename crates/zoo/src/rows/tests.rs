@@ -16,7 +16,7 @@ fn through_affine(m: &CodedMatrix, scales: DType) -> Vec<f32> {
             _ => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
         }
     };
-    let (scale, bias) = (part(Part::Scale), part(Part::Bias));
+    let (scale, bias) = (part(GroupParameter::Scale), part(GroupParameter::Bias));
     let row_bytes = m.cols * bits / 8;
     let value = |i: usize| {
         let (row, col) = (i / m.cols, i % m.cols);
@@ -46,7 +46,7 @@ fn biases_beyond_half_precision_are_refused_there_and_exact_in_single() {
     let mut bytes = vec![0u8; 34];
     bytes[..2].copy_from_slice(&f16::from_f32(600.0).to_le_bytes());
     let matrix = blocks(Block::Q8_0, bytes.into(), [1, 32], RowOrder::Plain);
-    let message = matrix.numbers(Part::Bias, DType::F16).unwrap_err().to_string();
+    let message = matrix.numbers(GroupParameter::Bias, DType::F16).unwrap_err().to_string();
     assert_eq!(message, "row 0 has the bias -76800, too large for f16");
     assert_eq!(through_affine(&matrix, DType::F32), vec![0.0; 32]);
 }
@@ -67,7 +67,7 @@ fn interleaved_rows_take_their_places() {
     // Four rows of one block each, identified by the first byte of the row's scale.
     let bytes: Vec<u8> = (0..4u8).flat_map(|row| [vec![row, 0x3c], vec![0; 32]].concat()).collect();
     let matrix = blocks(Block::Q8_0, bytes.into(), [4, 32], RowOrder::Interleaved(4));
-    let scales = matrix.numbers(Part::Scale, DType::F16).unwrap();
+    let scales = matrix.numbers(GroupParameter::Scale, DType::F16).unwrap();
     assert_eq!(scales.iter().step_by(2).copied().collect::<Vec<_>>(), [0, 2, 1, 3]);
 }
 
@@ -76,7 +76,7 @@ fn mxfp4_blocks_become_mlx_codes() {
     let file = Gguf::parse(Bytes::from_static(include_bytes!("../../tests/data/blocks.gguf"))).unwrap();
     let bytes = file.tensors["MXFP4"].bytes.clone();
     let matrix = CodedMatrix { stored: Arc::new(Mxfp4Blocks { bytes, cols: 256 }), rows: 1, cols: 256, order: RowOrder::Plain };
-    let (words, scales) = (matrix.words(), matrix.numbers(Part::Scale, DType::U8).unwrap());
+    let (words, scales) = (matrix.words(), matrix.numbers(GroupParameter::Scale, DType::U8).unwrap());
     let want = file.source("MXFP4.values").unwrap().unwrap().values("MXFP4.values").unwrap();
     const MAGNITUDES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
     let value = |i: usize| {

@@ -2,7 +2,7 @@
 
 use flambeau_tensor::{Bytes, DType, Tensor, cast};
 
-use super::{CheckpointTensor, Codes, Data, Form, Mode};
+use super::{CheckpointTensor, Codes, Data, Mode, ValueForm};
 
 impl CheckpointTensor {
     /// Whether [`read_float_row`](Self::read_float_row) reads this matrix: floats of at least 16
@@ -15,7 +15,7 @@ impl CheckpointTensor {
             Data::Packed { codes, .. } => codes.mode == Mode::Affine,
             Data::Stack(_) => false,
         };
-        are_floats && self.shape.len() == 2 && self.form == Form::Values
+        are_floats && self.shape.len() == 2 && self.form == ValueForm::Values
     }
 
     /// The row of the file that row `row` of the program is read from.

@@ -8,7 +8,7 @@ use flambeau_tensor::{AlignedBytes, Bytes, DType, Tensor, cast};
 use super::{CheckpointTensor, Codes, Data, Mode, PackedWeight, Read, RowOrder};
 use crate::{
     Error, Result,
-    rows::{self, CodedMatrix, FloatRows, Part},
+    rows::{self, CodedMatrix, FloatRows, GroupParameter},
 };
 
 impl CheckpointTensor {
@@ -149,13 +149,13 @@ fn coded_weights(id: &str, shape: &[usize], matrix: CodedMatrix, scales: DType) 
     let (words, groups, rows) = (matrix.words_per_row(), matrix.groups_per_row(), matrix.rows);
     let codes = matrix.stored.codes();
     let weight = |dtype, last, storage| Weight::Strided(View::row_major(dtype, with_last(shape, last), storage));
-    let number = |name: &str, part: Part| {
+    let number = |name: &str, part: GroupParameter| {
         let matrix = matrix.clone();
         let produce = move || Ok(matrix.numbers(part, scales)?);
         weight(scales, groups, Storage::computed(format!("{id}.{name}"), rows * groups * scales.size(), produce))
     };
-    let biases = (codes.mode == Mode::Affine).then(|| number("biases", Part::Bias));
-    let scales = number("scales", Part::Scale);
+    let biases = (codes.mode == Mode::Affine).then(|| number("biases", GroupParameter::Bias));
+    let scales = number("scales", GroupParameter::Scale);
     let storage = Storage::computed(format!("{id}.words"), rows * words * 4, move || Ok(matrix.words()));
     let words = weight(DType::U32, words, storage);
     Read::Packed(Box::new(PackedWeight { words, scales, biases, codes }))

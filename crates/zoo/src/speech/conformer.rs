@@ -5,7 +5,7 @@ use flambeau_tensor::{DType, Tensor};
 use super::{Heads, NORM_EPS, Projections};
 use crate::{
     Error, Result,
-    builder::{Int, Val, Walk},
+    builder::{ConvParams, Int, Val},
     fields::Fields,
     limits::{MAX_LAYERS, MAX_POSITIONS},
     writer::Writer,
@@ -29,7 +29,7 @@ pub(crate) struct Encoder {
     pub(crate) layers: usize,
     pub(crate) heads: usize,
     /// Inner width of a feed-forward half.
-    pub(crate) feed: usize,
+    pub(crate) feed_forward: usize,
     /// Taps of a layer's convolution, an odd number.
     pub(crate) taps: usize,
     /// Channels of the convolutions that halve the number of frames.
@@ -96,12 +96,12 @@ impl Encoder {
     fn subsampled(&self, w: &mut Writer<'_>, features: &Val) -> Result<Val> {
         let path = |layer: usize| format!("encoder.subsampling.layers.{layer}");
         let x = w.b.unsqueeze(features, 1);
-        let halving = Walk { stride: 2, padding: TAPS / 2, groups: 1 };
+        let halving = ConvParams { stride: 2, padding: TAPS / 2, groups: 1 };
         let x = self.convolved(w, &x, &path(0), (TAPS, halving))?;
         let mut x = w.b.relu(&x);
         for layer in (2..).step_by(3).take(HALVINGS - 1) {
-            x = self.convolved(w, &x, &path(layer), (TAPS, Walk { groups: self.channels, ..halving }))?;
-            x = self.convolved(w, &x, &path(layer + 1), (1, Walk { stride: 1, padding: 0, groups: 1 }))?;
+            x = self.convolved(w, &x, &path(layer), (TAPS, ConvParams { groups: self.channels, ..halving }))?;
+            x = self.convolved(w, &x, &path(layer + 1), (1, ConvParams { stride: 1, padding: 0, groups: 1 }))?;
             x = w.b.relu(&x);
         }
         let x = w.b.transpose(&x, 1, 2);
@@ -110,7 +110,7 @@ impl Encoder {
         w.linear(&x, "encoder.subsampling.linear", self.width, true)
     }
 
-    fn convolved(&self, w: &mut Writer<'_>, x: &Val, path: &str, (taps, walk): (usize, Walk)) -> Result<Val> {
+    fn convolved(&self, w: &mut Writer<'_>, x: &Val, path: &str, (taps, walk): (usize, ConvParams)) -> Result<Val> {
         w.b.enter(path);
         let weight = w.plain(&format!("{path}.weight"), &[self.channels, x.dim(1) / walk.groups, taps, taps])?;
         let bias = w.vector(&format!("{path}.bias"), self.channels)?;
@@ -153,7 +153,7 @@ impl Encoder {
     /// One of a layer's two feed-forward parts. Half of its result is added to `x`.
     fn half_feed_forward(&self, w: &mut Writer<'_>, x: &Val, path: &str, number: usize) -> Result<Val> {
         let normed = w.layer_norm(x, &format!("{path}.norm_feed_forward{number}"), NORM_EPS)?;
-        let wide = w.linear(&normed, &format!("{path}.feed_forward{number}.linear1"), self.feed, self.bias)?;
+        let wide = w.linear(&normed, &format!("{path}.feed_forward{number}.linear1"), self.feed_forward, self.bias)?;
         let wide = w.b.silu(&wide);
         let narrow = w.linear(&wide, &format!("{path}.feed_forward{number}.linear2"), self.width, self.bias)?;
         let half = w.b.scale(&narrow, 0.5);
@@ -209,7 +209,7 @@ impl Encoder {
         w.b.enter(&name);
         let weight = w.plain(&format!("{name}.weight"), &[self.width, 1, self.taps])?;
         let bias = self.conv_bias.then(|| w.vector(&format!("{name}.bias"), self.width)).transpose()?;
-        let walk = Walk { padding: self.taps / 2, ..Walk::depthwise(self.width) };
+        let walk = ConvParams { padding: self.taps / 2, ..ConvParams::depthwise(self.width) };
         let channels = w.b.conv([&channels, &weight], bias.as_ref(), walk);
         let channels = w.batch_norm(&channels, &format!("{path}.norm"), BATCH_NORM_EPS)?;
         let channels = w.b.silu(&channels);

@@ -23,19 +23,19 @@ pub(crate) fn float_caches(options: &Options, why: &str) -> Result<()> {
 
 /// Settings shared by all methods of a checkpoint.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Form {
+pub(super) struct DecoderSettings {
     precision: Precision,
     /// Rows of the decoder's own caches.
     pub(super) positions: usize,
 }
 
-impl Form {
+impl DecoderSettings {
     /// Settings by the options, for a decoder trained on `trained` tokens.
-    pub(super) fn new(checkpoint: &Checkpoint, options: &Options, family: &str, trained: usize) -> Result<Form> {
+    pub(super) fn new(checkpoint: &Checkpoint, options: &Options, family: &str, trained: usize) -> Result<DecoderSettings> {
         let precision = Precision::new(checkpoint, options)?;
         float_caches(options, &format!("{family}'s caches have no other form"))?;
         let positions = model::ranged("max_seq_len", options.max_seq_len.unwrap_or(trained), trained)?;
-        Ok(Form { precision, positions })
+        Ok(DecoderSettings { precision, positions })
     }
 
     /// Type of activations and caches.
@@ -44,9 +44,9 @@ impl Form {
     }
 
     /// Settings of a method.
-    pub(super) fn parts<'a, C>(self, checkpoint: &'a Checkpoint, c: &'a C) -> Parts<'a, C> {
+    pub(super) fn parts<'a, C>(self, checkpoint: &'a Checkpoint, c: &'a C) -> MethodWriter<'a, C> {
         let Precision { dtype, scales } = self.precision;
-        Parts { w: Writer::new(checkpoint, dtype, scales), c, dtype, positions: self.positions }
+        MethodWriter { w: Writer::new(checkpoint, dtype, scales), c, dtype, positions: self.positions }
     }
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Cache {
 }
 
 /// Settings of every method.
-pub(super) struct Parts<'a, C> {
+pub(super) struct MethodWriter<'a, C> {
     pub(super) w: Writer<'a>,
     pub(super) c: &'a C,
     pub(super) dtype: DType,
@@ -66,7 +66,7 @@ pub(super) struct Parts<'a, C> {
     pub(super) positions: usize,
 }
 
-impl<C> Parts<'_, C> {
+impl<C> MethodWriter<'_, C> {
     /// Keys and values of cross-attention in a layer [1, heads, positions, dim], which methods
     /// share as state.
     pub(super) fn cross(&mut self, layer: usize, heads: Heads, positions: usize) -> Result<[Val; 2]> {

@@ -3,7 +3,7 @@
 use super::{Heads, NORM_EPS, Projections, feed_forward};
 use crate::{
     Result,
-    builder::{Int, Val, Walk},
+    builder::{ConvParams, Int, Val},
     writer::Writer,
 };
 
@@ -13,7 +13,7 @@ pub(crate) struct Stack {
     pub(crate) layers: usize,
     pub(crate) heads: usize,
     /// Inner width of the feed-forward half.
-    pub(crate) feed: usize,
+    pub(crate) feed_forward: usize,
 }
 
 impl Stack {
@@ -62,7 +62,7 @@ impl Encoder {
         let attended = w.b.attention_over_all([&q, &k, &v], None, heads.scale());
         let mixed = heads.output(w, &attended, &tokens, &own)?;
         let x = w.b.add(x, &mixed);
-        feed_forward(w, &x, heads.width, self.stack.feed, path)
+        feed_forward(w, &x, heads.width, self.stack.feed_forward, path)
     }
 }
 
@@ -71,6 +71,6 @@ fn convolved(w: &mut Writer<'_>, x: &Val, path: &str, width: usize, stride: usiz
     w.b.enter(path);
     let weight = w.plain(&format!("{path}.weight"), &[width, x.dim(1), 3])?;
     let bias = w.vector(&format!("{path}.bias"), width)?;
-    let x = w.b.conv([x, &weight], Some(&bias), Walk { stride, padding: 1, groups: 1 });
+    let x = w.b.conv([x, &weight], Some(&bias), ConvParams { stride, padding: 1, groups: 1 });
     Ok(w.b.gelu(&x, false))
 }

@@ -67,8 +67,8 @@ impl Heads {
 
     /// `x` [1, heads, s, dim] as [1, s, width].
     fn joined(self, w: &mut Writer<'_>, x: &Val, tokens: &Int) -> Val {
-        let turned = w.b.transpose(x, 1, 2);
-        w.b.reshape(&turned, &[1.into(), tokens.clone(), self.width.into()])
+        let transposed = w.b.transpose(x, 1, 2);
+        w.b.reshape(&transposed, &[1.into(), tokens.clone(), self.width.into()])
     }
 
     /// Queries [1, heads, s, dim] of module `path`.
@@ -94,9 +94,9 @@ impl Heads {
 
 /// The feed-forward half of a layer: norm, wide layer, GELU, narrow layer. Its result is added to
 /// `x`.
-fn feed_forward(w: &mut Writer<'_>, x: &Val, width: usize, feed: usize, path: &str) -> Result<Val> {
+fn feed_forward(w: &mut Writer<'_>, x: &Val, width: usize, inner: usize, path: &str) -> Result<Val> {
     let normed = w.layer_norm(x, &format!("{path}.final_layer_norm"), NORM_EPS)?;
-    let wide = w.linear(&normed, &format!("{path}.fc1"), feed, true)?;
+    let wide = w.linear(&normed, &format!("{path}.fc1"), inner, true)?;
     w.b.enter(path);
     let wide = w.b.gelu(&wide, false);
     let narrow = w.linear(&wide, &format!("{path}.fc2"), width, true)?;

@@ -7,11 +7,11 @@ use indexmap::IndexMap;
 
 use super::{
     Heads, NORM_EPS, Projections,
-    decoder::{Form, Parts},
+    decoder::{DecoderSettings, MethodWriter},
 };
 use crate::{
     Checkpoint, MethodConstant, Model, Options, Result,
-    builder::{Int, Rotary, Val, Walk},
+    builder::{ConvParams, Int, Rotary, Val},
 };
 
 const SAMPLE_RATE: usize = 16_000;
@@ -22,10 +22,10 @@ const CONVOLUTIONS: [(usize, usize); 3] = [(127, 64), (7, 3), (3, 2)];
 
 /// Hyperparameters of a Moonshine model.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Config {
+pub(crate) struct MoonshineConfig {
     pub(crate) width: usize,
     /// Inner width of a feed-forward half.
-    pub(crate) feed: usize,
+    pub(crate) feed_forward: usize,
     pub(crate) heads: usize,
     pub(crate) encoder_layers: usize,
     pub(crate) decoder_layers: usize,
@@ -47,8 +47,8 @@ pub(crate) struct Config {
 }
 
 /// The methods of a checkpoint, and the metadata for runners.
-pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> Result<Model> {
-    let form = Form::new(checkpoint, options, "Moonshine", c.positions)?;
+pub(crate) fn model(checkpoint: &Checkpoint, c: &MoonshineConfig, options: &Options) -> Result<Model> {
+    let form = DecoderSettings::new(checkpoint, options, "Moonshine", c.positions)?;
     let parts = || form.parts(checkpoint, c);
     let methods = IndexMap::from([("encoder", parts().encoder()?), ("decoder", parts().decoder()?)]);
     Ok(Model { methods, floats: Vec::new(), metadata: metadata(c, form), tokenizer: checkpoint.tokenizer().clone() })
@@ -64,7 +64,7 @@ fn audio_positions(samples: usize) -> usize {
     CONVOLUTIONS.iter().fold(samples, |places, (taps, stride)| (places - taps) / stride + 1)
 }
 
-impl Parts<'_, Config> {
+impl MethodWriter<'_, MoonshineConfig> {
     fn heads(&self) -> Heads {
         let bias = self.c.bias;
         let projections = Projections { queries: bias, keys: bias, values: bias, output: false, output_name: "o_proj" };
@@ -115,7 +115,7 @@ impl Parts<'_, Config> {
         self.w.b.enter(&path);
         let weight = self.w.plain(&format!("{path}.weight"), &[width, x.dim(1), taps])?;
         let bias = bias.then(|| self.w.vector(&format!("{path}.bias"), width)).transpose()?;
-        Ok(self.w.b.conv([x, &weight], bias.as_ref(), Walk { stride, padding: 0, groups: 1 }))
+        Ok(self.w.b.conv([x, &weight], bias.as_ref(), ConvParams { stride, padding: 0, groups: 1 }))
     }
 
     fn encoder_layer(&mut self, x: &Val, tokens: &Int, path: &str) -> Result<Val> {
@@ -129,7 +129,7 @@ impl Parts<'_, Config> {
         let mixed = heads.output(w, &attended, tokens, &module)?;
         let x = w.b.add(x, &mixed);
         let normed = w.scaled_layer_norm(&x, &format!("{path}.post_attention_layernorm"), NORM_EPS)?;
-        let wide = w.linear(&normed, &format!("{path}.mlp.fc1"), self.c.feed, true)?;
+        let wide = w.linear(&normed, &format!("{path}.mlp.fc1"), self.c.feed_forward, true)?;
         let wide = w.b.gelu(&wide, false);
         let narrow = w.linear(&wide, &format!("{path}.mlp.fc2"), self.c.width, true)?;
         Ok(w.b.add(&x, &narrow))
@@ -187,10 +187,10 @@ impl Parts<'_, Config> {
 
     /// The decoder's feed-forward half. In its wide layer, the gate follows the values.
     fn gated(&mut self, x: &Val, layer: usize) -> Result<Val> {
-        let (feed, path) = (self.c.feed, format!("model.decoder.layers.{layer}"));
+        let (feed_forward, path) = (self.c.feed_forward, format!("model.decoder.layers.{layer}"));
         let normed = self.w.scaled_layer_norm(x, &format!("{path}.final_layernorm"), NORM_EPS)?;
-        let both = self.w.linear(&normed, &format!("{path}.mlp.fc1"), 2 * feed, true)?;
-        let [value, gate] = self.w.b.split(&both, [feed; 2]);
+        let both = self.w.linear(&normed, &format!("{path}.mlp.fc1"), 2 * feed_forward, true)?;
+        let [value, gate] = self.w.b.split(&both, [feed_forward; 2]);
         let gate = self.w.b.silu(&gate);
         let wide = self.w.b.mul(&gate, &value);
         let narrow = self.w.linear(&wide, &format!("{path}.mlp.fc2"), self.c.width, true)?;
@@ -199,7 +199,7 @@ impl Parts<'_, Config> {
 }
 
 /// Constant methods read by the runner.
-fn metadata(c: &Config, form: Form) -> Vec<(String, MethodConstant)> {
+fn metadata(c: &MoonshineConfig, form: DecoderSettings) -> Vec<(String, MethodConstant)> {
     let size = |v: usize| MethodConstant::Int(v as i64);
     let out = [
         ("get_model_type", MethodConstant::Text("moonshine".into())),

@@ -21,7 +21,7 @@ const EMBEDDING: &str = "decoder.embedding.weight";
 
 /// Hyperparameters of a Parakeet model.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Config {
+pub(crate) struct ParakeetConfig {
     pub(crate) encoder: Encoder,
     /// Number of tokens, including the blank.
     pub(crate) vocab: usize,
@@ -53,10 +53,10 @@ pub(crate) struct Transducer {
 }
 
 /// The methods of a checkpoint, and the metadata for runners.
-pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> Result<Model> {
+pub(crate) fn model(checkpoint: &Checkpoint, c: &ParakeetConfig, options: &Options) -> Result<Model> {
     let Precision { dtype, scales } = Precision::new(checkpoint, options)?;
     float_caches(options, "Parakeet caches no keys and values")?;
-    let parts = || Parts { w: Writer::new(checkpoint, dtype, scales), c, dtype };
+    let parts = || MethodWriter { w: Writer::new(checkpoint, dtype, scales), c, dtype };
     let mut methods = IndexMap::from([("encoder", parts().encoder()?)]);
     if let Head::Transducer(t) = &c.head {
         methods.insert("decoder_step", parts().decoder_step(t)?);
@@ -66,13 +66,13 @@ pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> R
 }
 
 /// Settings of every method.
-struct Parts<'a> {
+struct MethodWriter<'a> {
     w: Writer<'a>,
-    c: &'a Config,
+    c: &'a ParakeetConfig,
     dtype: DType,
 }
 
-impl Parts<'_> {
+impl MethodWriter<'_> {
     /// `input_features` f32 [1, frames, mels] → last hidden state [1, positions, width], and an
     /// output per position: logits [1, positions, vocab], or the joint input of a transducer [1,
     /// positions, width].
@@ -155,7 +155,7 @@ impl Parts<'_> {
 
 /// Constant methods read by the runner. They use the names of ExecuTorch's Parakeet where it has
 /// them.
-fn metadata(c: &Config, dtype: DType) -> Vec<(String, MethodConstant)> {
+fn metadata(c: &ParakeetConfig, dtype: DType) -> Vec<(String, MethodConstant)> {
     let size = |v: usize| MethodConstant::Int(v as i64);
     let mut out = vec![
         ("get_model_type", MethodConstant::Text("parakeet".into())),

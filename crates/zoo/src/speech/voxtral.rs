@@ -12,7 +12,7 @@ use crate::{Checkpoint, MethodConstant, Model, Options, Result, block, builder::
 
 /// Hyperparameters of a Voxtral model.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Config {
+pub(crate) struct VoxtralConfig {
     /// Bins of the spectrogram.
     pub(crate) mels: usize,
     /// Width of the encoder.
@@ -22,11 +22,11 @@ pub(crate) struct Config {
     pub(crate) encoder: Stack,
     /// Number of encoder positions per position of the language model.
     pub(crate) joined: usize,
-    pub(crate) text: spec::Config,
+    pub(crate) text: spec::DecoderConfig,
 }
 
 /// The methods of a checkpoint, and the metadata for runners.
-pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> Result<Model> {
+pub(crate) fn model(checkpoint: &Checkpoint, c: &VoxtralConfig, options: &Options) -> Result<Model> {
     let settings = model::settings(checkpoint, &c.text, options)?;
     let w = Writer::new(checkpoint, settings.dtype, settings.scales);
     let (text_decoder, floats) = block::program_of_embeddings(checkpoint, &c.text, settings)?;
@@ -41,7 +41,7 @@ pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> R
     Ok(Model { methods, floats, metadata, tokenizer: checkpoint.tokenizer().clone() })
 }
 
-impl Config {
+impl VoxtralConfig {
     /// `input_features` f32 [1, mels, 2 · positions] → [1, positions / joined, hidden].
     fn audio_encoder(&self, mut w: Writer<'_>, dtype: DType) -> Result<Exported> {
         let frames = Expr::Int(2 * self.positions as i64);

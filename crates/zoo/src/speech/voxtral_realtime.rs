@@ -12,7 +12,7 @@ use super::{
 use crate::{
     Checkpoint, Logits, MethodConstant, Model, Options, Result,
     block::{self, Decoder, Settings},
-    builder::{Int, Val, Walk},
+    builder::{ConvParams, Int, Val},
     limits::MAX_POSITIONS,
     model, spec,
     writer::Writer,
@@ -30,14 +30,14 @@ const DEFAULT_CHUNK: usize = 64;
 
 /// Hyperparameters of a Voxtral Realtime model.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Config {
+pub(crate) struct VoxtralRealtimeConfig {
     /// Bins of the spectrogram.
     pub(crate) mels: usize,
     /// The encoder's layers. It has neither an embedding nor a head.
-    pub(crate) encoder: spec::Config,
+    pub(crate) encoder: spec::DecoderConfig,
     /// Number of encoder positions per position of the language model.
     pub(crate) joined: usize,
-    pub(crate) text: spec::Config,
+    pub(crate) text: spec::DecoderConfig,
     /// Delay of the text after the audio, in embeddings.
     pub(crate) delay: usize,
     /// Number of silence embeddings before a recording.
@@ -45,7 +45,7 @@ pub(crate) struct Config {
 }
 
 /// The methods of a checkpoint, and the metadata for runners.
-pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> Result<Model> {
+pub(crate) fn model(checkpoint: &Checkpoint, c: &VoxtralRealtimeConfig, options: &Options) -> Result<Model> {
     // Caches have the length of windows, so positions cost nothing.
     let positions = options.max_seq_len.unwrap_or(MAX_POSITIONS);
     let chunk = options.prefill_chunk.unwrap_or(DEFAULT_CHUNK.min(positions));
@@ -71,7 +71,7 @@ pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> R
     Ok(Model { methods, floats, metadata, tokenizer: checkpoint.tokenizer().clone() })
 }
 
-impl Config {
+impl VoxtralRealtimeConfig {
     /// `mel_chunk` f32 [1, mels, 2 · joined · t], `enc_input_pos` i64 [joined · t] → [1, t,
     /// hidden].
     fn encode_audio_chunk(&self, checkpoint: &Checkpoint, settings: Settings) -> Result<Exported> {
@@ -109,7 +109,7 @@ impl Config {
         b.store(&state, &last);
         let weight = decoder.w.plain(&format!("{path}.weight"), &[width, x.dim(1), TAPS])?;
         let bias = decoder.w.vector(&format!("{path}.bias"), width)?;
-        let x = decoder.w.b.conv([&all, &weight], Some(&bias), Walk { stride, padding: 0, groups: 1 });
+        let x = decoder.w.b.conv([&all, &weight], Some(&bias), ConvParams { stride, padding: 0, groups: 1 });
         Ok(decoder.w.b.gelu(&x, false))
     }
 }

@@ -7,7 +7,7 @@ use indexmap::IndexMap;
 
 use super::{
     Heads, NORM_EPS,
-    decoder::{Cache, Form, Parts},
+    decoder::{Cache, DecoderSettings, MethodWriter},
     encoder::{Encoder, Stack},
     feed_forward, spectrogram_facts,
 };
@@ -18,7 +18,7 @@ use crate::{
 
 /// Hyperparameters of a Whisper model.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Config {
+pub(crate) struct WhisperConfig {
     /// Bins of the spectrogram.
     pub(crate) mels: usize,
     /// Width of the residual streams.
@@ -58,8 +58,8 @@ pub(crate) struct Tokens {
 }
 
 /// The methods of a checkpoint, and the metadata for runners.
-pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> Result<Model> {
-    let form = Form::new(checkpoint, options, "Whisper", c.text_positions)?;
+pub(crate) fn model(checkpoint: &Checkpoint, c: &WhisperConfig, options: &Options) -> Result<Model> {
+    let form = DecoderSettings::new(checkpoint, options, "Whisper", c.text_positions)?;
     let parts = || form.parts(checkpoint, c);
     let mut methods = IndexMap::from([("encoder", parts().encoder()?), ("decoder", parts().decoder(Wanted::Logits)?)]);
     methods.insert("branches", parts().branches()?);
@@ -73,7 +73,7 @@ pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> R
 const MOST_BRANCHES: usize = 8;
 
 /// Positions of the tokens of a run.
-struct Place {
+struct TokenSpan {
     tokens: Int,
     /// Cache row of the first token.
     pos: Int,
@@ -91,7 +91,7 @@ enum Wanted {
     Alignment,
 }
 
-impl Parts<'_, Config> {
+impl MethodWriter<'_, WhisperConfig> {
     fn heads(&self, stack: Stack) -> Heads {
         stack.attention(self.c.width)
     }
@@ -127,7 +127,7 @@ impl Parts<'_, Config> {
         let mut x = self.begun(&ids, &places)?;
         let tokens = self.w.b.size(&ids, 1);
         let (_, pos) = self.w.b.first(&places, start);
-        let place = Place { tokens, pos, cache: self.own_cache(), seen: None };
+        let place = TokenSpan { tokens, pos, cache: self.own_cache(), seen: None };
         let mut aligned = Vec::new();
         let last = c.alignment_heads.iter().map(|[layer, _]| *layer).max().filter(|_| wanted == Wanted::Alignment);
         for layer in 0..last.map_or(c.decoder.layers, |last| last + 1) {
@@ -158,7 +158,7 @@ impl Parts<'_, Config> {
         let tokens = self.w.b.size(&ids, 1);
         let (_, pos) = self.w.b.first(&cached, start);
         let cache = Cache { names: ["branch_key_cache", "branch_value_cache"], rows };
-        let place = Place { tokens, pos, cache, seen: Some(seen) };
+        let place = TokenSpan { tokens, pos, cache, seen: Some(seen) };
         for layer in 0..self.c.decoder.layers {
             x = self.decoder_layer(&x, layer, &place, None)?;
         }
@@ -183,7 +183,7 @@ impl Parts<'_, Config> {
         self.logits(&x, c.vocab, c.width, c.tied)
     }
 
-    fn decoder_layer(&mut self, x: &Val, layer: usize, place: &Place, aligned: Option<&mut Vec<Val>>) -> Result<Val> {
+    fn decoder_layer(&mut self, x: &Val, layer: usize, place: &TokenSpan, aligned: Option<&mut Vec<Val>>) -> Result<Val> {
         let tokens = &place.tokens;
         let (heads, path) = (self.heads(self.c.decoder), format!("model.decoder.layers.{layer}"));
         let x = self.self_attention(x, layer, place, &path)?;
@@ -200,11 +200,11 @@ impl Parts<'_, Config> {
         let attended = self.w.b.attention_over_all([&q, &k, &v], None, heads.scale());
         let mixed = heads.output(&mut self.w, &attended, tokens, &module)?;
         let x = self.w.b.add(&x, &mixed);
-        feed_forward(&mut self.w, &x, heads.width, self.c.decoder.feed, &path)
+        feed_forward(&mut self.w, &x, heads.width, self.c.decoder.feed_forward, &path)
     }
 
-    fn self_attention(&mut self, x: &Val, layer: usize, place: &Place, path: &str) -> Result<Val> {
-        let Place { tokens, pos, cache, seen } = place;
+    fn self_attention(&mut self, x: &Val, layer: usize, place: &TokenSpan, path: &str) -> Result<Val> {
+        let TokenSpan { tokens, pos, cache, seen } = place;
         let heads = self.heads(self.c.decoder);
         let normed = self.w.layer_norm(x, &format!("{path}.self_attn_layer_norm"), NORM_EPS)?;
         let module = format!("{path}.self_attn");
@@ -238,7 +238,7 @@ impl Parts<'_, Config> {
 }
 
 /// Constant methods read by the runner.
-fn metadata(c: &Config, form: Form) -> Vec<(String, MethodConstant)> {
+fn metadata(c: &WhisperConfig, form: DecoderSettings) -> Vec<(String, MethodConstant)> {
     let t = &c.tokens;
     let (int, size) = (MethodConstant::Int, |v: usize| MethodConstant::Int(v as i64));
     let mut out = vec![

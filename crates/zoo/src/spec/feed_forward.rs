@@ -2,7 +2,7 @@
 
 /// The feed-forward half of a layer, which processes each position separately.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Feed {
+pub(crate) enum FeedForward {
     Mlp(Mlp),
     Experts(Box<Experts>),
     /// The sum of the normalized results of both.
