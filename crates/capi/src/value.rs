@@ -97,14 +97,14 @@ fn range(tensor: &Tensor) -> (usize, usize) {
 }
 
 /// A result, kept for as long as C looks at it.
-enum Held {
+enum Owned {
     Tensor(TensorHandle),
     Text(CString),
     Plain(RawValue),
 }
 
 /// The object behind `flb_values`: the results of a run.
-pub(crate) struct Values(Vec<Held>);
+pub(crate) struct Values(Vec<Owned>);
 
 // SAFETY: plain values hold no pointer, since tensors and texts have variants of their own.
 unsafe impl Send for Values {}
@@ -117,14 +117,14 @@ impl Values {
     pub(crate) fn new(results: Vec<Value>, arguments: &[Value]) -> Result<Values, Failure> {
         let taken: Vec<_> = arguments.iter().filter_map(Value::as_tensor).map(range).collect();
         let held = results.into_iter().map(|value| {
-            let plain = |kind, content| Held::Plain(RawValue { kind, content });
+            let plain = |kind, content| Owned::Plain(RawValue { kind, content });
             Ok(match value {
                 Value::Tensor(tensor) => {
                     let (start, end) = range(&tensor);
                     let overlaps = taken.iter().any(|&(from, to)| start < to && from < end);
-                    Held::Tensor(TensorHandle::new(&if overlaps { copied(&tensor)? } else { tensor }))
+                    Owned::Tensor(TensorHandle::new(&if overlaps { copied(&tensor)? } else { tensor }))
                 }
-                Value::String(text) => Held::Text(border::c_string(text)),
+                Value::String(text) => Owned::Text(border::c_string(text)),
                 Value::Int(integer) => plain(INTEGER, Content { integer }),
                 Value::Bool(value) => plain(BOOLEAN, Content { boolean: i32::from(value) }),
                 Value::Double(number) => plain(NUMBER, Content { number }),
@@ -152,9 +152,9 @@ unsafe extern "C" fn flb_values_get(values: *const Values, index: usize, out: *m
         let (out, values) = unsafe { (Out::new(out, "out")?, border::object(values, "values")?) };
         let held = values.0.get(index).ok_or_else(|| no_place("value", index, values.0.len()))?;
         out.set(match held {
-            Held::Tensor(tensor) => RawValue { kind: TENSOR, content: Content { tensor } },
-            Held::Text(text) => RawValue { kind: TEXT, content: Content { text: text.as_ptr() } },
-            Held::Plain(raw) => *raw,
+            Owned::Tensor(tensor) => RawValue { kind: TENSOR, content: Content { tensor } },
+            Owned::Text(text) => RawValue { kind: TEXT, content: Content { text: text.as_ptr() } },
+            Owned::Plain(raw) => *raw,
         });
         Ok(())
     })
@@ -247,8 +247,11 @@ mod tests {
         let fresh = Tensor::from_slice(&[5.0f32], &[1]).unwrap();
         let results = [&argument, &part, &fresh].map(|tensor| Value::Tensor(tensor.clone()));
         let values = Values::new(results.to_vec(), &[argument.clone().into()]).unwrap();
-        let tensors: Vec<&Tensor> =
-            values.0.iter().filter_map(|held| if let Held::Tensor(handle) = held { Some(handle.tensor()) } else { None }).collect();
+        let tensors: Vec<&Tensor> = values
+            .0
+            .iter()
+            .filter_map(|held| if let Owned::Tensor(handle) = held { Some(handle.tensor()) } else { None })
+            .collect();
         let (start, end) = range(&argument);
         assert!(tensors.iter().all(|tensor| range(tensor).1 <= start || end <= range(tensor).0));
         assert_eq!(tensors[1].as_slice::<f32>().unwrap(), [2.0, 3.0]);

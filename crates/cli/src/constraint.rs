@@ -15,15 +15,15 @@ use crate::failure::usage;
 #[group(multiple = false)]
 pub(crate) struct ConstraintArgs {
     /// Constrain the answer to JSON of this schema: the schema itself, or a file that contains it
-    #[arg(help_heading = "Form of the answer", short = 'j', long, value_name = "SCHEMA|FILE", alias = "json-schema-file")]
+    #[arg(help_heading = "AnswerForm of the answer", short = 'j', long, value_name = "SCHEMA|FILE", alias = "json-schema-file")]
     json_schema: Option<String>,
 
     /// Constrain the answer to this grammar, in llguidance's Lark notation
-    #[arg(help_heading = "Form of the answer", long, value_name = "LARK")]
+    #[arg(help_heading = "AnswerForm of the answer", long, value_name = "LARK")]
     grammar: Option<String>,
 
     /// File with a grammar
-    #[arg(help_heading = "Form of the answer", long, value_name = "FILE")]
+    #[arg(help_heading = "AnswerForm of the answer", long, value_name = "FILE")]
     grammar_file: Option<PathBuf>,
 }
 
@@ -33,7 +33,7 @@ impl ConstraintArgs {
     /// # Errors
     /// Fails if a file is unreadable, the schema is invalid, or the model's vocabulary does not
     /// support constraints.
-    pub(crate) fn form(&self, tokenizer: &Tokenizer, stop_ids: &[u32]) -> Result<Option<Form>> {
+    pub(crate) fn form(&self, tokenizer: &Tokenizer, stop_ids: &[u32]) -> Result<Option<AnswerForm>> {
         let (body, flag) = match (&self.json_schema, &self.grammar, &self.grammar_file) {
             (Some(given), ..) => (schema(given)?, "--json-schema"),
             (None, Some(grammar), _) => (nested(grammar), "--grammar"),
@@ -47,7 +47,7 @@ impl ConstraintArgs {
         ends.extend(tokenizer.eos_ids().iter().filter(|id| !stop_ids.contains(id)));
         let compiler = GrammarCompiler::new(tokenizer, &ends).context(flag)?;
         let tokens = tokenizer.control_tokens().map(|(id, text)| (text, id)).collect();
-        let form = Form { compiler, body, flag, tokens };
+        let form = AnswerForm { compiler, body, flag, tokens };
         // Refuses a wrong grammar before anything is computed.
         form.constraint("")?;
         Ok(Some(form))
@@ -73,7 +73,7 @@ fn nested(grammar: &str) -> String {
 
 /// Constraint on answers.
 #[derive(Debug)]
-pub(crate) struct Form {
+pub(crate) struct AnswerForm {
     compiler: GrammarCompiler,
     /// Rule of the answer in Lark's notation.
     body: String,
@@ -81,7 +81,7 @@ pub(crate) struct Form {
     tokens: Vec<(String, u32)>,
 }
 
-impl Form {
+impl AnswerForm {
     /// The constraint on an answer to a prompt. Thoughts already open in the prompt come first and
     /// are unconstrained.
     ///

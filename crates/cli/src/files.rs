@@ -36,7 +36,7 @@ pub(crate) fn write<T>(path: &Path, produce: impl FnOnce(&mut dyn Write) -> Resu
         // A pipe or a device is written to; a file in its place would end it.
         return fill(BufWriter::new(File::options().write(true).open(path).with_context(place)?), produce, place);
     }
-    let mut file = beside(path)?;
+    let mut file = temporary_sibling(path)?;
     let value = fill(Blocks { data: Vec::with_capacity(BLOCK), to: file.as_file_mut() }, produce, place)?;
     file.persist(path).map_err(|e| e.error).with_context(place)?;
     Ok(value)
@@ -52,7 +52,7 @@ fn fill<T>(mut out: impl Write, produce: impl FnOnce(&mut dyn Write) -> Result<T
 /// Checks that [`write`] can write to a path, before long work starts.
 pub(crate) fn check_writable(path: &Path) -> Result<()> {
     if !is_standard(path) && !is_special(path) {
-        beside(path)?;
+        temporary_sibling(path)?;
     }
     Ok(())
 }
@@ -63,7 +63,7 @@ pub(crate) fn is_special(path: &Path) -> bool {
 }
 
 /// A temporary file in the same folder as another file.
-fn beside(path: &Path) -> Result<NamedTempFile> {
+fn temporary_sibling(path: &Path) -> Result<NamedTempFile> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut builder = tempfile::Builder::new();
     builder.prefix(".flambeau-").suffix(".partial");

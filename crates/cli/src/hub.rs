@@ -22,7 +22,7 @@ use self::cache::target_path;
 pub(crate) use self::{
     cache::Cached,
     download::Wanted,
-    held::{Held, Removal},
+    held::{CachedModel, Removal},
     known::KNOWN,
     name::ModelName,
 };

@@ -18,7 +18,7 @@ use crate::{
     engine::{EngineArgs, EngineName},
     file_kind::LockArgs,
     memory,
-    model::{Given, ModelArgs},
+    model::{ModelArgs, Overrides},
     tokenizer::{self, TextModel},
 };
 
@@ -117,7 +117,7 @@ impl LoadArgs {
         logits: zoo::Logits,
         engine: &dyn Fn() -> Result<Arc<dyn Engine>>,
     ) -> Result<Loaded> {
-        let (program, path) = model.beside(self.given()).open(logits, self.engine.threads)?;
+        let (program, path) = model.with_overrides(self.given()).open(logits, self.engine.threads)?;
         let text = self.tokenizer(&program, &path)?;
         let engine = engine()?;
         Ok(Loaded { model: self.model(&program, &engine)?, text, engine })
@@ -134,8 +134,8 @@ impl LoadArgs {
     }
 
     /// Settings that override the checkpoint's.
-    pub(crate) fn given(&self) -> Given {
-        Given { tokenizer: self.tokenizer.is_some(), context: self.ctx_size }
+    pub(crate) fn given(&self) -> Overrides {
+        Overrides { tokenizer: self.tokenizer.is_some(), context: self.ctx_size }
     }
 
     /// Whether a tokenizer flag is given.

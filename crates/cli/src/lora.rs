@@ -22,7 +22,7 @@ pub(crate) struct LoraArgs {
     /// Apply a LoRA adapter: a folder of PEFT or mlx-lm, or a GGUF file. SCALE multiplies its
     /// strength, by default 1. NAME names it for --lora-mode run. May be given several times
     #[arg(help_heading = "Export", long = "lora", value_name = "[NAME=]PATH[:SCALE]")]
-    adapters: Vec<Given>,
+    adapters: Vec<AdapterArg>,
 
     /// Mode of the adapters; by default `run` if one has a NAME, else `merge`
     #[arg(help_heading = "Export", long = "lora-mode", value_name = "MODE", requires = "adapters")]
@@ -40,13 +40,13 @@ pub(crate) enum LoraMode {
 
 /// An adapter on the command line.
 #[derive(Clone, Debug, PartialEq)]
-struct Given {
+struct AdapterArg {
     name: Option<String>,
     path: PathBuf,
     strength: f32,
 }
 
-impl Given {
+impl AdapterArg {
     /// The given name, or the name of the file or folder.
     fn name(&self) -> String {
         let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
@@ -55,20 +55,22 @@ impl Given {
     }
 }
 
-impl FromStr for Given {
+impl FromStr for AdapterArg {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Given, String> {
+    fn from_str(text: &str) -> Result<AdapterArg, String> {
         let (name, text) = match text.split_once('=') {
             Some((name, path)) if !name.is_empty() && !name.contains(['/', '\\']) => (Some(name.to_owned()), path),
             _ => (None, text),
         };
         let number = text.rsplit_once(':').and_then(|(path, scale)| Some((path, scale.parse::<f32>().ok()?)));
         match number {
-            Some((path, strength)) if !path.is_empty() && strength.is_finite() => Ok(Given { name, path: path.into(), strength }),
+            Some((path, strength)) if !path.is_empty() && strength.is_finite() => {
+                Ok(AdapterArg { name, path: path.into(), strength })
+            }
             Some(_) => Err("expected a path, or a path and a finite number".into()),
             None if text.is_empty() => Err("expected a path".into()),
-            None => Ok(Given { name, path: text.into(), strength: 1.0 }),
+            None => Ok(AdapterArg { name, path: text.into(), strength: 1.0 }),
         }
     }
 }
@@ -195,8 +197,8 @@ mod tests {
 
     #[test]
     fn a_number_behind_the_last_colon_is_the_scale() {
-        let given = |text: &str| text.parse::<Given>();
-        let want = |path: &str, strength| Ok(Given { name: None, path: path.into(), strength });
+        let given = |text: &str| text.parse::<AdapterArg>();
+        let want = |path: &str, strength| Ok(AdapterArg { name: None, path: path.into(), strength });
         assert_eq!(given("style"), want("style", 1.0));
         assert_eq!(given("style:0.5"), want("style", 0.5));
         assert_eq!(given(r"C:\style"), want(r"C:\style", 1.0));
@@ -207,8 +209,8 @@ mod tests {
 
     #[test]
     fn a_name_stands_before_the_first_equals_sign() {
-        let given = |text: &str| text.parse::<Given>();
-        let want = |name: &str, path: &str, strength| Ok(Given { name: Some(name.into()), path: path.into(), strength });
+        let given = |text: &str| text.parse::<AdapterArg>();
+        let want = |name: &str, path: &str, strength| Ok(AdapterArg { name: Some(name.into()), path: path.into(), strength });
         assert_eq!(given("calm=./style"), want("calm", "./style", 1.0));
         assert_eq!(given("calm=a=b:2"), want("calm", "a=b", 2.0));
         assert_eq!(given("./r=8/style").map(|given| given.name), Ok(None));

@@ -52,12 +52,12 @@ pub(crate) struct ModelArgs {
 
     /// Settings that override the model's.
     #[arg(skip)]
-    given: Given,
+    given: Overrides,
 }
 
 /// User settings that override the model's own.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Given {
+pub(crate) struct Overrides {
     /// Whether a tokenizer flag is given.
     pub(crate) tokenizer: bool,
     /// Number of cache positions.
@@ -155,11 +155,11 @@ pub(crate) struct Opened {
 
 impl ModelArgs {
     pub(crate) fn new(model: &str, lock: LockArgs, export: &ExportArgs) -> ModelArgs {
-        ModelArgs { model: model.to_owned(), weights: lock.into(), export: export.clone(), given: Given::default() }
+        ModelArgs { model: model.to_owned(), weights: lock.into(), export: export.clone(), given: Overrides::default() }
     }
 
     /// The same model with other settings.
-    pub(crate) fn beside(&self, given: Given) -> ModelArgs {
+    pub(crate) fn with_overrides(&self, given: Overrides) -> ModelArgs {
         ModelArgs { given, ..self.clone() }
     }
 

@@ -19,7 +19,7 @@ use crate::{
     evaluate::{evaluate, identity},
     fallback::FallbackCall,
     fold::fold,
-    outer::{Finished, Outer, Step},
+    outer::{Finished, Outer, OuterStep},
     quantize::quantize,
     report::{MethodReport, Outcome},
     slots::{self, Slotted},
@@ -122,7 +122,7 @@ fn whole(
     let results = ssa.results.clone();
     let slotted = slotted(ssa.clone(), prefix, &buffers, keep_inputs)?;
     let mut outer = Outer::new(&ssa, &trace.interface.inputs);
-    outer.step(&Step::Delegate(&slotted, &results));
+    outer.step(&OuterStep::Delegate(&slotted, &results));
     let Finished { plan, constants: outer_constants, bound } = outer.finish(name, exported, &trace.interface.outputs, true)?;
     let graph = check(slotted.graph).map_err(Error::Check)?;
     Ok(Compiled {
@@ -155,7 +155,7 @@ fn parts(name: &str, exported: &Exported, ssa: &SsaGraph, trace: &Trace<'_>, pre
     let mut parts = split.parts.into_iter().peekable();
     let run_kernels = |outer: &mut Outer<'_>, at: Option<usize>| {
         for (call, _) in trace.fallback.calls.iter().zip(&split.levels).filter(|(_, level)| **level == at) {
-            outer.step(&Step::Kernel(call));
+            outer.step(&OuterStep::Kernel(call));
         }
     };
     run_kernels(&mut outer, None);
@@ -166,7 +166,7 @@ fn parts(name: &str, exported: &Exported, ssa: &SsaGraph, trace: &Trace<'_>, pre
             let prefix = if level == 0 { prefix.to_owned() } else { format!("{prefix}.{level}") };
             let results = part.ssa.results.clone();
             let slotted = slotted(part.ssa, &prefix, &buffers, false)?;
-            outer.step(&Step::Delegate(&slotted, &results));
+            outer.step(&OuterStep::Delegate(&slotted, &results));
             compiled.constants.extend(slotted.constants);
             compiled.calls.push(slotted.calls);
             compiled.graphs.push(Arc::new(check(slotted.graph).map_err(Error::Check)?));

@@ -35,7 +35,7 @@ const BUDGET: u64 = 1 << 36;
 const MOST: u64 = 1 << 47;
 
 /// One instruction.
-pub(crate) enum Step<'s> {
+pub(crate) enum OuterStep<'s> {
     /// A delegate, with the slots of the graph that its results represent.
     Delegate(&'s Slotted, &'s [Slot]),
     Kernel(&'s FallbackCall),
@@ -152,11 +152,11 @@ impl<'f> Outer<'f> {
     }
 
     /// Appends an instruction.
-    pub(crate) fn step(&mut self, step: &Step<'_>) {
+    pub(crate) fn step(&mut self, step: &OuterStep<'_>) {
         // Instructions count from one, because the inputs exist before the first.
         match step {
-            Step::Delegate(slotted, results) => self.delegate(slotted, results),
-            Step::Kernel(call) => self.kernel(call),
+            OuterStep::Delegate(slotted, results) => self.delegate(slotted, results),
+            OuterStep::Kernel(call) => self.kernel(call),
         }
     }
 

@@ -14,7 +14,7 @@ use flambeau::{
     cpu::CpuEngine,
     engine::Engine,
     mlx::{Device, MlxEngine, Options},
-    runners::llm::{Feed, Model, ModelOptions, Sequence},
+    runners::llm::{Model, ModelOptions, Sequence, TokenInput},
     runtime::Program,
 };
 use flambeau_testcases::{Outcome, test};
@@ -130,7 +130,8 @@ fn check_together(mlx: &MlxEngine, engine: &Arc<dyn Engine>, program: &Program) 
         let drawn = tokens(PROMPTS.len(), &mut rng);
         let mut logits = vec![Vec::new(); drawn.len()];
         let pairs = sequences.iter_mut().zip(&mut logits).zip(&drawn);
-        let mut feeds: Vec<Feed<'_>> = pairs.map(|((sequence, logits), &token)| Feed { sequence, token, logits }).collect();
+        let mut feeds: Vec<TokenInput<'_>> =
+            pairs.map(|((sequence, logits), &token)| TokenInput { sequence, token, logits }).collect();
         let before = mlx.joined_runs();
         for outcome in Sequence::step_each(&mut feeds) {
             outcome.expect("no panic").expect("the step runs");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use flambeau::{
     cpu::CpuEngine,
     engine::Engine,
-    runners::llm::{Feed, Model, Sequence},
+    runners::llm::{Model, Sequence, TokenInput},
     tensor::DType,
 };
 
@@ -77,7 +77,7 @@ fn a_sequence_that_fails_leaves_the_others() {
     let mut logits = vec![Vec::new(); 3];
     // One token is outside the vocabulary.
     let all = sequences.iter_mut().zip(&mut logits).zip([3, u32::MAX, 3]);
-    let mut feeds: Vec<_> = all.map(|((sequence, logits), token)| Feed { sequence, token, logits }).collect();
+    let mut feeds: Vec<_> = all.map(|((sequence, logits), token)| TokenInput { sequence, token, logits }).collect();
     let outcomes: Vec<_> = Sequence::step_each(&mut feeds).into_iter().map(|outcome| outcome.expect("no panic")).collect();
     assert!(outcomes[1].is_err() && outcomes[0].is_ok() && outcomes[2].is_ok(), "{outcomes:?}");
     assert_eq!(sequences.map(|sequence| sequence.position()), [3, 6, 3]);

@@ -12,7 +12,7 @@ use std::{process::ExitCode, sync::Arc};
 use flambeau::{
     engine::Engine,
     mlx::MlxEngine,
-    runners::llm::{Feed, Model, Sequence},
+    runners::llm::{Model, Sequence, TokenInput},
     tensor::DType,
 };
 use flambeau_testcases::functions;
@@ -91,7 +91,7 @@ fn a_sequence_that_fails_leaves_the_others() {
     let mut sequences = [1, 5, 1].map(|number| begun(&model, number));
     let mut logits = vec![Vec::new(); 3];
     let all = sequences.iter_mut().zip(&mut logits).zip([3, u32::MAX, 3]);
-    let mut feeds: Vec<_> = all.map(|((sequence, logits), token)| Feed { sequence, token, logits }).collect();
+    let mut feeds: Vec<_> = all.map(|((sequence, logits), token)| TokenInput { sequence, token, logits }).collect();
     let outcomes: Vec<_> = Sequence::step_each(&mut feeds).into_iter().map(|outcome| outcome.expect("no panic")).collect();
     assert_eq!(outcomes.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true], "{outcomes:?}");
     for at in [0, 2] {

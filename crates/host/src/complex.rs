@@ -49,7 +49,7 @@ impl Call<'_> {
     fn each_complex(&self, f: impl Fn(Complex64) -> Complex64) -> Results {
         let x = self.tensor("self")?;
         let values: Vec<Complex64> = numbers(x)?.into_iter().map(f).collect();
-        Ok(vec![made(&values, x.shape(), self.complex_result())?])
+        Ok(vec![tensor_of(&values, x.shape(), self.complex_result())?])
     }
 
     fn pairs_complex(&self, f: impl Fn(Complex64, Complex64, f64) -> Complex64) -> Results {
@@ -59,7 +59,7 @@ impl Call<'_> {
         let shape = arrays::common_shape(a.shape(), b.shape())?;
         let (a, b) = (numbers(&arrays::broadcast(&a, &shape)?)?, numbers(&arrays::broadcast(&b, &shape)?)?);
         let values: Vec<Complex64> = a.into_iter().zip(b).map(|(a, b)| f(a, b, alpha)).collect();
-        Ok(vec![made(&values, &shape, self.complex_result())?])
+        Ok(vec![tensor_of(&values, &shape, self.complex_result())?])
     }
 
     /// Complex numbers of two real operands.
@@ -69,7 +69,7 @@ impl Call<'_> {
         let wide = |x: &Tensor| -> Result<Tensor, Error> { Ok(cast(&arrays::broadcast(x, &shape)?, DType::F64)?) };
         let (a, b) = (wide(a)?, wide(b)?);
         let values: Vec<Complex64> = a.as_slice::<f64>()?.iter().zip(b.as_slice::<f64>()?).map(|(&a, &b)| f(a, b)).collect();
-        Ok(vec![made(&values, &shape, self.complex_result())?])
+        Ok(vec![tensor_of(&values, &shape, self.complex_result())?])
     }
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn numbers(x: &Tensor) -> Result<Vec<Complex64>, Error> {
 }
 
 /// A tensor of these numbers in a complex element type.
-pub(crate) fn made(values: &[Complex64], shape: &[usize], dtype: DType) -> Result<Tensor, Error> {
+pub(crate) fn tensor_of(values: &[Complex64], shape: &[usize], dtype: DType) -> Result<Tensor, Error> {
     let part = dtype.part().ok_or(Error::NotComplex(dtype))?;
     let parts: Vec<f64> = values.iter().flat_map(|z| [z.re, z.im]).collect();
     let parts = cast(&Tensor::from_slice(&parts, &[parts.len()])?, part)?;

@@ -159,7 +159,7 @@ impl Plan {
             let values: Vec<f64> = field.values.iter().map(|z| z.re).collect();
             return Ok(vec![Tensor::from_slice(&values, &field.shape)?]);
         }
-        Ok(vec![complex::made(&field.values, &field.shape, call.complex_result())?])
+        Ok(vec![complex::tensor_of(&field.values, &field.shape, call.complex_result())?])
     }
 }
 

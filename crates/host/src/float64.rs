@@ -109,7 +109,7 @@ impl Call<'_> {
     /// A function of each element.
     pub(crate) fn each(&self, f: impl Fn(f64) -> f64) -> Results {
         let x = self.operand("self")?;
-        made(&floats(&x)?.iter().map(|&v| f(v)).collect::<Vec<_>>(), x.shape())
+        tensor_of(&floats(&x)?.iter().map(|&v| f(v)).collect::<Vec<_>>(), x.shape())
     }
 
     /// A function of two operands at a time.
@@ -118,7 +118,7 @@ impl Call<'_> {
         let (a, b) = (self.operand("self")?, self.operand(right)?);
         let shape = common_shape(a.shape(), b.shape())?;
         let (a, b) = (broadcast(&a, &shape)?, broadcast(&b, &shape)?);
-        made(&floats(&a)?.iter().zip(floats(&b)?).map(|(&a, &b)| f(a, b)).collect::<Vec<_>>(), &shape)
+        tensor_of(&floats(&a)?.iter().zip(floats(&b)?).map(|(&a, &b)| f(a, b)).collect::<Vec<_>>(), &shape)
     }
 
     /// A function of two operands at a time and of `alpha`.
@@ -139,7 +139,7 @@ impl Call<'_> {
             (true, false) => None,
         };
         let shape: Vec<usize> = x.shape().iter().enumerate().filter_map(kept).collect();
-        made(&lines.iter().map(|line| f(&line.values)).collect::<Vec<_>>(), &shape)
+        tensor_of(&lines.iter().map(|line| f(&line.values)).collect::<Vec<_>>(), &shape)
     }
 
     /// As many values for each line along an axis.
@@ -152,7 +152,7 @@ impl Call<'_> {
                 out[at] = value;
             }
         }
-        made(&out, x.shape())
+        tensor_of(&out, x.shape())
     }
 }
 
@@ -198,7 +198,7 @@ pub(crate) fn floats(x: &Tensor) -> Result<&[f64], Error> {
     Ok(x.as_slice::<f64>()?)
 }
 
-pub(crate) fn made(values: &[f64], shape: &[usize]) -> Results {
+pub(crate) fn tensor_of(values: &[f64], shape: &[usize]) -> Results {
     Ok(vec![Tensor::from_slice(values, shape)?])
 }
 

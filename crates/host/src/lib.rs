@@ -16,6 +16,7 @@
 mod arrays;
 mod call;
 mod complex;
+mod creation64;
 mod data;
 mod detection;
 mod error;
@@ -23,7 +24,6 @@ mod fft;
 mod float64;
 mod functions;
 mod linalg;
-mod made64;
 mod ranked;
 mod unique;
 
@@ -65,7 +65,7 @@ const FAMILIES: [&[Kernel]; 10] = [
     linalg::KERNELS,
     detection::KERNELS,
     float64::KERNELS,
-    made64::KERNELS,
+    creation64::KERNELS,
     ranked::KERNELS,
     functions::KERNELS,
     unique::KERNELS,

@@ -1,6 +1,6 @@
 //! Splits a model's text into thoughts, content and tool calls.
 
-use flambeau::runners::llm::{FinishReason, Generation, Logprobs, Part, Stats, Step, ThinkingSplitter};
+use flambeau::runners::llm::{FinishReason, Generation, GenerationStep, Logprobs, Part, Stats, ThinkingSplitter};
 
 use crate::{
     tools::{Parser, Piece},
@@ -18,7 +18,7 @@ pub(crate) enum Delta {
 
 /// Splits the text of an answer into parts.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Reader {
+pub(crate) struct AnswerReader {
     splitter: Option<ThinkingSplitter>,
     parser: Option<Parser>,
     part: Option<Part>,
@@ -26,23 +26,23 @@ pub(crate) struct Reader {
     thoughts: String,
 }
 
-impl Reader {
+impl AnswerReader {
     /// Creates a reader of plain text.
-    pub(crate) fn plain() -> Reader {
-        Reader::default()
+    pub(crate) fn plain() -> AnswerReader {
+        AnswerReader::default()
     }
 
     /// Creates a reader for an answer to a conversation. The answer may begin with thoughts.
-    pub(crate) fn of_chat(prompt: &str, parser: Option<Parser>) -> Reader {
+    pub(crate) fn of_chat(prompt: &str, parser: Option<Parser>) -> AnswerReader {
         let parser = parser.map(|parser| parser.after(prompt));
         let ends = parser.as_ref().map_or(&[][..], |parser| parser.format().ends_thoughts);
         let splitter = Some(ThinkingSplitter::new(prompt).ending_at(ends));
-        Reader { splitter, parser, ..Reader::default() }
+        AnswerReader { splitter, parser, ..AnswerReader::default() }
     }
 
     /// A reader for a constrained answer, where markers of thoughts are plain text.
-    pub(crate) fn of_form(prompt: &str, parser: Option<Parser>) -> Reader {
-        Reader { parser: parser.map(|parser| parser.after(prompt)), ..Reader::default() }
+    pub(crate) fn of_form(prompt: &str, parser: Option<Parser>) -> AnswerReader {
+        AnswerReader { parser: parser.map(|parser| parser.after(prompt)), ..AnswerReader::default() }
     }
 
     /// Appends text and emits the deltas that are final.
@@ -146,7 +146,7 @@ pub(crate) struct TokenLogprobs {
 /// State of one answer while it is generated.
 #[derive(Debug)]
 pub(crate) struct Choice {
-    reader: Reader,
+    reader: AnswerReader,
     pub(crate) cached: usize,
     pub(crate) tokens: usize,
     pub(crate) thinking_tokens: usize,
@@ -179,7 +179,7 @@ impl Finish {
 }
 
 impl Choice {
-    pub(crate) fn new(reader: Reader) -> Choice {
+    pub(crate) fn new(reader: AnswerReader) -> Choice {
         Choice { reader, cached: 0, tokens: 0, thinking_tokens: 0, logprobs: Vec::new(), finish: None, stop: None, stats: None }
     }
 
@@ -197,7 +197,7 @@ impl Choice {
         Ok(())
     }
 
-    fn step(&mut self, step: Step, out: &mut Vec<Delta>) {
+    fn step(&mut self, step: GenerationStep, out: &mut Vec<Delta>) {
         self.reader.push(&step.text, out);
         self.tokens += usize::from(step.token.is_some());
         if step.token.is_some() && self.reader.part == Some(Part::Thinking) {

@@ -18,7 +18,7 @@ use crate::{
     error::{ApiError, Result},
     model::Handle,
     openai::chat::ChatRequest,
-    reply::{self, Events, Frames, Whole},
+    reply::{self, Events, Frames, ResponseBuilder},
     time::rfc3339,
     worker::JobUpdate,
 };
@@ -222,7 +222,7 @@ impl MessageAnswer {
     }
 }
 
-impl Whole for MessageAnswer {
+impl ResponseBuilder for MessageAnswer {
     type Update = JobUpdate;
 
     fn take(&mut self, update: JobUpdate) -> Result<bool> {
@@ -240,9 +240,9 @@ impl Whole for MessageAnswer {
 
 impl Events for MessageAnswer {
     type Update = JobUpdate;
-    type Whole = MessageAnswer;
+    type ResponseBuilder = MessageAnswer;
 
-    fn whole(self) -> MessageAnswer {
+    fn builder(self) -> MessageAnswer {
         self
     }
 

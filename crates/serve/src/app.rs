@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::{body::Body, http::Request, response::Response};
+use axum::{body::Body, extract::State, http::Request, response::Response};
 use bytes::Bytes;
 use flambeau::runners::llm::Job;
 use tokio::{
@@ -28,6 +28,9 @@ use crate::{
     traces::{self, Traces},
     worker::{Customer, JobUpdate},
 };
+
+/// The server's state, as handlers receive it.
+pub(crate) type AppState = State<Arc<App>>;
 
 /// Maximum number of bodies and prompts parsed at the same time. Parsing takes memory and delays
 /// the models.

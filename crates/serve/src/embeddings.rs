@@ -17,7 +17,7 @@ use serde_json::{Value as Json, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub use self::answer::EmbeddingList;
-use self::{answer::Form, request::EmbeddingRequest, worker::EncoderWorker};
+use self::{answer::VectorFormat, request::EmbeddingRequest, worker::EncoderWorker};
 use crate::{
     app::App,
     error::{ApiError, Result},
@@ -138,7 +138,7 @@ pub(crate) struct Vectors {
 ///
 /// # Errors
 /// Fails if the request is invalid or too many requests wait.
-async fn compute_in_form(app: &App, caller: Caller, model: &Arc<ServedEncoder>, fields: Fields) -> Result<(Vectors, Form)> {
+async fn compute_in_form(app: &App, caller: Caller, model: &Arc<ServedEncoder>, fields: Fields) -> Result<(Vectors, VectorFormat)> {
     let place = model.place()?;
     let encoder = Arc::clone(model);
     let EmbeddingRequest { texts, form, dimensions } =

@@ -1,6 +1,6 @@
 //! Endpoints of llama.cpp's server: tokens, prompts and properties.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use axum::{
     body::Body,
@@ -11,7 +11,7 @@ use axum::{
 use serde_json::{Value as Json, json};
 
 use crate::{
-    app::App,
+    app::{App, AppState},
     error::{ApiError, Result},
     http::body,
     json::wrong,
@@ -20,11 +20,10 @@ use crate::{
     reply,
 };
 
-type Shared = State<Arc<App>>;
 type Words = Query<BTreeMap<String, String>>;
 
 /// `POST /tokenize`: returns the tokens of a text.
-pub(crate) async fn tokenize(State(app): Shared, request: Request<Body>) -> Result<Response> {
+pub(crate) async fn tokenize(State(app): AppState, request: Request<Body>) -> Result<Response> {
     let (mut fields, model) = app.open(request).await?;
     let missing = || ApiError::value("content", "`content` is missing");
     let content = fields.text("content")?.ok_or_else(missing)?;
@@ -43,7 +42,7 @@ pub(crate) async fn tokenize(State(app): Shared, request: Request<Body>) -> Resu
 }
 
 /// `POST /detokenize`: returns the text of tokens.
-pub(crate) async fn detokenize(State(app): Shared, request: Request<Body>) -> Result<Response> {
+pub(crate) async fn detokenize(State(app): AppState, request: Request<Body>) -> Result<Response> {
     let (mut fields, model) = app.open(request).await?;
     let list = fields.list("tokens")?.ok_or_else(|| ApiError::value("tokens", "`tokens` is missing"))?;
     fields.finish(HARMLESS)?;
@@ -58,7 +57,7 @@ pub(crate) async fn detokenize(State(app): Shared, request: Request<Body>) -> Re
 }
 
 /// `POST /apply-template`: renders the prompt of a conversation.
-pub(crate) async fn apply_template(State(app): Shared, request: Request<Body>) -> Result<Response> {
+pub(crate) async fn apply_template(State(app): AppState, request: Request<Body>) -> Result<Response> {
     let (mut fields, model) = app.open(request).await?;
     let prompt = app.aside(move || {
         let conversation = Conversation::read(&mut fields, &model)?;
@@ -74,12 +73,12 @@ async fn named(app: &App, words: &BTreeMap<String, String>) -> Result<Handle> {
 }
 
 /// `GET /lora-adapters`: lists the adapters with their default scales.
-pub(crate) async fn adapters(State(app): Shared, Query(words): Words) -> Result<Response> {
+pub(crate) async fn adapters(State(app): AppState, Query(words): Words) -> Result<Response> {
     Ok(reply::json(&named(&app, &words).await?.lora.to_json()))
 }
 
 /// `POST /lora-adapters`: sets the default scales.
-pub(crate) async fn set_adapters(State(app): Shared, Query(words): Words, request: Request<Body>) -> Result<Response> {
+pub(crate) async fn set_adapters(State(app): AppState, Query(words): Words, request: Request<Body>) -> Result<Response> {
     let body = body::read(request, &app.config).await?;
     let list: Vec<Json> = serde_json::from_slice(&body)
         .map_err(|error| ApiError::invalid(format!("the request body is no list of adapters with `id` and `scale`: {error}")))?;
@@ -90,7 +89,7 @@ pub(crate) async fn set_adapters(State(app): Shared, Query(words): Words, reques
 
 /// `POST /v1/load_lora_adapter`, as vLLM has it: adapters are part of a program, so none is loaded
 /// while the server runs.
-pub(crate) async fn load_adapter(State(app): Shared, request: Request<Body>) -> Result<Response> {
+pub(crate) async fn load_adapter(State(app): AppState, request: Request<Body>) -> Result<Response> {
     let (name, is_known) = adapter_name(&app, request).await?;
     if is_known {
         return Err(ApiError::coded("lora_name", "adapter_loaded", format!("the adapter {name:?} is loaded already")));
@@ -100,7 +99,7 @@ pub(crate) async fn load_adapter(State(app): Shared, request: Request<Body>) -> 
 }
 
 /// `POST /v1/unload_lora_adapter`: adapters stay as long as their model.
-pub(crate) async fn unload_adapter(State(app): Shared, request: Request<Body>) -> Result<Response> {
+pub(crate) async fn unload_adapter(State(app): AppState, request: Request<Body>) -> Result<Response> {
     let (name, is_known) = adapter_name(&app, request).await?;
     if !is_known {
         return Err(ApiError::no_model(&name));
@@ -117,7 +116,7 @@ async fn adapter_name(app: &App, request: Request<Body>) -> Result<(String, bool
 }
 
 /// `GET /props`: what a model is, and how it draws tokens unless told otherwise.
-pub(crate) async fn props(State(app): Shared, Query(words): Words) -> Result<Response> {
+pub(crate) async fn props(State(app): AppState, Query(words): Words) -> Result<Response> {
     let model = named(&app, &words).await?;
     let sampling = &model.sampling;
     Ok(reply::json(&json!({
@@ -142,7 +141,7 @@ pub(crate) async fn props(State(app): Shared, Query(words): Words) -> Result<Res
 }
 
 /// `GET /slots`: returns the load of each loaded model.
-pub(crate) async fn slots(State(app): Shared) -> Response {
+pub(crate) async fn slots(State(app): AppState) -> Response {
     let slots = app.models.loaded().into_iter().map(|model| {
         let load = model.worker.metrics.load();
         json!({

@@ -16,15 +16,15 @@ use crate::{
     keys::Caller,
     model::Handle,
     openai::{HARMLESS, params::Params},
-    openapi::Contents,
+    openapi::BodyKind,
 };
 
 /// Ignored fields of editor plugins, including time limits.
 const EDITORS: [&str; 5] = ["n_indent", "response_fields", "samplers", "t_max_predict_ms", "t_max_prompt_ms"];
 
 /// The body of a request.
-pub(crate) const BODY: Contents =
-    Contents::Read(|| json!({ "input_prefix": "", "input_suffix": "" }), |fields, model| drop(prepare(fields, model.clone())));
+pub(crate) const BODY: BodyKind =
+    BodyKind::Read(|| json!({ "input_prefix": "", "input_suffix": "" }), |fields, model| drop(prepare(fields, model.clone())));
 
 /// `POST /infill`: completes the text between a prefix and a suffix.
 pub(crate) async fn infill(

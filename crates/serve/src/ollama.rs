@@ -5,7 +5,7 @@ mod embed;
 mod models;
 mod request;
 
-use std::{sync::Arc, time::Instant};
+use std::time::Instant;
 
 use axum::{
     Extension,
@@ -16,9 +16,9 @@ use axum::{
 };
 use serde_json::{Value as Json, json};
 
-use self::answer::{Form, OllamaAnswer};
+use self::answer::{OllamaAnswer, ReplyKind};
 use crate::{
-    app::{App, Prepared, prepare},
+    app::{App, AppState, Prepared, prepare},
     error::{ApiError, Result},
     gaps::Gap,
     hosted::HostedTools,
@@ -27,7 +27,7 @@ use crate::{
     keys::Caller,
     model::Handle,
     openai::{HARMLESS, params::Params},
-    openapi::{Contents, Routes},
+    openapi::{BodyKind, Routes},
     reply,
 };
 
@@ -37,14 +37,12 @@ pub(crate) const ROOT: &str = "/api/";
 /// The implemented version of Ollama's protocol. Clients query it to detect features.
 const VERSION: &str = "0.13.0";
 
-type Shared = State<Arc<App>>;
-
 /// Adds the protocol's routes.
 pub(crate) fn add(routes: Routes) -> Routes {
     let messages = || json!({ "model": "", "messages": [{ "role": "user", "content": "" }] });
-    let chat_body = Contents::Read(messages, |fields, _| drop(request::chat(fields)));
-    let text = Contents::Read(|| json!({ "model": "", "prompt": "a" }), |fields, _| drop(request::generate(fields, true)));
-    let (named, any) = (Contents::Object(&["model"]), Contents::Object(&[]));
+    let chat_body = BodyKind::Read(messages, |fields, _| drop(request::chat(fields)));
+    let text = BodyKind::Read(|| json!({ "model": "", "prompt": "a" }), |fields, _| drop(request::generate(fields, true)));
+    let (named, any) = (BodyKind::Object(&["model"]), BodyKind::Object(&[]));
     routes
         .get("/api/version", "The version of Ollama's protocol", async || reply::json(&json!({ "version": VERSION })))
         .get("/api/tags", "The models in Ollama's form", models::tags)
@@ -53,13 +51,13 @@ pub(crate) fn add(routes: Routes) -> Routes {
         .post("/api/pull", "Looks for a model of the server", named, models::pull)
         .post("/api/chat", "Answers a conversation in Ollama's form", chat_body, chat)
         .post("/api/generate", "Answers or continues a text in Ollama's form", text, generate)
-        .post("/api/embed", "Vectors of texts in Ollama's form", Contents::Object(&["model", "input"]), embed::embed)
-        .post("/api/embeddings", "The vector of a text in Ollama's form", Contents::Object(&["model", "prompt"]), embed::embed_one)
+        .post("/api/embed", "Vectors of texts in Ollama's form", BodyKind::Object(&["model", "input"]), embed::embed)
+        .post("/api/embeddings", "The vector of a text in Ollama's form", BodyKind::Object(&["model", "prompt"]), embed::embed_one)
         .post("/api/create", "Is refused: requests change no models", any, unchangeable)
         .post("/api/copy", "Is refused: requests change no models", any, unchangeable)
         .post("/api/push", "Is refused: requests change no models", any, unchangeable)
         .delete("/api/delete", "Is refused: requests change no models", unchangeable)
-        .post("/api/blobs/{digest}", "Is refused: requests change no models", Contents::None, unchangeable)
+        .post("/api/blobs/{digest}", "Is refused: requests change no models", BodyKind::None, unchangeable)
 }
 
 async fn unchangeable() -> Response {
@@ -105,15 +103,15 @@ fn named(mut error: ApiError, name: &str) -> ApiError {
     error
 }
 
-async fn chat(State(app): Shared, Extension(caller): Extension<Caller>, request: Request<Body>) -> Response {
-    answer(&app, caller, request, Form::Chat).await.unwrap_or_else(refuse)
+async fn chat(State(app): AppState, Extension(caller): Extension<Caller>, request: Request<Body>) -> Response {
+    answer(&app, caller, request, ReplyKind::Chat).await.unwrap_or_else(refuse)
 }
 
-async fn generate(State(app): Shared, Extension(caller): Extension<Caller>, request: Request<Body>) -> Response {
-    answer(&app, caller, request, Form::Text).await.unwrap_or_else(refuse)
+async fn generate(State(app): AppState, Extension(caller): Extension<Caller>, request: Request<Body>) -> Response {
+    answer(&app, caller, request, ReplyKind::Text).await.unwrap_or_else(refuse)
 }
 
-async fn answer(app: &App, caller: Caller, request: Request<Body>, form: Form) -> Result<Response> {
+async fn answer(app: &App, caller: Caller, request: Request<Body>, form: ReplyKind) -> Result<Response> {
     let (fields, name) = read(app, request).await?;
     let began = Instant::now();
     if request::unloads(&fields) {
@@ -125,20 +123,20 @@ async fn answer(app: &App, caller: Caller, request: Request<Body>, form: Form) -
     let model = handle.clone();
     let work = move || {
         let fields = match form {
-            Form::Chat => request::chat(fields)?,
-            Form::Text => request::generate(fields, handle.template_source().is_some())?,
+            ReplyKind::Chat => request::chat(fields)?,
+            ReplyKind::Text => request::generate(fields, handle.template_source().is_some())?,
         };
         let begin = |model, tokens| OllamaAnswer::new(form, name, model, tokens, (began, loading));
         match fields {
-            request::Asked::Nothing => Ok(Err(begin(handle, 0).loaded())),
-            request::Asked::Conversation(fields) => {
+            request::OllamaTask::Nothing => Ok(Err(begin(handle, 0).loaded())),
+            request::OllamaTask::Conversation(fields) => {
                 let hosted = HostedTools::new(false);
                 prepare(fields, handle, 1, hosted, |request, model, prompt, tokens| {
                     begin(model, tokens).reading(request.reader(prompt), request.params.logprobs.is_some())
                 })
                 .map(Ok)
             }
-            request::Asked::Text { prompt, suffix, rest } => continue_text(prompt, suffix, rest, handle, begin).map(Ok),
+            request::OllamaTask::Text { prompt, suffix, rest } => continue_text(prompt, suffix, rest, handle, begin).map(Ok),
         }
     };
     match app.aside(work).await? {
@@ -167,6 +165,6 @@ fn continue_text(
         None => model.encode(&prompt, true, "prompt")?,
     };
     let jobs = params.jobs(&ids, &model);
-    let answer = begin(model, ids.len()).reading(crate::answer::Reader::plain(), params.logprobs.is_some());
+    let answer = begin(model, ids.len()).reading(crate::answer::AnswerReader::plain(), params.logprobs.is_some());
     Ok(Prepared { streams, jobs, answer, dropped: Vec::new() })
 }

@@ -13,11 +13,11 @@ use serde_json::{Map, Value as Json, json};
 use crate::{app::App, json::Fields, model::Handle, openai::FINGERPRINT};
 
 /// Parses a request's fields.
-type Reader = fn(Fields, &Handle);
+type FieldReader = fn(Fields, &Handle);
 
 /// The body of a request.
 #[derive(Clone, Copy)]
-pub(crate) enum Contents {
+pub(crate) enum BodyKind {
     None,
     /// A form with a recording.
     Form,
@@ -26,7 +26,7 @@ pub(crate) enum Contents {
     /// A list of objects with these fields.
     List(&'static [&'static str]),
     /// An object that the parser accepts. The sample's fields are required.
-    Read(fn() -> Json, Reader),
+    Read(fn() -> Json, FieldReader),
 }
 
 /// An operation of the API.
@@ -35,7 +35,7 @@ struct Operation {
     method: &'static str,
     path: &'static str,
     summary: &'static str,
-    body: Contents,
+    body: BodyKind,
 }
 
 /// Routes with their descriptions.
@@ -54,7 +54,7 @@ impl Routes {
         H: AxumHandler<T, Arc<App>>,
         T: 'static,
     {
-        self.operations.push(Operation { method: "get", path, summary, body: Contents::None });
+        self.operations.push(Operation { method: "get", path, summary, body: BodyKind::None });
         Routes { router: self.router.route(path, get(handler)), ..self }
     }
 
@@ -63,11 +63,11 @@ impl Routes {
         H: AxumHandler<T, Arc<App>>,
         T: 'static,
     {
-        self.operations.push(Operation { method: "delete", path, summary, body: Contents::None });
+        self.operations.push(Operation { method: "delete", path, summary, body: BodyKind::None });
         Routes { router: self.router.route(path, delete(handler)), ..self }
     }
 
-    pub(crate) fn post<H, T>(mut self, path: &'static str, summary: &'static str, body: Contents, handler: H) -> Routes
+    pub(crate) fn post<H, T>(mut self, path: &'static str, summary: &'static str, body: BodyKind, handler: H) -> Routes
     where
         H: AxumHandler<T, Arc<App>>,
         T: 'static,
@@ -129,22 +129,22 @@ impl Operation {
     }
 }
 
-impl Contents {
+impl BodyKind {
     /// Content type and schema of a body.
     fn schema(self, model: Option<&Handle>) -> Option<(&'static str, Json)> {
         const KIND: &str = "application/json";
         match self {
-            Contents::None => None,
-            Contents::Form => {
+            BodyKind::None => None,
+            BodyKind::Form => {
                 let file = json!({ "type": "string", "contentMediaType": "application/octet-stream" });
                 let properties = json!({ "file": file, "model": { "type": "string" } });
                 Some(("multipart/form-data", json!({ "type": "object", "properties": properties, "required": ["file"] })))
             }
-            Contents::Object(required) => Some((KIND, json!({ "type": "object", "required": required }))),
-            Contents::List(required) => {
+            BodyKind::Object(required) => Some((KIND, json!({ "type": "object", "required": required }))),
+            BodyKind::List(required) => {
                 Some((KIND, json!({ "type": "array", "items": { "type": "object", "required": required } })))
             }
-            Contents::Read(sample, read) => {
+            BodyKind::Read(sample, read) => {
                 let sample = sample().as_object().cloned().unwrap_or_default();
                 let required: Vec<String> = sample.keys().cloned().collect();
                 let mut properties = Map::new();

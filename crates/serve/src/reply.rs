@@ -78,7 +78,7 @@ impl Frames {
 }
 
 /// Collects updates into one response.
-pub(crate) trait Whole {
+pub(crate) trait ResponseBuilder {
     type Update;
 
     /// Applies an update; true if it is the last one.
@@ -95,13 +95,13 @@ pub(crate) trait Whole {
 pub(crate) trait Events: Send + 'static {
     type Update: Send;
     /// Collector for requests without a stream.
-    type Whole: Whole<Update = Self::Update>;
+    type ResponseBuilder: ResponseBuilder<Update = Self::Update>;
 
     /// Content type of the stream.
     const CONTENT_TYPE: &'static str = "text/event-stream";
 
     /// Converts to an empty collector.
-    fn whole(self) -> Self::Whole;
+    fn builder(self) -> Self::ResponseBuilder;
 
     /// Writes the first events.
     fn begin(&mut self, frames: &mut Frames);
@@ -171,10 +171,10 @@ impl<E: Events> Running<E> {
 /// # Errors
 /// For a single body: fails if the work fails, times out or is stopped by shutdown.
 pub(crate) async fn respond<E: Events>(progress: Progress<E::Update>, answer: E, streams: bool) -> Result<Response> {
-    if streams { Ok(stream(progress, answer)) } else { whole(progress, answer.whole()).await }
+    if streams { Ok(stream(progress, answer)) } else { whole(progress, answer.builder()).await }
 }
 
-async fn whole<W: Whole>(mut progress: Progress<W::Update>, mut whole: W) -> Result<Response> {
+async fn whole<W: ResponseBuilder>(mut progress: Progress<W::Update>, mut whole: W) -> Result<Response> {
     loop {
         let update = progress.next().await?;
         if whole.take(update)? {

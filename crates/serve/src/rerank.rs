@@ -20,13 +20,13 @@ use crate::{
     http::body,
     json::Fields,
     keys::Caller,
-    openapi::Contents,
+    openapi::BodyKind,
     reply,
 };
 
 /// Request bodies.
-pub(crate) const DOCUMENTS: Contents = Contents::Object(&["query", "documents"]);
-pub(crate) const PAIRS: Contents = Contents::Object(&["queries", "documents"]);
+pub(crate) const DOCUMENTS: BodyKind = BodyKind::Object(&["query", "documents"]);
+pub(crate) const PAIRS: BodyKind = BodyKind::Object(&["queries", "documents"]);
 
 /// `POST /v1/rerank`: ranks documents by relevance, in the format shared by Jina, vLLM and
 /// llama.cpp. With `texts` instead of `documents`, it uses the format of text-embeddings-inference.

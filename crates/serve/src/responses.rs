@@ -28,7 +28,7 @@ use crate::{
     keys::Caller,
     model::{Handle, now},
     openai::chat::ChatRequest,
-    reply::{self, Events, Frames, Whole},
+    reply::{self, Events, Frames, ResponseBuilder},
     worker::JobUpdate,
 };
 
@@ -260,7 +260,7 @@ impl ResponseAnswer {
     }
 }
 
-impl Whole for ResponseAnswer {
+impl ResponseBuilder for ResponseAnswer {
     type Update = JobUpdate;
 
     fn take(&mut self, update: JobUpdate) -> Result<bool> {
@@ -274,9 +274,9 @@ impl Whole for ResponseAnswer {
 
 impl Events for ResponseAnswer {
     type Update = JobUpdate;
-    type Whole = ResponseAnswer;
+    type ResponseBuilder = ResponseAnswer;
 
-    fn whole(self) -> ResponseAnswer {
+    fn builder(self) -> ResponseAnswer {
         self
     }
 

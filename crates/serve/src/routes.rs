@@ -17,13 +17,13 @@ use tokio::time::Instant;
 use crate::{
     answer::id,
     anthropic::{self, MessageAnswer},
-    app::{App, Prepared, prepare},
+    app::{App, AppState, Prepared, prepare},
     audio, batch, embeddings,
     error::{ApiError, Result},
     extras,
     hosted::HostedTools,
     http::{
-        guard::{Entry, METRICS},
+        guard::{Admission, METRICS},
         trace::trace_id,
     },
     infill,
@@ -33,13 +33,11 @@ use crate::{
     model::Handle,
     ollama,
     openai::{chat::ChatRequest, completions::CompletionRequest},
-    openapi::{Contents, Routes},
+    openapi::{BodyKind, Routes},
     page, realtime, reply, rerank,
     responses::{self, Past, ResponseAnswer, ResponseStore},
     traces,
 };
-
-type Shared = State<Arc<App>>;
 
 /// Prefix of the paths with errors in Anthropic's format.
 const MESSAGES: &str = "/v1/messages";
@@ -54,7 +52,7 @@ pub(crate) fn plain(app: Arc<App>) -> Router {
         routes = routes.get(METRICS, "Metrics in Prometheus's format", metrics);
     }
     let (mut router, description) = routes.finish();
-    let document = move |State(app): Shared| {
+    let document = move |State(app): AppState| {
         let needs_key = app.config.keys.caller("").is_none();
         let document = description.to_json(app.models.loaded().first(), needs_key);
         async move { reply::json(&document) }
@@ -82,7 +80,7 @@ pub(crate) fn guarded(routes: Router, app: Arc<App>) -> Router {
 /// Adds routes that describe the server and its models.
 fn describing(routes: Routes) -> Routes {
     let version = async || reply::json(&json!({ "version": env!("CARGO_PKG_VERSION") }));
-    let content = Contents::Object(&["content"]);
+    let content = BodyKind::Object(&["content"]);
     routes
         .get("/health", "Whether the server runs", async || reply::json(&json!({ "status": "ok" })))
         .get("/livez", "Whether the server runs", async || reply::text("ok".into()))
@@ -92,27 +90,27 @@ fn describing(routes: Routes) -> Routes {
         .get("/v1/models", "The models", models)
         .get("/v1/models/{*name}", "A model", model)
         .post("/tokenize", "The tokens of a text", content, extras::tokenize)
-        .post("/detokenize", "The text of tokens", Contents::Object(&["tokens"]), extras::detokenize)
-        .post("/apply-template", "The prompt of a conversation", Contents::Object(&["messages"]), extras::apply_template)
+        .post("/detokenize", "The text of tokens", BodyKind::Object(&["tokens"]), extras::detokenize)
+        .post("/apply-template", "The prompt of a conversation", BodyKind::Object(&["messages"]), extras::apply_template)
         .get("/props", "A model's template and defaults", extras::props)
         .get("/slots", "How busy the models are", extras::slots)
         .get("/lora-adapters", "A model's adapters and their scales", extras::adapters)
-        .post("/v1/load_lora_adapter", "Loads an adapter", Contents::Object(&["lora_name", "lora_path"]), extras::load_adapter)
-        .post("/v1/unload_lora_adapter", "Unloads an adapter", Contents::Object(&["lora_name"]), extras::unload_adapter)
-        .post("/lora-adapters", "Sets the scales of a model's adapters", Contents::List(&["id", "scale"]), extras::set_adapters)
+        .post("/v1/load_lora_adapter", "Loads an adapter", BodyKind::Object(&["lora_name", "lora_path"]), extras::load_adapter)
+        .post("/v1/unload_lora_adapter", "Unloads an adapter", BodyKind::Object(&["lora_name"]), extras::unload_adapter)
+        .post("/lora-adapters", "Sets the scales of a model's adapters", BodyKind::List(&["id", "scale"]), extras::set_adapters)
 }
 
 /// Adds routes that use the models.
 fn generating(routes: Routes) -> Routes {
     let messages = || json!({ "messages": [{ "role": "user", "content": "" }] });
-    let chat_body = Contents::Read(messages, |fields, model| drop(ChatRequest::read(fields, model, 1)));
-    let text = Contents::Read(|| json!({ "prompt": "" }), |fields, model| drop(CompletionRequest::read(fields, model, 1)));
-    let message_body = Contents::Read(
+    let chat_body = BodyKind::Read(messages, |fields, model| drop(ChatRequest::read(fields, model, 1)));
+    let text = BodyKind::Read(|| json!({ "prompt": "" }), |fields, model| drop(CompletionRequest::read(fields, model, 1)));
+    let message_body = BodyKind::Read(
         || json!({ "messages": [{ "role": "user", "content": "" }], "max_tokens": 1 }),
         |fields, _| drop(anthropic::to_openai(fields, &mut HostedTools::new(false))),
     );
-    let count = Contents::Read(messages, |fields, _| drop(anthropic::to_count(fields, &mut HostedTools::new(false))));
-    let response = Contents::Read(
+    let count = BodyKind::Read(messages, |fields, _| drop(anthropic::to_count(fields, &mut HostedTools::new(false))));
+    let response = BodyKind::Read(
         || json!({ "input": "" }),
         |fields, _| {
             let past = Past { store: &ResponseStore::new(0), owner: Caller::default() };
@@ -130,8 +128,8 @@ fn generating(routes: Routes) -> Routes {
         .get("/v1/responses/{id}", "A response that is kept", responses::get)
         .delete("/v1/responses/{id}", "Forgets a response", responses::delete)
         .get("/v1/responses/{id}/input_items", "The conversation that a response answers", responses::input_items)
-        .post("/v1/responses/{id}/cancel", "Cancels a response in the background", Contents::None, responses::cancel)
-        .post("/v1/embeddings", "Vectors of texts", Contents::Object(&["input"]), embeddings::embed)
+        .post("/v1/responses/{id}/cancel", "Cancels a response in the background", BodyKind::None, responses::cancel)
+        .post("/v1/embeddings", "Vectors of texts", BodyKind::Object(&["input"]), embeddings::embed)
         .post("/v1/rerank", "Documents by their relevance to a query", rerank::DOCUMENTS, rerank::rerank)
         .post("/rerank", "Documents by their relevance to a query", rerank::DOCUMENTS, rerank::rerank)
         .post("/v1/reranking", "Documents by their relevance to a query", rerank::DOCUMENTS, rerank::rerank)
@@ -139,10 +137,10 @@ fn generating(routes: Routes) -> Routes {
         .post("/v2/rerank", "Documents by their relevance to a query, in Cohere's form", rerank::DOCUMENTS, rerank::rerank_cohere)
         .post("/v1/score", "The relevance of texts to texts", rerank::PAIRS, rerank::score)
         .post("/score", "The relevance of texts to texts", rerank::PAIRS, rerank::score)
-        .post("/v1/classify", "Labels of texts", Contents::Object(&["input"]), rerank::classify)
-        .post("/classify", "Labels of texts", Contents::Object(&["input"]), rerank::classify)
-        .post("/v1/audio/transcriptions", "Transcribes a recording", Contents::Form, audio::transcribe)
-        .post("/v1/audio/translations", "Transcribes a recording in English", Contents::Form, audio::translate)
+        .post("/v1/classify", "Labels of texts", BodyKind::Object(&["input"]), rerank::classify)
+        .post("/classify", "Labels of texts", BodyKind::Object(&["input"]), rerank::classify)
+        .post("/v1/audio/transcriptions", "Transcribes a recording", BodyKind::Form, audio::transcribe)
+        .post("/v1/audio/translations", "Transcribes a recording in English", BodyKind::Form, audio::translate)
 }
 
 /// Response to a failed request, in the format of the path's protocol.
@@ -157,7 +155,7 @@ fn refuse(path: &str, error: ApiError) -> Response {
 }
 
 /// Asks the guard, and gives each request a name.
-async fn enter(State(app): Shared, mut request: Request<Body>, next: Next) -> Response {
+async fn enter(State(app): AppState, mut request: Request<Body>, next: Next) -> Response {
     let began = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let span = app.traces.as_ref().and_then(|traces| traces.begin(&method, &path, request.headers()));
@@ -166,11 +164,11 @@ async fn enter(State(app): Shared, mut request: Request<Body>, next: Next) -> Re
     let request_id = own_id(request.headers()).unwrap_or_else(|| id("req_"));
     let wanted = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
     let mut response = match app.guard.check(&request) {
-        Ok(Entry::Granted(caller)) => {
+        Ok(Admission::Granted(caller)) => {
             request.extensions_mut().insert(caller);
             traces::within(span.clone(), run_within_rates(&app, caller, request, next)).await
         }
-        Ok(Entry::Preflight) => StatusCode::NO_CONTENT.into_response(),
+        Ok(Admission::Preflight) => StatusCode::NO_CONTENT.into_response(),
         Err(error) => refuse(&path, error),
     };
     if let Some(span) = span {
@@ -220,14 +218,14 @@ fn own_id(headers: &HeaderMap) -> Option<String> {
 }
 
 /// Readiness check. The server starts to listen after its models are loaded.
-async fn ready(State(app): Shared) -> Result<Response> {
+async fn ready(State(app): AppState) -> Result<Response> {
     if *app.stop.borrow() {
         return Err(ApiError::unavailable("shutting_down", "the server is stopping"));
     }
     Ok(reply::json(&json!({ "status": "ready" })))
 }
 
-async fn models(State(app): Shared, headers: HeaderMap) -> Response {
+async fn models(State(app): AppState, headers: HeaderMap) -> Response {
     let list = app.models.describe();
     if headers.contains_key(anthropic::VERSION) {
         return reply::json(&anthropic::models(&list));
@@ -235,7 +233,7 @@ async fn models(State(app): Shared, headers: HeaderMap) -> Response {
     reply::json(&json!({ "object": "list", "data": list }))
 }
 
-async fn model(State(app): Shared, headers: HeaderMap, name: Result<Path<String>, PathRejection>) -> Response {
+async fn model(State(app): AppState, headers: HeaderMap, name: Result<Path<String>, PathRejection>) -> Response {
     let name = name.map_err(|error| ApiError::value("model", error.body_text()));
     let found = name.and_then(|Path(name)| app.models.describe_one(&name));
     match (found, headers.contains_key(anthropic::VERSION)) {
@@ -246,11 +244,11 @@ async fn model(State(app): Shared, headers: HeaderMap, name: Result<Path<String>
     }
 }
 
-async fn metrics(State(app): Shared) -> Response {
+async fn metrics(State(app): AppState) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], exposition(&app.models.metrics())).into_response()
 }
 
-async fn chat(State(app): Shared, Extension(caller): Extension<Caller>, request: Request<Body>) -> Result<Response> {
+async fn chat(State(app): AppState, Extension(caller): Extension<Caller>, request: Request<Body>) -> Result<Response> {
     let (fields, model) = app.open(request).await?;
     let (handle, most) = (model.clone(), app.config.choices);
     let hosted = HostedTools::new(false);
@@ -258,7 +256,7 @@ async fn chat(State(app): Shared, Extension(caller): Extension<Caller>, request:
     app.reply(&model, caller, prepared).await
 }
 
-async fn message(State(app): Shared, Extension(caller): Extension<Caller>, request: Request<Body>) -> Response {
+async fn message(State(app): AppState, Extension(caller): Extension<Caller>, request: Request<Body>) -> Response {
     answer_message(&app, caller, request).await.unwrap_or_else(anthropic::refuse)
 }
 
@@ -274,7 +272,7 @@ async fn answer_message(app: &App, caller: Caller, request: Request<Body>) -> Re
     app.reply(&model, caller, prepared).await
 }
 
-async fn count_tokens(State(app): Shared, request: Request<Body>) -> Response {
+async fn count_tokens(State(app): AppState, request: Request<Body>) -> Response {
     count_message(&app, request).await.unwrap_or_else(anthropic::refuse)
 }
 
@@ -288,7 +286,7 @@ async fn count_message(app: &App, request: Request<Body>) -> Result<Response> {
     Ok(reply::json(&app.aside(work).await?))
 }
 
-async fn respond(State(app): Shared, Extension(caller): Extension<Caller>, request: Request<Body>) -> Result<Response> {
+async fn respond(State(app): AppState, Extension(caller): Extension<Caller>, request: Request<Body>) -> Result<Response> {
     let (fields, model) = app.open(request).await?;
     let (handle, mut hosted) = (model.clone(), HostedTools::new(app.config.drop_hosted_tools));
     let store = Arc::clone(&app.responses);
@@ -302,7 +300,7 @@ async fn respond(State(app): Shared, Extension(caller): Extension<Caller>, reque
     app.reply(&model, caller, prepared).await
 }
 
-async fn count_input(State(app): Shared, Extension(caller): Extension<Caller>, request: Request<Body>) -> Result<Response> {
+async fn count_input(State(app): AppState, Extension(caller): Extension<Caller>, request: Request<Body>) -> Result<Response> {
     let (fields, model) = app.open(request).await?;
     let (store, mut hosted) = (Arc::clone(&app.responses), HostedTools::new(app.config.drop_hosted_tools));
     let work = move || {
@@ -320,7 +318,7 @@ fn count_prompt(fields: Fields, model: &Handle) -> Result<usize> {
     Ok(model.encode(&prompt, false, "messages")?.len())
 }
 
-async fn complete(State(app): Shared, Extension(caller): Extension<Caller>, request: Request<Body>) -> Result<Response> {
+async fn complete(State(app): AppState, Extension(caller): Extension<Caller>, request: Request<Body>) -> Result<Response> {
     let (fields, model) = app.open(request).await?;
     let (handle, most) = (model.clone(), app.config.choices);
     let work = move || {

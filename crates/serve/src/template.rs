@@ -4,7 +4,7 @@ use flambeau::text::{ChatInput, ChatTemplate, Clock};
 use serde_json::{Map, Value as Json, json};
 
 use crate::{
-    answer::Reader,
+    answer::AnswerReader,
     model::now,
     openai::{chat::Message, messages},
     tools::{Parser, ToolFormat, Tools, calls},
@@ -66,7 +66,7 @@ impl<'a> TemplateProbe<'a> {
             Ok(found) => Some(Parser::new(found.format, known, calls(list), false)),
             Err(reason) => return Err(format!("the chat template {reason}")),
         };
-        let (mut reader, mut deltas) = (Reader::of_chat(prompt, parser), Vec::new());
+        let (mut reader, mut deltas) = (AnswerReader::of_chat(prompt, parser), Vec::new());
         reader.push(text, &mut deltas);
         reader.finish(&mut deltas);
         let mut message = Message::default();

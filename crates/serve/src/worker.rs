@@ -16,7 +16,7 @@ use std::{
 
 use flambeau::runners::{
     Error,
-    llm::{Event, FinishReason, Generation, Job, JobId, Scheduler, Step},
+    llm::{Event, FinishReason, Generation, GenerationStep, Job, JobId, Scheduler},
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -36,7 +36,7 @@ const MAX_UNREAD: usize = 2048;
 #[derive(Debug)]
 pub(crate) enum Update {
     Started { cached: usize },
-    Stepped(Step),
+    Stepped(GenerationStep),
     Finished(Generation),
     Failed(ApiError),
 }

@@ -7,7 +7,7 @@ use std::{fmt, panic::resume_unwind, path::PathBuf, process::ExitCode, time::Ins
 use anyhow::{Result, bail};
 use flambeau::{
     engine::{Engine, FusedRegion, NodeByNode, Sampling, Steps},
-    runners::llm::{Feed, Model, ModelOptions, PIPELINE_DEPTH, Sequence},
+    runners::llm::{Model, ModelOptions, PIPELINE_DEPTH, Sequence, TokenInput},
     zoo::Logits,
 };
 use serde_json::{Value as Json, json};
@@ -226,8 +226,8 @@ fn generate(models: &mut [Sequence], count: usize) -> Result<()> {
     }
     for i in 0..count {
         let feeds = models.iter_mut().zip(&mut logits).enumerate();
-        let mut feeds: Vec<Feed<'_>> =
-            feeds.map(|(n, (model, logits))| Feed { token: token(model, i + n), sequence: model, logits }).collect();
+        let mut feeds: Vec<TokenInput<'_>> =
+            feeds.map(|(n, (model, logits))| TokenInput { token: token(model, i + n), sequence: model, logits }).collect();
         for outcome in Sequence::step_each(&mut feeds) {
             outcome.unwrap_or_else(|payload| resume_unwind(payload))?;
         }

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::{
     files,
-    hub::{Held, Hub, KNOWN},
+    hub::{CachedModel, Hub, KNOWN},
     memory::human,
     model::program_name,
     shelf::{
@@ -50,7 +50,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let programs = programs::list(&programs::folder()?);
-    let held: Vec<Held> = Hub::from_environment().held().into_iter().filter(|held| is_wanted(&held.name.to_string())).collect();
+    let held: Vec<CachedModel> =
+        Hub::from_environment().held().into_iter().filter(|held| is_wanted(&held.name.to_string())).collect();
     if args.json {
         files::print_json(&held.iter().map(|held| to_json(held, &programs)).collect())?;
     } else {
@@ -60,12 +61,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Total size of a model's programs in bytes.
-pub(crate) fn program_bytes(held: &Held, programs: &[CachedProgram]) -> u64 {
+pub(crate) fn program_bytes(held: &CachedModel, programs: &[CachedProgram]) -> u64 {
     let label = program_name(&held.name, held.model.selection.label().as_deref());
     programs.iter().filter(|program| program.label == label).map(|program| program.bytes).sum()
 }
 
-fn row(held: &Held, programs: &[CachedProgram]) -> Vec<String> {
+fn row(held: &CachedModel, programs: &[CachedProgram]) -> Vec<String> {
     let facts = Facts::of(&held.model.path());
     let unknown = || "-".to_owned();
     let exported = program_bytes(held, programs);
@@ -80,7 +81,7 @@ fn row(held: &Held, programs: &[CachedProgram]) -> Vec<String> {
     ]
 }
 
-pub(crate) fn to_json(held: &Held, programs: &[CachedProgram]) -> serde_json::Value {
+pub(crate) fn to_json(held: &CachedModel, programs: &[CachedProgram]) -> serde_json::Value {
     let mut json = json!({
         "name": held.name.to_string(),
         "repository": held.name.repository(),

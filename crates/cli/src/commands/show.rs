@@ -10,7 +10,7 @@ use crate::{
     failure::hint,
     file_kind::FileKind,
     files,
-    hub::{Held, Hub, ModelName},
+    hub::{CachedModel, Hub, ModelName},
     memory::human,
     shelf::{ago, facts::Facts, programs},
 };
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// The model of the cache that a name means.
-fn find(text: &str) -> Result<Held> {
+fn find(text: &str) -> Result<CachedModel> {
     let name = ModelName::of_no_file(text)?;
     let hub = Hub::from_environment();
     let missing = || hint(anyhow!("{name} is not in the local cache"), format!("`flambeau pull {text}` fetches it"));

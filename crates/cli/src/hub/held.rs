@@ -18,7 +18,7 @@ use super::{
 
 /// A cached model.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
+pub(crate) struct CachedModel {
     /// Its name, with a tag for a single file, and with its revision unless it is `main`.
     pub(crate) name: ModelName,
     pub(crate) model: Cached,
@@ -47,9 +47,9 @@ pub(crate) struct Removal {
 
 impl Hub {
     /// All runnable cached models, by name.
-    pub(crate) fn held(&self) -> Vec<Held> {
+    pub(crate) fn held(&self) -> Vec<CachedModel> {
         let entries = self.cache.iter().flat_map(|cache| fs::read_dir(cache).into_iter().flatten().flatten());
-        let mut list: Vec<Held> = entries
+        let mut list: Vec<CachedModel> = entries
             .filter_map(|entry| Some((ModelName::of_folder(entry.file_name().to_str()?)?, Repository(entry.path()))))
             .flat_map(|(name, repository)| of_repository(&name, &repository))
             .collect();
@@ -105,7 +105,7 @@ impl Hub {
 
 impl Removal {
     /// Whether the removal deletes files of a model.
-    pub(crate) fn takes(&self, held: &Held) -> bool {
+    pub(crate) fn takes(&self, held: &CachedModel) -> bool {
         held.model.selection.files.first().is_some_and(|file| self.files.contains(&held.model.snapshot.join(file)))
     }
 
@@ -142,7 +142,7 @@ fn blob(file: &Path) -> Option<PathBuf> {
 }
 
 /// The models of a repository.
-fn of_repository(name: &ModelName, repository: &Repository) -> Vec<Held> {
+fn of_repository(name: &ModelName, repository: &Repository) -> Vec<CachedModel> {
     let references = names(&repository.0.join("refs"));
     let mut list = Vec::new();
     for (commit, snapshot) in snapshots(repository) {
@@ -155,7 +155,7 @@ fn of_repository(name: &ModelName, repository: &Repository) -> Vec<Held> {
             let (bytes, fetched) =
                 facts.fold((0, None), |(bytes, time), facts| (bytes + facts.len(), time.max(facts.modified().ok())));
             let is_complete = selection.single.is_some() || is_complete(&snapshot);
-            list.push(Held { name, model: Cached { snapshot: snapshot.clone(), selection }, is_complete, bytes, fetched });
+            list.push(CachedModel { name, model: Cached { snapshot: snapshot.clone(), selection }, is_complete, bytes, fetched });
         }
     }
     list

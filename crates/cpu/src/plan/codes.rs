@@ -54,7 +54,7 @@ impl Undecoded {
     pub(super) fn of(graph: &Graph, liveness: &Liveness) -> Undecoded {
         let mut found = Undecoded::default();
         let main = graph.main as usize;
-        let chain = Made { chain: &graph.chains[main], deaths: &liveness.chains[main] };
+        let chain = MainChain { chain: &graph.chains[main], deaths: &liveness.chains[main] };
         for (at, node) in chain.chain.iter().enumerate() {
             if let Node::Sdpa(n) = node
                 && let (Some((keys, key_nodes)), Some((values, value_nodes))) = (chain.site(at, n.k), chain.site(at, n.v))
@@ -78,12 +78,12 @@ impl Undecoded {
 }
 
 /// The main chain, and its dying slots.
-struct Made<'a> {
+struct MainChain<'a> {
     chain: &'a Chain,
     deaths: &'a [Deaths],
 }
 
-impl Made<'_> {
+impl MainChain<'_> {
     /// The node that made an operand of the node `at`, if nothing else reads it.
     fn maker(&self, at: usize, operand: In) -> Option<(usize, &Node)> {
         // A value ends with its last reader, or with a reader that takes its slot.

@@ -5,7 +5,7 @@ use std::{ops::Range, sync::Arc, time::Duration};
 use flambeau_ir::{Node, OutVid, Tid, engine::Profile};
 
 use super::{
-    Action, Call, DynamicNode, LayersCall, NodeResult, Operand, RunPlan, Step, Window, Work, Workspace, check_buffer, run_now,
+    Action, Call, DynamicNode, LayersCall, NodeResult, Operand, PlanStep, RunPlan, Window, Work, Workspace, check_buffer, run_now,
 };
 use crate::{
     array::{Array, Storage},
@@ -58,7 +58,7 @@ impl RunPlan {
     pub(crate) fn take(&mut self, steps: Range<usize>, m: &mut Machine, workspace: &mut Workspace) -> Result<()> {
         let mut parts = Parts { windows: &mut self.windows, scratch: &self.scratch };
         for i in steps {
-            let Step { node, name, action } = &mut self.steps[i];
+            let PlanStep { node, name, action } = &mut self.steps[i];
             let start = m.profile.as_ref().map(Profile::now);
             let result = run_action(m, workspace, &mut parts, (*node, action));
             if result.is_err() || start.is_some() {
@@ -83,7 +83,7 @@ impl RunPlan {
     /// If an operand holds nothing; then nothing has storage.
     pub(crate) fn bind_layers(&mut self, at: usize, m: &mut Machine, workspace: &mut Workspace) -> Result<()> {
         let parts = Parts { windows: &mut self.windows, scratch: &self.scratch };
-        let Step { node, action: Action::Call(call), .. } = &mut self.steps[at] else { return Ok(()) };
+        let PlanStep { node, action: Action::Call(call), .. } = &mut self.steps[at] else { return Ok(()) };
         bind_call(m, workspace, &parts, call).map_err(|error| {
             unbind_call(workspace, call);
             error.at(m.graph.main, *node, node_at(&m.graph, *node))
@@ -122,7 +122,7 @@ impl RunPlan {
     /// Records a step that this run executed for several runs, and announces the next step to idle
     /// threads.
     pub(crate) fn took_for(&self, runs: usize, at: usize, start: Option<Duration>, m: &mut Machine) {
-        let Step { node, name, action } = &self.steps[at];
+        let PlanStep { node, name, action } = &self.steps[at];
         if let (Some(start), Action::Call(call), Some(profile)) = (start, action, &mut m.profile) {
             let [bytes, flops] = call.cost();
             let graph = Arc::clone(&m.graph);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flambeau_ir::{In, Out, infer::run::OutSpec};
 use flambeau_kernels::{
     Pool,
-    elementwise::fused::{MAX_INPUTS, MAX_STEPS, Op, Step, fused},
+    elementwise::fused::{FusedStep, MAX_INPUTS, MAX_STEPS, Op, fused},
     math::Unary,
 };
 use flambeau_tensor::{DType, Shape};
@@ -61,7 +61,7 @@ impl Fusible {
 /// Nodes that one pass computes.
 #[derive(Clone, Debug)]
 pub(super) struct Fused {
-    steps: Vec<Step>,
+    steps: Vec<FusedStep>,
     inputs: Vec<MemRef>,
     pub(super) dtype: DType,
     shape: Shape,
@@ -115,7 +115,7 @@ impl Planner<'_> {
 
 impl Fused {
     fn push(&mut self, op: Op, dtype: DType) -> usize {
-        self.steps.push(Step { op, dtype });
+        self.steps.push(FusedStep { op, dtype });
         self.steps.len() - 1
     }
 
@@ -170,7 +170,7 @@ pub(super) fn emit(p: &mut Planner<'_>, fused: Fused) -> Prepared<MemRef> {
     outs.pop().ok_or_else(|| OpError::value("fused nodes have no result").into())
 }
 
-fn run(pool: &Pool, steps: &[Step], ins: &[Array], y: &mut Array) -> Result<()> {
+fn run(pool: &Pool, steps: &[FusedStep], ins: &[Array], y: &mut Array) -> Result<()> {
     let views = ins.iter().map(float_view).collect::<Result<SmallVec<[_; MAX_INPUTS]>>>()?;
     float_dtype!(y.dtype, T => Ok(fused::<T>(pool, steps, &views, &mut y.view_mut()?)?))
 }

@@ -208,13 +208,13 @@ enum Action {
 
 /// A step and its node: the last one listed in `name`.
 #[derive(Debug)]
-struct Step {
+struct PlanStep {
     node: usize,
     name: Arc<str>,
     action: Action,
 }
 
-impl Step {
+impl PlanStep {
     fn weights(&self) -> impl Iterator<Item = &[u8]> {
         let call = if let Action::Call(call) = &self.action { Some(call) } else { None };
         call.into_iter().flat_map(Call::weights)
@@ -247,7 +247,7 @@ const SHARED_FLOPS: u64 = 1 << 20;
 pub(crate) struct RunPlan {
     inputs: Vec<Option<(DType, Shape)>>,
     rows: OutputRows,
-    steps: Vec<Step>,
+    steps: Vec<PlanStep>,
     /// Number of steps that are calls prepared ahead.
     prepared: u64,
     /// Steps at which joint runs may meet.
@@ -272,7 +272,7 @@ fn input_shapes(m: &Machine) -> impl Iterator<Item = Option<&Array>> {
 }
 
 /// For each step, the next step that multiplies by weights.
-fn next_weights(steps: &[Step]) -> Vec<Option<usize>> {
+fn next_weights(steps: &[PlanStep]) -> Vec<Option<usize>> {
     let products: Vec<usize> = (0..steps.len()).filter(|&i| steps[i].weights().next().is_some()).collect();
     let mut next = vec![None; steps.len()];
     for (&i, &after) in products.iter().zip(products.iter().cycle().skip(1)) {

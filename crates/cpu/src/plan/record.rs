@@ -8,7 +8,7 @@ use flambeau_tensor::{DType, Expr, Shape};
 use smallvec::SmallVec;
 
 use super::{
-    Action, Call, Layout, OutputRows, Planner, RunPlan, Step, Window, Work, Workspace, check_buffer,
+    Action, Call, Layout, OutputRows, PlanStep, Planner, RunPlan, Window, Work, Workspace, check_buffer,
     codes::Undecoded,
     dynamic, fused, input_shapes, linear,
     memref::{MemRef, Place},
@@ -38,7 +38,7 @@ pub(super) struct Recorder {
     pub(super) liveness: Arc<Liveness>,
     pub(super) env: infer::Env,
     slots: Vec<Option<SlotState>>,
-    steps: Vec<Step>,
+    steps: Vec<PlanStep>,
     /// Handle and bytes of each scratch storage.
     scratch: Vec<(Rc<usize>, usize)>,
     held: Vec<Rc<usize>>,
@@ -132,7 +132,7 @@ impl Recorder {
 
     pub(super) fn push(&mut self, action: Action) {
         let name = self.node().name().into();
-        self.steps.push(Step { node: self.at, name, action });
+        self.steps.push(PlanStep { node: self.at, name, action });
     }
 
     /// Binds a result.
@@ -348,7 +348,7 @@ impl Recorder {
                 results.push((*tid, x.operand()));
             }
         }
-        let is_prepared = |step: &&Step| !matches!(step.action, Action::Dynamic(_));
+        let is_prepared = |step: &&PlanStep| !matches!(step.action, Action::Dynamic(_));
         Ok(RunPlan {
             inputs: input_shapes(m).map(|array| array.map(|a| (a.dtype, a.shape.clone()))).collect(),
             rows,

@@ -5,7 +5,7 @@ use std::{fs, path::Path, sync::Arc};
 use flambeau::{
     compile::{self, Scheme, SchemeName},
     engine::Engine,
-    runners::llm::{Feed, Model, ModelOptions, Sequence},
+    runners::llm::{Model, ModelOptions, Sequence, TokenInput},
     runtime::Program,
     tensor::DType,
     zoo::{self, Checkpoint},
@@ -58,7 +58,7 @@ pub(crate) fn alone_each(model: &Model, count: usize) -> Vec<Vec<Vec<f32>>> {
 pub(crate) fn step_together(sequences: &mut [Sequence], step: usize) -> Vec<Vec<f32>> {
     let mut logits = vec![Vec::new(); sequences.len()];
     let pairs = sequences.iter_mut().zip(&mut logits).enumerate();
-    let feeds = pairs.map(|(number, (sequence, logits))| Feed { sequence, token: token(number, step), logits });
+    let feeds = pairs.map(|(number, (sequence, logits))| TokenInput { sequence, token: token(number, step), logits });
     for outcome in Sequence::step_each(&mut feeds.collect::<Vec<_>>()) {
         outcome.expect("no panic").expect("the step runs");
     }

@@ -90,7 +90,7 @@ pub(super) fn forward(call: &Call<'_>) -> Results {
         let parts: Vec<f64> = made.iter().flat_map(|z| [z.re, z.im]).collect();
         return Ok(vec![Tensor::from_slice(&parts, &[&shape[..], &[2]].concat())?]);
     }
-    Ok(vec![complex::made(&made, &shape, call.complex_result())?])
+    Ok(vec![complex::tensor_of(&made, &shape, call.complex_result())?])
 }
 
 /// The signal of a transform: the sum of its overlapping frames, divided by the sum of their
@@ -133,7 +133,7 @@ pub(super) fn inverse(call: &Call<'_>) -> Results {
     }
     let shape: Vec<usize> = lead.into_iter().chain([end.saturating_sub(start)]).collect();
     if call.results.first().is_some_and(|d| d.part().is_some()) {
-        return Ok(vec![complex::made(&made, &shape, call.complex_result())?]);
+        return Ok(vec![complex::tensor_of(&made, &shape, call.complex_result())?]);
     }
     let values: Vec<f64> = made.iter().map(|z| z.re).collect();
     Ok(vec![Tensor::from_slice(&values, &shape)?])

@@ -34,7 +34,7 @@ impl Batch {
     }
 
     /// Two batches, brought to one batch shape.
-    pub(crate) fn together(a: &Tensor, b: &Tensor) -> Result<(Batch, Batch), Error> {
+    pub(crate) fn broadcast(a: &Tensor, b: &Tensor) -> Result<(Batch, Batch), Error> {
         let (a, b) = (Batch::of(a)?, Batch::of(b)?);
         let batch = common_shape(&a.batch, &b.batch)?;
         Ok((a.expanded(&batch)?, b.expanded(&batch)?))

@@ -193,7 +193,7 @@ pub(super) fn unpack(call: &Call<'_>) -> Results {
 pub(super) fn solve_factored(call: &Call<'_>, names: [&'static str; 3]) -> Results {
     let [factors, pivots, right] = names.map(|name| call.tensor(name));
     let (factors, pivots) = (factors?, pivots?);
-    let (a, b) = Batch::together(factors, right?)?;
+    let (a, b) = Batch::broadcast(factors, right?)?;
     let count: Vec<usize> = a.batch.iter().copied().chain([a.rank()]).collect();
     let factored = given(&a, &crate::broadcast(pivots, &count)?)?;
     let (left, adjoint) = (call.arg("left").is_none() || call.flag("left"), call.flag("adjoint"));
@@ -214,7 +214,7 @@ fn solved(call: &Call<'_>) -> Result<(Tensor, Factored), Error> {
     let (a, b) = (call.tensor("A")?, call.tensor("B")?);
     let is_vector = b.rank() == 1 || (b.rank() + 1 == a.rank() && b.shape() == &a.shape()[..a.rank() - 1]);
     let columns = if is_vector { b.reshape(&[b.shape(), &[1]].concat())? } else { b.clone() };
-    let (a, b) = Batch::together(a, &columns)?;
+    let (a, b) = Batch::broadcast(a, &columns)?;
     let left = call.arg("left").is_none() || call.flag("left");
     if a.rows != a.cols || a.rows != if left { b.rows } else { b.cols } {
         return Err(Error::Sizes(a.rows, if left { b.rows } else { b.cols }));

@@ -196,7 +196,7 @@ pub(super) fn least_squares(call: &Call<'_>) -> Results {
     let (x, right) = (call.tensor("self")?, call.tensor("b")?);
     let is_vector = right.rank() + 1 == x.rank();
     let columns = if is_vector { right.reshape(&[right.shape(), &[1]].concat())? } else { right.clone() };
-    let (a, b) = Batch::together(x, &columns)?;
+    let (a, b) = Batch::broadcast(x, &columns)?;
     let usual = a.rows.max(a.cols) as f64 * if x.dtype() == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
     let rtol = if call.arg("rcond").is_some() { call.number("rcond")? } else { usual };
     let is_gels = call.text("driver") == Some("gels");

@@ -37,7 +37,7 @@ impl Triangle {
 }
 
 pub(super) fn solve_triangular(call: &Call<'_>) -> Results {
-    let (a, b) = Batch::together(call.tensor("self")?, call.tensor("B")?)?;
+    let (a, b) = Batch::broadcast(call.tensor("self")?, call.tensor("B")?)?;
     let triangle = Triangle { upper: call.flag("upper"), unit: call.flag("unitriangular") };
     let left = call.arg("left").is_none() || call.flag("left");
     let solved = |a: Matrix, mut b: Matrix| {
@@ -54,7 +54,7 @@ pub(super) fn solve_triangular(call: &Call<'_>) -> Results {
 
 /// The older form, which also returns its first operand.
 pub(super) fn triangular_solve(call: &Call<'_>) -> Results {
-    let (a, b) = Batch::together(call.tensor("A")?, call.tensor("self")?)?;
+    let (a, b) = Batch::broadcast(call.tensor("A")?, call.tensor("self")?)?;
     let triangle = Triangle { upper: call.arg("upper").is_none() || call.flag("upper"), unit: call.flag("unitriangular") };
     let transpose = call.flag("transpose");
     let solved = |a: Matrix, mut b: Matrix| {
@@ -136,7 +136,7 @@ fn solve_factored(factor: &Matrix, upper: bool, b: &mut Matrix) {
 }
 
 pub(super) fn cholesky_solve(call: &Call<'_>) -> Results {
-    let (a, b) = Batch::together(call.tensor("input2")?, call.tensor("self")?)?;
+    let (a, b) = Batch::broadcast(call.tensor("input2")?, call.tensor("self")?)?;
     let upper = call.flag("upper");
     let solved = |a: Matrix, mut b: Matrix| {
         solve_factored(&a, upper, &mut b);

@@ -76,7 +76,7 @@ impl Op {
 
 /// A step, and the float type of its rounded result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct FusedStep {
     pub op: Op,
     pub dtype: DType,
 }
@@ -88,7 +88,7 @@ pub struct Step {
 /// [`Error::Broadcast`] if an operand does not broadcast to `out`. [`Error::Size`] if there are too
 /// many operands or steps, or none. [`Error::Parameter`] if a step reads a later step, or the last
 /// step's type differs from `out`.
-pub fn fused<T: Float>(pool: &Pool, steps: &[Step], inputs: &[FloatView], out: &mut ViewMut<T>) -> Result<(), Error> {
+pub fn fused<T: Float>(pool: &Pool, steps: &[FusedStep], inputs: &[FloatView], out: &mut ViewMut<T>) -> Result<(), Error> {
     check(steps, inputs.len(), T::DTYPE)?;
     let inputs = inputs.iter().map(|x| x.broadcast_to(out.shape())).collect::<Result<smallvec::SmallVec<[FloatView; 4]>, _>>()?;
     let target = FloatPtr::of(out.origin());
@@ -104,7 +104,7 @@ pub fn fused<T: Float>(pool: &Pool, steps: &[Step], inputs: &[FloatView], out: &
     Ok(())
 }
 
-fn check(steps: &[Step], inputs: usize, dtype: DType) -> Result<(), Error> {
+fn check(steps: &[FusedStep], inputs: usize, dtype: DType) -> Result<(), Error> {
     let too_many = |what, most, found| Err(Error::Size { what, expected: most, found });
     if steps.is_empty() || steps.len() > MAX_STEPS {
         return too_many("fused steps", MAX_STEPS, steps.len());
@@ -127,7 +127,7 @@ fn bad(step: usize) -> Error {
 }
 
 struct Fused<'a> {
-    steps: &'a [Step],
+    steps: &'a [FusedStep],
     origins: [FloatPtr; MAX_INPUTS],
     target: FloatPtr,
     cpu: Cpu,
@@ -266,7 +266,7 @@ mod tests {
         let (a, b) = (values::<T>(rows * columns, 1), values::<T>(columns, 2));
         let shape = [rows, columns];
         let (a, b) = (View::contiguous(&a, &shape).unwrap(), View::contiguous(&b, &[columns]).unwrap());
-        let step = |op| Step { op, dtype: T::DTYPE };
+        let step = |op| FusedStep { op, dtype: T::DTYPE };
         let steps = [
             step(Op::Input(0)),
             step(Op::Unary(Unary::Silu, 0)),
@@ -307,7 +307,7 @@ mod tests {
         let pool = Pool::new(1);
         let (x, mut y) = ([1.0f32; 4], [0.0f32; 4]);
         let mut refused = |ops: &[Op], dtype| {
-            let steps: Vec<Step> = ops.iter().map(|&op| Step { op, dtype }).collect();
+            let steps: Vec<FusedStep> = ops.iter().map(|&op| FusedStep { op, dtype }).collect();
             let x = View::contiguous(&x, &[4]).unwrap();
             fused(&pool, &steps, &[x.into()], &mut ViewMut::contiguous(&mut y, &[4]).unwrap()).is_err()
         };

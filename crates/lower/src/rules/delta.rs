@@ -7,7 +7,7 @@ use super::{
     RuleRow, one,
     ops::{self, Emitted},
     row,
-    scan::{Step, scan},
+    scan::{LoopStep, scan},
 };
 use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
@@ -166,7 +166,7 @@ fn delta_scan(cx: &mut Lower, d: &Delta) -> Result<(Tid, Tid), Refuse> {
         let q = cx.unsqueeze(q, 2)?;
         let answer = ops::mul(cx, next, q)?;
         let answer = ops::sum(cx, answer, &[3], false)?;
-        Ok(Step { carry: vec![next], collect: vec![answer] })
+        Ok(LoopStep { carry: vec![next], collect: vec![answer] })
     })?;
     Ok((outputs[0], last[0]))
 }

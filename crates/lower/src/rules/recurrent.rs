@@ -9,7 +9,7 @@ use super::{
     linalg::linear_of,
     ops::{self, Emitted},
     row,
-    scan::{Step, scan},
+    scan::{LoopStep, scan},
 };
 use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
@@ -129,7 +129,7 @@ fn run(
     let projection = w.projection.map(|p| transposed(cx, p)).transpose()?;
     let (last, outputs) = scan(cx, &[gates], time, init, |cx, slices, state| {
         let carry = step(cx, cell, slices[0], state, [Some(hidden), projection], w.hidden_bias)?;
-        Ok(Step { collect: vec![carry[0]], carry })
+        Ok(LoopStep { collect: vec![carry[0]], carry })
     })?;
     let y = outputs[0];
     Ok((if reverse { ops::flip(cx, y, time)? } else { y }, last))

@@ -13,7 +13,7 @@ use crate::{Call, Item, Lower, Origin, Refuse};
 type Items = Result<Vec<Item>, Refuse>;
 
 /// Results of one step of a loop's body.
-pub(super) struct Step {
+pub(super) struct LoopStep {
     /// Next values of the carried tensors, in order.
     pub(super) carry: Vec<Tid>,
     /// Values collected from this step.
@@ -103,7 +103,7 @@ pub(super) fn scan(
     originals: &[Tid],
     axis: usize,
     init: &[Tid],
-    body: impl FnOnce(&mut Lower, &[Tid], &[Tid]) -> Result<Step, Refuse>,
+    body: impl FnOnce(&mut Lower, &[Tid], &[Tid]) -> Result<LoopStep, Refuse>,
 ) -> Result<(Vec<Tid>, Vec<Tid>), Refuse> {
     let frame = Loop::begin(cx, originals, axis, init)?;
     match body(cx, &frame.sliced, &frame.carried) {
@@ -166,7 +166,7 @@ fn running(cx: &mut Lower, call: &Call, from: f64, combine: fn(&mut Lower, Tid, 
     let init = start(cx, x, axis, from)?;
     let (_, out) = scan(cx, &[x], axis, &[init], |cx, slices, carried| {
         let next = combine(cx, carried[0], slices[0])?;
-        Ok(Step { carry: vec![next], collect: vec![next] })
+        Ok(LoopStep { carry: vec![next], collect: vec![next] })
     })?;
     one(out[0])
 }
@@ -200,7 +200,7 @@ fn running_extreme(cx: &mut Lower, call: &Call, at_least: fn(&mut Lower, Tid, Ti
         let (newer, is_nan) = (at_least(cx, now, best)?, ops::ne(cx, now, now)?);
         let newer = ops::logical_or(cx, newer, is_nan)?;
         let (best, at) = (ops::select(cx, newer, now, best)?, ops::select(cx, newer, position, at)?);
-        Ok(Step { carry: vec![best, at], collect: vec![best, at] })
+        Ok(LoopStep { carry: vec![best, at], collect: vec![best, at] })
     })?;
     Ok(vec![Item::Tensor(out[0]), Item::Tensor(out[1])])
 }

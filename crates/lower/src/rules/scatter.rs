@@ -10,7 +10,7 @@ use super::{
     RuleRow, lifted, one,
     ops::{self, Emitted},
     row,
-    scan::{Step, scan},
+    scan::{LoopStep, scan},
     shape::{expand_to, slice_axis},
 };
 use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
@@ -174,7 +174,7 @@ fn one_by_one(
         let named = ops::eq(cx, index, range)?;
         let combined = combine(cx, src, carried[0])?;
         let next = ops::select(cx, named, combined, carried[0])?;
-        Ok(Step { carry: vec![next], collect: Vec::new() })
+        Ok(LoopStep { carry: vec![next], collect: Vec::new() })
     })?;
     carried.first().copied().ok_or_else(|| Refuse::Missing("self".to_owned()))
 }

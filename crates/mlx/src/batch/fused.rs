@@ -6,7 +6,7 @@ use super::run::BatchRun;
 use crate::{
     cx::Machine,
     error::Result,
-    fused::{Attention, Kind, Linear, Plan, RowSteps, Step},
+    fused::{Attention, FusedNodes, Kind, Linear, Plan, RowSteps},
     values::Slot,
 };
 
@@ -59,7 +59,7 @@ impl BatchRun<'_, '_> {
         let (mut end, mut attends) = (at, false);
         while let Some(step) = steps.get(&end) {
             // A layer each, so that layers share a kernel.
-            let is_attention = |step: &Step| matches!(step.kind, Kind::Attention(_));
+            let is_attention = |step: &FusedNodes| matches!(step.kind, Kind::Attention(_));
             if attends && (is_attention(step) || steps.get(&step.end).is_some_and(is_attention)) {
                 break;
             }
@@ -78,7 +78,7 @@ impl BatchRun<'_, '_> {
     }
 
     /// Adds a step to a launch; `false` if no kernel takes it.
-    fn add(&mut self, run: &mut RowSteps<'_>, step: &Step, borrowed: &mut Borrowed) -> Result<bool> {
+    fn add(&mut self, run: &mut RowSteps<'_>, step: &FusedNodes, borrowed: &mut Borrowed) -> Result<bool> {
         let is_added = match &step.kind {
             Kind::Linear(linear) => self.add_linear(run, linear, borrowed)?,
             Kind::Attention(attention) => self.add_attention(run, attention, borrowed)?,

@@ -6,7 +6,7 @@ use flambeau_ir::{In, Int, KnownKernel, MetalKernel, Node, Tid, Vid};
 use flambeau_tensor::{DType, Shape};
 
 use super::{
-    Kind, Step,
+    FusedNodes, Kind,
     find::{Content, Matcher, Scope, applied, node},
     launch::Builder,
     layers::Snapshot,
@@ -195,12 +195,12 @@ fn gated(r: &mut Matcher<'_, '_>, y: Content) -> Option<((Tid, f32), Tid, Tid)> 
 }
 
 /// Finds the step that begins at a node.
-pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
+pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<FusedNodes> {
     let Node::Where(_) = scope.nodes.get(at)? else { return None };
     scope.candidate(Form::DeltaNet, at, |place| read(Matcher::new(scope, place)))
 }
 
-fn read(mut r: Matcher<'_, '_>) -> Option<Step> {
+fn read(mut r: Matcher<'_, '_>) -> Option<FusedNodes> {
     let conv = convolution(&mut r)?;
     let (q_end, q) = cut(&mut r, conv.result, 0)?;
     let (k_end, k) = cut(&mut r, conv.result, q_end)?;
@@ -247,7 +247,7 @@ fn read(mut r: Matcher<'_, '_>) -> Option<Step> {
     };
     let fits = same && whole && taps > 1 && heads.is_multiple_of(key_heads);
     r.scope.require(fits, "the sizes of heads, convolution and rule differ")?;
-    Some(Step { end: r.at, kind: Kind::Delta(Box::new(delta)) })
+    Some(FusedNodes { end: r.at, kind: Kind::Delta(Box::new(delta)) })
 }
 
 impl Delta {

@@ -7,7 +7,7 @@ use std::{cell::Cell, collections::BTreeMap, ops::Range, sync::Arc};
 
 use flambeau_ir::{Node, Role, Slot as GraphSlot, Tid};
 
-use super::{Kind, Shared, Step, find::Scope, launch::Builder, layers::Snapshot, refusal::Form};
+use super::{FusedNodes, Kind, Shared, find::Scope, launch::Builder, layers::Snapshot, refusal::Form};
 use crate::{cx::Machine, error::Result};
 
 /// The steps of a layer.
@@ -38,7 +38,7 @@ enum Stage {
     Mixture,
 }
 
-fn stage(step: &Step) -> Option<Stage> {
+fn stage(step: &FusedNodes) -> Option<Stage> {
     match &step.kind {
         Kind::Linear(l) if l.gated_input.is_some() => Some(Stage::GatedInput),
         Kind::Linear(l) if l.norm.is_some() && l.residual.is_none() => {
@@ -67,7 +67,7 @@ fn may_stand_between(node: &Node) -> bool {
 }
 
 /// The next step from a node on, and where it begins.
-fn next_step<'a>(scope: &Scope<'_>, steps: &'a BTreeMap<usize, Step>, mut at: usize) -> Option<(usize, &'a Step)> {
+fn next_step<'a>(scope: &Scope<'_>, steps: &'a BTreeMap<usize, FusedNodes>, mut at: usize) -> Option<(usize, &'a FusedNodes)> {
     loop {
         match steps.get(&at) {
             Some(step) => return Some((at, step)),
@@ -78,11 +78,11 @@ fn next_step<'a>(scope: &Scope<'_>, steps: &'a BTreeMap<usize, Step>, mut at: us
 }
 
 /// End of the layer that starts at a step, and the slot of its result.
-fn layer(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>, first: usize) -> Option<(usize, Tid)> {
+fn layer(scope: &Scope<'_>, steps: &BTreeMap<usize, FusedNodes>, first: usize) -> Option<(usize, Tid)> {
     scope.candidate(Form::Layer, first, |place| layer_from(scope, steps, place))
 }
 
-fn layer_from(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>, place: &Cell<usize>) -> Option<(usize, Tid)> {
+fn layer_from(scope: &Scope<'_>, steps: &BTreeMap<usize, FusedNodes>, place: &Cell<usize>) -> Option<(usize, Tid)> {
     let (mut at, mut stages) = (place.get(), Vec::new());
     loop {
         place.set(at);
@@ -124,7 +124,7 @@ fn depends(scope: &Scope<'_>, from: usize, tid: Tid, range: Range<usize>) -> boo
 
 /// The longest chain of layers in which each reads the result of the previous one. Independent
 /// launches could run concurrently, and then neither grid would be fully resident.
-pub(super) fn find(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>) -> BTreeMap<usize, Group> {
+pub(super) fn find(scope: &Scope<'_>, steps: &BTreeMap<usize, FusedNodes>) -> BTreeMap<usize, Group> {
     let mut rows: Vec<BTreeMap<usize, Group>> = Vec::new();
     let (mut last, mut done) = (None, 0);
     for (&at, step) in steps {
@@ -142,7 +142,7 @@ pub(super) fn find(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>) -> BTreeMap
     rows.into_iter().max_by_key(BTreeMap::len).unwrap_or_default()
 }
 
-fn group(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>, at: usize, (end, out): (usize, Tid)) -> Group {
+fn group(scope: &Scope<'_>, steps: &BTreeMap<usize, FusedNodes>, at: usize, (end, out): (usize, Tid)) -> Group {
     let mut written = Vec::new();
     for node in &scope.nodes[at..end] {
         node.walk(&mut |role, slot| match slot {
@@ -165,7 +165,7 @@ impl Group {
     ///
     /// # Errors
     /// If MLX fails.
-    pub(super) fn run(&self, m: &mut Machine, shared: &mut Shared, steps: &BTreeMap<usize, Step>, at: usize) -> Result<bool> {
+    pub(super) fn run(&self, m: &mut Machine, shared: &mut Shared, steps: &BTreeMap<usize, FusedNodes>, at: usize) -> Result<bool> {
         let Some(device) = m.residency()? else { return Ok(false) };
         // A trace computes nothing, so it cannot create the counters that later runs share.
         if device.shared_memory == 0 || m.open.is_some() && shared.counters.is_none() {
@@ -186,7 +186,7 @@ impl Group {
         m: &mut Machine,
         shared: &mut Shared,
         builder: &mut Builder,
-        steps: &BTreeMap<usize, Step>,
+        steps: &BTreeMap<usize, FusedNodes>,
         mut at: usize,
     ) -> Result<bool> {
         let graph = Arc::clone(&m.graph);

@@ -10,7 +10,7 @@ use flambeau_ir::{Node, Role, Slot as GraphSlot, Tid};
 use flambeau_tensor::{DType, Shape};
 
 use super::{
-    Kind, Linear, Shared, Step,
+    FusedNodes, Kind, Linear, Shared,
     attention::{Attention, Position},
     find::Scope,
     layers_text::{self, LayerSizes},
@@ -55,7 +55,7 @@ struct Layer<'a> {
 }
 
 impl<'a> Layer<'a> {
-    fn of(steps: &'a BTreeMap<usize, Step>, starts: &Starts) -> Option<Layer<'a>> {
+    fn of(steps: &'a BTreeMap<usize, FusedNodes>, starts: &Starts) -> Option<Layer<'a>> {
         let linear = |i: usize| match &steps.get(&starts[i])?.kind {
             Kind::Linear(linear) => Some(&**linear),
             Kind::Attention(_) | Kind::Mixture(_) | Kind::Delta(_) => None,
@@ -66,7 +66,7 @@ impl<'a> Layer<'a> {
 
     /// The layer whose first step begins at node `at`, the first node of each step, and the end of
     /// the last.
-    fn find(steps: &'a BTreeMap<usize, Step>, at: usize) -> Option<(Layer<'a>, Starts, usize)> {
+    fn find(steps: &'a BTreeMap<usize, FusedNodes>, at: usize) -> Option<(Layer<'a>, Starts, usize)> {
         let (mut starts, mut next) = ([at; STEPS_OF_LAYER], at);
         for start in &mut starts {
             *start = next;
@@ -156,7 +156,7 @@ impl<'a> Layer<'a> {
 
 /// Finds the longest run of equal layers. At most one is fused: two launches at the same time would
 /// each keep the other from being wholly resident.
-pub(super) fn find(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>) -> Option<Layers> {
+pub(super) fn find(scope: &Scope<'_>, steps: &BTreeMap<usize, FusedNodes>) -> Option<Layers> {
     let (mut longest, mut done): (Option<Layers>, usize) = (None, 0);
     for &at in steps.keys() {
         if at < done {
@@ -172,7 +172,7 @@ pub(super) fn find(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>) -> Option<L
 }
 
 /// The layers from a node on; `None` if there are less than two.
-fn row(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>, at: usize) -> Option<Layers> {
+fn row(scope: &Scope<'_>, steps: &BTreeMap<usize, FusedNodes>, at: usize) -> Option<Layers> {
     let (first, starts, mut end) = Layer::find(steps, at)?;
     let (mut all, mut x) = (vec![starts], first.down.outs[0]);
     while let Some((layer, starts, next)) = Layer::find(steps, end)
@@ -189,7 +189,7 @@ fn row(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>, at: usize) -> Option<La
 
 /// Slots written by the steps, and slots written by the integer nodes between them. `None` if an
 /// integer node reads a step's result; only the sizes of the row `x` are allowed.
-fn inner_slots(steps: &BTreeMap<usize, Step>, all: &[Starts]) -> Option<(Vec<Tid>, Vec<Tid>)> {
+fn inner_slots(steps: &BTreeMap<usize, FusedNodes>, all: &[Starts]) -> Option<(Vec<Tid>, Vec<Tid>)> {
     let (mut inner, mut kept_writes) = (Vec::new(), Vec::new());
     let (mut computed, mut rows): (Vec<Tid>, Vec<Tid>) = (Vec::new(), Vec::new());
     for starts in all {
@@ -251,7 +251,7 @@ impl Layers {
 
     /// Adds the launch to MLX's graph; returns `false` and leaves every slot unchanged if the
     /// kernel does not support the layers.
-    pub(super) fn run(&mut self, m: &mut Machine, shared: &mut Shared, steps: &BTreeMap<usize, Step>) -> Result<bool> {
+    pub(super) fn run(&mut self, m: &mut Machine, shared: &mut Shared, steps: &BTreeMap<usize, FusedNodes>) -> Result<bool> {
         let Some(layers) = self.starts.iter().map(|s| Layer::of(steps, s)).collect::<Option<Vec<_>>>() else { return Ok(false) };
         let Some((sizes, x)) = self.sizes(m, &layers)? else { return Ok(false) };
         // A trace computes nothing, so it cannot create state that later runs share.

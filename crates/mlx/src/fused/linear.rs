@@ -6,7 +6,7 @@ use flambeau_ir::{Int, Node, QuantMode, Slice, Tid};
 use flambeau_tensor::{DType, Shape};
 
 use super::{
-    Kind, Step,
+    FusedNodes, Kind,
     find::Scope,
     launch::Builder,
     low_rank::{self, Low, LowRank},
@@ -150,16 +150,16 @@ fn biased(scope: &Scope<'_>, at: usize, product: Product) -> (Product, usize) {
 }
 
 /// Finds a linear step that begins at a node.
-pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
+pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<FusedNodes> {
     let (Node::RMSNorm(_) | Node::QuantizedMatmul(_) | Node::Transpose(_)) = scope.nodes.get(at)? else { return None };
     scope.candidate(Form::Linear, at, |_| low_rank::find(scope, at).map(step).or_else(|| find_from(scope, at)))
 }
 
-fn step((linear, end): (Linear, usize)) -> Step {
-    Step { end, kind: Kind::Linear(Box::new(linear)) }
+fn step((linear, end): (Linear, usize)) -> FusedNodes {
+    FusedNodes { end, kind: Kind::Linear(Box::new(linear)) }
 }
 
-fn find_from(scope: &Scope<'_>, at: usize) -> Option<Step> {
+fn find_from(scope: &Scope<'_>, at: usize) -> Option<FusedNodes> {
     let (linear, end, spent) = match scope.nodes.get(at)? {
         Node::RMSNorm(_) if joined(scope, at).is_some() => {
             let (x, joined, next) = joined(scope, at)?;

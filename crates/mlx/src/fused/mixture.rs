@@ -5,7 +5,7 @@ use flambeau_ir::{GatherQmm, In, Int, Node, QuantMode, Tid};
 use flambeau_tensor::{DType, Shape};
 
 use super::{
-    Kind, Step,
+    FusedNodes, Kind,
     find::{Content, Matcher, Scope, applied, node},
     launch::Builder,
     linear::{Format, Linear, Weights, content, norm_type, staged_bytes},
@@ -207,13 +207,13 @@ fn mixture(r: &mut Matcher<'_, '_>) -> Option<(Content, usize, Expert, Content, 
 }
 
 /// Finds the experts' step that begins at a node.
-pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
+pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<FusedNodes> {
     let (mixture, end) = match scope.nodes.get(at)? {
         Node::AsType(_) => scope.candidate(Form::Experts, at, |place| find_experts(Matcher::new(scope, place)))?,
         Node::RMSNorm(_) => scope.candidate(Form::Experts, at, |place| find_all(Matcher::new(scope, place)))?,
         _ => return None,
     };
-    Some(Step { end, kind: Kind::Mixture(Box::new(mixture)) })
+    Some(FusedNodes { end, kind: Kind::Mixture(Box::new(mixture)) })
 }
 
 /// The experts behind logits.

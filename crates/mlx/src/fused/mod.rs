@@ -43,12 +43,12 @@ use crate::{
 
 /// A kernel for the nodes from its own index up to `end`.
 #[derive(Debug)]
-pub(crate) struct Step {
+pub(crate) struct FusedNodes {
     pub(crate) end: usize,
     pub(crate) kind: Kind,
 }
 
-impl Step {
+impl FusedNodes {
     /// A slot that the step writes.
     fn out(&self) -> Tid {
         match &self.kind {
@@ -91,7 +91,7 @@ pub(crate) enum Kind {
 /// The steps of a program's main chain, by the index of their first node.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    steps: BTreeMap<usize, Step>,
+    steps: BTreeMap<usize, FusedNodes>,
     /// Steps that share a launch: all uniform layers in one, other layers one each.
     layers: Option<Layers>,
     groups: BTreeMap<usize, Group>,
@@ -152,11 +152,11 @@ impl Plan {
             at = next;
         }
         // If an attention step produces no cache slices, all their readers have to be steps too.
-        let attends = |steps: &BTreeMap<usize, Step>, node: usize| {
+        let attends = |steps: &BTreeMap<usize, FusedNodes>, node: usize| {
             let step = steps.range(..=node).next_back();
             step.is_some_and(|(_, step)| node < step.end && matches!(step.kind, Kind::Attention(_)))
         };
-        let is_whole = |step: &Step| match &step.kind {
+        let is_whole = |step: &FusedNodes| match &step.kind {
             Kind::Attention(attention) => attention.readers.iter().all(|&node| attends(&steps, node)),
             _ => true,
         };
@@ -178,7 +178,7 @@ impl Plan {
     }
 
     /// The steps by their first nodes, and their shared state.
-    pub(crate) fn parts(&mut self) -> (&BTreeMap<usize, Step>, &mut Shared) {
+    pub(crate) fn parts(&mut self) -> (&BTreeMap<usize, FusedNodes>, &mut Shared) {
         (&self.steps, &mut self.shared)
     }
 

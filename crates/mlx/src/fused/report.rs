@@ -7,7 +7,7 @@ use flambeau_ir::{Checked, Node};
 use crate::counts::Describe;
 
 use super::{
-    Kind, Plan, Step,
+    FusedNodes, Kind, Plan,
     layers::STEPS_OF_LAYER,
     linear::Activation,
     refusal::{Form, Refusal},
@@ -128,7 +128,7 @@ fn join(forms: impl Iterator<Item = String>) -> String {
     forms.collect::<Vec<_>>().join("; ")
 }
 
-impl Step {
+impl FusedNodes {
     /// The computation in words.
     pub(super) fn form(&self) -> String {
         match &self.kind {

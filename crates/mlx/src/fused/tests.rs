@@ -44,7 +44,7 @@ const MATRICES: [(usize, usize, usize); 7] =
 /// The steps of layers: first node, one past the last, and the kind.
 fn steps(layer: &str, is_coded: bool) -> Vec<(usize, usize, &'static str)> {
     let plan = plan(layer, is_coded);
-    let kind = |step: &Step| match step.kind {
+    let kind = |step: &FusedNodes| match step.kind {
         Kind::Linear(_) => "linear",
         Kind::Attention(_) => "attention",
         Kind::Mixture(_) => "mixture",

@@ -9,7 +9,7 @@ use flambeau_text::{Constraint, SamplingParams, Tokenizer};
 
 use super::{
     adapters::Adapters,
-    generator::{Generator, Step},
+    generator::{GenerationStep, Generator},
     sequence::Sequence,
 };
 use crate::Result;
@@ -150,7 +150,7 @@ pub(super) fn drive(
     generator: &mut Generator,
     cancelled: &AtomicBool,
     on_text: &mut dyn FnMut(&str),
-    step: &mut dyn FnMut(&mut Generator) -> Result<Step>,
+    step: &mut dyn FnMut(&mut Generator) -> Result<GenerationStep>,
 ) -> Result<()> {
     loop {
         let done = if cancelled.load(Ordering::Relaxed) { generator.cancel() } else { step(generator) }?;

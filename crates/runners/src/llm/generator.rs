@@ -6,10 +6,10 @@ use flambeau_runtime::Sampling;
 use flambeau_text::{Constraint, DetokenizeStream, Sampler, SamplingParams, StopMatcher, Tokenizer, likeliest, log_probabilities};
 
 use super::{
-    draw::Draw,
     generate::{FinishReason, Generation, Request, Stats},
     lookup::Lookup,
-    sequence::{Feed, PIPELINE_DEPTH, Sequence},
+    sampling_inputs::SamplingInputs,
+    sequence::{PIPELINE_DEPTH, Sequence, TokenInput},
 };
 use crate::{Error, Result};
 
@@ -27,7 +27,7 @@ pub struct Generator {
     ids: Vec<u32>,
     text: String,
     /// Number of prompt tokens fed to the sequence.
-    fed: usize,
+    processed: usize,
     /// Length of the sequence before the prompt.
     before: usize,
     source: Source,
@@ -42,7 +42,7 @@ pub struct Generator {
 
 /// Result of a step.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Step {
+pub struct GenerationStep {
     /// Text that is final now.
     pub text: String,
     /// The chosen token; `None` for a step that fed prompt tokens.
@@ -78,7 +78,7 @@ enum Source {
     /// The host samples from these logits.
     Logits(Vec<f32>),
     /// The program samples.
-    Program(Draw),
+    Program(SamplingInputs),
     /// The host samples from logits of several tokens, with draft tokens from the text or a draft
     /// model.
     Lookup(Lookup),
@@ -119,7 +119,7 @@ impl Generator {
             ids: Vec::new(),
             text: String::new(),
             allowed: Vec::new(),
-            fed: 0,
+            processed: 0,
             before: sequence.position(),
             finish: None,
             began,
@@ -134,7 +134,7 @@ impl Generator {
 
     /// Number of prompt tokens not fed yet.
     pub fn unread(&self) -> usize {
-        self.request.prompt.len() - self.fed
+        self.request.prompt.len() - self.processed
     }
 
     /// All tokens: earlier tokens of the sequence, the prompt, and generated tokens.
@@ -148,7 +148,7 @@ impl Generator {
     /// # Errors
     /// Fails if the model or the tokenizer fails. The generation is then over, and the sequence
     /// must not be continued.
-    pub fn step(&mut self, sequence: &mut Sequence, now: &dyn Fn() -> Duration) -> Result<Step> {
+    pub fn step(&mut self, sequence: &mut Sequence, now: &dyn Fn() -> Duration) -> Result<GenerationStep> {
         self.go_on(sequence, now).map_err(|error| match error {
             Error::Text(flambeau_text::Error::NoCandidate { found }) if self.request.constraint.is_none() => {
                 Error::NoLogits { found, dtype: sequence.metadata().dtype }
@@ -157,21 +157,21 @@ impl Generator {
         })
     }
 
-    fn go_on(&mut self, sequence: &mut Sequence, now: &dyn Fn() -> Duration) -> Result<Step> {
+    fn go_on(&mut self, sequence: &mut Sequence, now: &dyn Fn() -> Duration) -> Result<GenerationStep> {
         if self.finish.is_some() {
-            return Ok(Step { finish: self.finish, ..Step::default() });
+            return Ok(GenerationStep { finish: self.finish, ..GenerationStep::default() });
         }
         let drawn = if self.is_reading() {
             let drawn = self.read(sequence)?;
             if self.is_reading() {
-                return Ok(Step::default());
+                return Ok(GenerationStep::default());
             }
             self.stats.prefill = now().saturating_sub(self.began);
             if self.request.max_new_tokens == 0 {
                 return self.end_with(String::new(), None, FinishReason::Length);
             }
             if matches!(self.source, Source::Engine) {
-                return Ok(Step::default());
+                return Ok(GenerationStep::default());
             }
             drawn
         } else {
@@ -182,12 +182,12 @@ impl Generator {
 
     /// The token that the next step feeds, if the step needs nothing else from the model. The
     /// caller may then [feed it](Sequence::step_each) and call [`choose`](Self::choose).
-    pub(super) fn feed<'a>(&'a mut self, sequence: &'a mut Sequence) -> Option<Feed<'a>> {
+    pub(super) fn feed<'a>(&'a mut self, sequence: &'a mut Sequence) -> Option<TokenInput<'a>> {
         if self.finish.is_some() || self.is_reading() {
             return None;
         }
         match (&mut self.source, self.ids.last()) {
-            (Source::Logits(logits), Some(&token)) => Some(Feed { sequence, token, logits }),
+            (Source::Logits(logits), Some(&token)) => Some(TokenInput { sequence, token, logits }),
             _ => None,
         }
     }
@@ -196,20 +196,25 @@ impl Generator {
     ///
     /// # Errors
     /// As [`step`](Self::step).
-    pub(super) fn choose(&mut self, sequence: &mut Sequence, drawn: Option<u32>, now: &dyn Fn() -> Duration) -> Result<Step> {
+    pub(super) fn choose(
+        &mut self,
+        sequence: &mut Sequence,
+        drawn: Option<u32>,
+        now: &dyn Fn() -> Duration,
+    ) -> Result<GenerationStep> {
         let id = self.next(sequence, drawn)?;
         self.note_time(now);
         let logprobs = self.request.logprobs.zip(self.source.logits()).map(|(count, logits)| Logprobs::new(logits, id, count));
-        Ok(Step { logprobs, ..self.take(sequence, id)? })
+        Ok(GenerationStep { logprobs, ..self.take(sequence, id)? })
     }
 
     /// Ends the generation early and returns the withheld text.
     ///
     /// # Errors
     /// Fails if the tokenizer fails.
-    pub fn cancel(&mut self) -> Result<Step> {
+    pub fn cancel(&mut self) -> Result<GenerationStep> {
         match self.finish {
-            Some(_) => Ok(Step { finish: self.finish, ..Step::default() }),
+            Some(_) => Ok(GenerationStep { finish: self.finish, ..GenerationStep::default() }),
             None => self.end_with(String::new(), None, FinishReason::Cancelled),
         }
     }
@@ -231,13 +236,13 @@ impl Generator {
     /// Feeds a chunk of the prompt; returns the token after it if the program samples. Tokens
     /// sampled before the prompt's end are dropped.
     fn read(&mut self, sequence: &mut Sequence) -> Result<Option<u32>> {
-        let end = self.request.prompt.len().min(self.fed + sequence.model().chunk());
+        let end = self.request.prompt.len().min(self.processed + sequence.model().chunk());
         let is_last = end == self.request.prompt.len();
         let sampling = if is_last && matches!(self.source, Source::Engine) { self.sampling() } else { None };
-        let chunk = &self.request.prompt[self.fed..end];
-        self.fed = end;
+        let chunk = &self.request.prompt[self.processed..end];
+        self.processed = end;
         match (&mut self.source, sampling) {
-            (Source::Program(draw), _) => return sequence.step_drawn(chunk, *draw).map(Some),
+            (Source::Program(sampling), _) => return sequence.step_sampled(chunk, *sampling).map(Some),
             (Source::Logits(logits) | Source::Lookup(Lookup { logits, .. }), _) => sequence.step_into(chunk, logits)?,
             (Source::Engine, Some(sampling)) => sequence.submit(chunk, sampling)?,
             (Source::Engine, None) => sequence.step_into(chunk, &mut Vec::new())?,
@@ -257,9 +262,9 @@ impl Generator {
         let Some(&last) = self.ids.last() else { return Ok(None) };
         match &mut self.source {
             Source::Logits(logits) => sequence.step_into(&[last], logits)?,
-            Source::Program(draw) => {
-                *draw = draw.next();
-                return sequence.step_drawn(&[last], *draw).map(Some);
+            Source::Program(sampling) => {
+                *sampling = sampling.next();
+                return sequence.step_sampled(&[last], *sampling).map(Some);
             }
             Source::Lookup(lookup) => {
                 if !lookup.advance() {
@@ -335,7 +340,7 @@ impl Generator {
     }
 
     /// Adds a token: its text, and the reason if it is the last one.
-    fn take(&mut self, sequence: &Sequence, id: u32) -> Result<Step> {
+    fn take(&mut self, sequence: &Sequence, id: u32) -> Result<GenerationStep> {
         self.ids.push(id);
         self.history.push(id);
         let is_end = self.tokenizer.is_eos(id) || self.request.stop_ids.contains(&id);
@@ -353,14 +358,14 @@ impl Generator {
             () if is_full => FinishReason::Context,
             () => {
                 self.text.push_str(&shown.text);
-                return Ok(Step { text: shown.text, token: Some(id), ..Step::default() });
+                return Ok(GenerationStep { text: shown.text, token: Some(id), ..GenerationStep::default() });
             }
         };
         self.end_with(shown.text, Some(id), finish)
     }
 
     /// The last step: returns the withheld text after `text`.
-    fn end_with(&mut self, mut text: String, token: Option<u32>, finish: FinishReason) -> Result<Step> {
+    fn end_with(&mut self, mut text: String, token: Option<u32>, finish: FinishReason) -> Result<GenerationStep> {
         let rest = self.stream.finish()?;
         text.push_str(&self.stops.push(&rest).text);
         if self.stops.stopped().is_none() {
@@ -368,7 +373,7 @@ impl Generator {
         }
         self.text.push_str(&text);
         self.finish = Some(finish);
-        Ok(Step { text, token, logprobs: None, finish: self.finish })
+        Ok(GenerationStep { text, token, logprobs: None, finish: self.finish })
     }
 }
 

@@ -1,8 +1,8 @@
 //! Scheduling of many generations on one model: admission, choice of sequences, and order of steps.
 
-mod kept;
 mod pool;
 mod shares;
+mod snapshot_pool;
 
 use std::{
     collections::VecDeque,
@@ -20,7 +20,7 @@ use super::{
     adapters::Text,
     disk::DiskCache,
     generate::{Generation, Request},
-    generator::{Generator, Step},
+    generator::{GenerationStep, Generator},
     model::Model,
     prefix::common,
     session::Session,
@@ -62,7 +62,7 @@ pub enum Event {
     /// The job has a sequence, with this many tokens of its prompt cached.
     Started { cached: usize },
     /// The job took a step.
-    Stepped(Step),
+    Stepped(GenerationStep),
     /// The job is done.
     Finished(Generation),
     /// The job failed.
@@ -446,7 +446,13 @@ impl Scheduler {
         }
     }
 
-    fn settle(&mut self, id: JobId, step: Result<Step>, now: &dyn Fn() -> Duration, on_event: &mut dyn FnMut(JobId, Event)) {
+    fn settle(
+        &mut self,
+        id: JobId,
+        step: Result<GenerationStep>,
+        now: &dyn Fn() -> Duration,
+        on_event: &mut dyn FnMut(JobId, Event),
+    ) {
         let ended = step.as_ref().map_or(true, |step| step.finish.is_some());
         if step.as_ref().is_ok_and(|step| step.token.is_some())
             && let Some(running) = self.running.iter().find(|running| running.id == id)

@@ -10,8 +10,8 @@ use flambeau_runtime::{Method, Outcome, Sampling, Value, ValueKind, ValueSpec};
 use flambeau_tensor::{DType, Tensor, cast};
 
 use super::{
-    adapters::Adapters, draft::Draft, draft_model::DraftModel, draw::Draw, generate::Request, metadata::Metadata, model::Model,
-    signature::Positions, snapshot::Snapshot,
+    adapters::Adapters, draft::Draft, draft_model::DraftModel, generate::Request, metadata::Metadata, model::Model,
+    sampling_inputs::SamplingInputs, signature::Positions, snapshot::Snapshot,
 };
 use crate::{Error, Result, logits};
 
@@ -37,7 +37,7 @@ pub struct Sequence {
 
 /// A token to feed to one of several sequences.
 #[derive(Debug)]
-pub struct Feed<'a> {
+pub struct TokenInput<'a> {
     pub sequence: &'a mut Sequence,
     pub token: u32,
     /// Receives the logits `[V]` of the token after it; earlier contents are replaced.
@@ -198,8 +198,8 @@ impl Sequence {
     /// [can](flambeau_runtime::Engine::run_last_of_each), so that each weight is read once for all.
     /// A sequence that fails or panics does not affect the others. A sequence that panicked must
     /// not be used again.
-    pub fn step_each(feeds: &mut [Feed<'_>]) -> Vec<Outcome<(), Error>> {
-        let inputs: Vec<Option<Result<Vec<Value>>>> = feeds.iter_mut().map(Feed::inputs).collect();
+    pub fn step_each(feeds: &mut [TokenInput<'_>]) -> Vec<Outcome<(), Error>> {
+        let inputs: Vec<Option<Result<Vec<Value>>>> = feeds.iter_mut().map(TokenInput::inputs).collect();
         let runs = feeds.iter_mut().zip(&inputs).filter_map(|(feed, inputs)| match inputs {
             Some(Ok(inputs)) => Some((&mut feed.sequence.method, &inputs[..])),
             _ => None,
@@ -290,8 +290,8 @@ impl Sequence {
     ///
     /// # Errors
     /// Fails if the program does not support a requested parameter.
-    pub(super) fn first_draw(&self, request: &Request) -> Result<Draw> {
-        Draw::first(request).map_err(|what| Error::Drawing { method: self.method.name().to_owned(), what })
+    pub(super) fn first_draw(&self, request: &Request) -> Result<SamplingInputs> {
+        SamplingInputs::first(request).map_err(|what| Error::Drawing { method: self.method.name().to_owned(), what })
     }
 
     /// Appends up to [`chunk`](Self::chunk) tokens to a sequence of a model that [samples
@@ -299,9 +299,9 @@ impl Sequence {
     ///
     /// # Errors
     /// Fails if the method fails or does not return a token.
-    pub(super) fn step_drawn(&mut self, tokens: &[u32], draw: Draw) -> Result<u32> {
+    pub(super) fn step_sampled(&mut self, tokens: &[u32], sampling: SamplingInputs) -> Result<u32> {
         let mut inputs = self.inputs(tokens)?;
-        inputs.extend(draw.inputs());
+        inputs.extend(sampling.inputs());
         let outputs = self.method.run(&inputs)?;
         self.position += tokens.len();
         let found = || outputs.first().map_or_else(|| "nothing".into(), Value::describe);
@@ -412,10 +412,10 @@ impl Sequence {
     }
 }
 
-impl Feed<'_> {
+impl TokenInput<'_> {
     /// Inputs of the sequence's method; `None` if a step needs more than one run of the method.
     fn inputs(&mut self) -> Option<Result<Vec<Value>>> {
-        let Feed { sequence, token, .. } = self;
+        let TokenInput { sequence, token, .. } = self;
         if sequence.draft.is_some() || sequence.model.draws_tokens() {
             return None;
         }

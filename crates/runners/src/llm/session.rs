@@ -12,9 +12,9 @@ use flambeau_text::Tokenizer;
 use super::{
     adapters::Text,
     generate::{Generation, Request, drive},
-    generator::{Generator, Step},
+    generator::{GenerationStep, Generator},
     prefix::CachedTokens,
-    sequence::{Feed, Sequence},
+    sequence::{Sequence, TokenInput},
     snapshot::Snapshot,
 };
 use crate::{Error, Result};
@@ -95,7 +95,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Generator::step`]. The session is then empty.
-    pub fn step(&mut self, generator: &mut Generator, now: &dyn Fn() -> Duration) -> Result<Step> {
+    pub fn step(&mut self, generator: &mut Generator, now: &dyn Fn() -> Duration) -> Result<GenerationStep> {
         generator.step(&mut self.sequence, now).inspect_err(|_| self.reset())
     }
 
@@ -103,21 +103,25 @@ impl Session {
     /// order. Generations that only need the logits after one token are
     /// [batched](Sequence::step_each). A generation that fails or panics does not affect the
     /// others. A session that panicked must not be used again.
-    pub fn step_each(steps: &mut [(&mut Session, &mut Generator)], now: &dyn Fn() -> Duration) -> Vec<Outcome<Step, Error>> {
-        let mut feeds: Vec<Feed<'_>> = Vec::with_capacity(steps.len());
+    pub fn step_each(
+        steps: &mut [(&mut Session, &mut Generator)],
+        now: &dyn Fn() -> Duration,
+    ) -> Vec<Outcome<GenerationStep, Error>> {
+        let mut feeds: Vec<TokenInput<'_>> = Vec::with_capacity(steps.len());
         let mut is_fed = Vec::with_capacity(steps.len());
         for (session, generator) in steps.iter_mut() {
             let feed = generator.feed(&mut session.sequence);
             is_fed.push(feed.is_some());
             feeds.extend(feed);
         }
-        let mut fed = Sequence::step_each(&mut feeds).into_iter();
+        let mut result = Sequence::step_each(&mut feeds).into_iter();
         let outcomes = steps.iter_mut().zip(is_fed).map(|((session, generator), is_fed)| {
-            let Some(fed) = is_fed.then(|| fed.next()).flatten() else {
+            let Some(result) = is_fed.then(|| result.next()).flatten() else {
                 return catch_unwind(AssertUnwindSafe(|| session.step(generator, now)));
             };
-            let fed = fed?;
-            let choose = || fed.and_then(|()| generator.choose(&mut session.sequence, None, now)).inspect_err(|_| session.reset());
+            let result = result?;
+            let choose =
+                || result.and_then(|()| generator.choose(&mut session.sequence, None, now)).inspect_err(|_| session.reset());
             catch_unwind(AssertUnwindSafe(choose))
         });
         outcomes.collect()

@@ -3,7 +3,7 @@
 use flambeau_runtime::{DimSpec, TensorSpec, ValueSpec};
 use flambeau_tensor::DType;
 
-use super::draw;
+use super::sampling_inputs;
 
 /// The form of a method's position input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ fn is_integer(spec: &TensorSpec) -> bool {
 /// one, in either order.
 pub(super) fn read_signature(inputs: &[ValueSpec]) -> Result<Signature, String> {
     let listed = || inputs.iter().map(ValueSpec::to_string).collect::<Vec<_>>().join(", ");
-    let (inputs, draws) = draw::split_inputs(inputs);
+    let (inputs, draws) = sampling_inputs::split_inputs(inputs);
     let (inputs, adapters) = split_scales(inputs);
     let unfit = || format!("expected tokens i64[1, S] and positions i64[S] or i64[1], found ({})", listed());
     let specs: Vec<&TensorSpec> = inputs.iter().filter_map(ValueSpec::tensor).filter(|s| is_integer(s)).collect();

@@ -121,7 +121,7 @@ pub fn check(
     let last = differing.iter().map(|(run, ..)| *run).min();
     verdict.outputs = differing;
     if let Some(last) = last.filter(|_| verdict.differences.is_empty()) {
-        verdict.differences = together(program, method, [tested, reference], &runs[..=last], tolerance, options)?;
+        verdict.differences = check_groups(program, method, [tested, reference], &runs[..=last], tolerance, options)?;
     }
     Ok(verdict)
 }
@@ -185,7 +185,7 @@ impl Observer for Single {
 }
 
 /// The first groups of nodes that differ when they run together, at most one for each graph.
-fn together(
+fn check_groups(
     program: &Program,
     method: &str,
     [tested, reference]: [&Arc<dyn Engine>; 2],

@@ -7,12 +7,12 @@ use serde_json::{Value as Json, json};
 use super::Heard;
 use crate::{
     error::Result,
-    reply::{self, Events, Frames, Whole},
+    reply::{self, Events, Frames, ResponseBuilder},
 };
 
 /// Value of `response_format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum TranscriptFormat {
     Json,
     Text,
     Srt,
@@ -23,7 +23,7 @@ pub(crate) enum Form {
 /// A transcript in progress.
 #[derive(Debug)]
 pub(crate) struct TranscriptAnswer {
-    form: Form,
+    form: TranscriptFormat,
     transcript: Transcript,
     words: bool,
     segments: bool,
@@ -31,7 +31,7 @@ pub(crate) struct TranscriptAnswer {
 
 impl TranscriptAnswer {
     /// Creates an empty transcript. The verbose format lists words or segments on request.
-    pub(crate) fn new(form: Form, task: Task, words: bool, segments: bool) -> TranscriptAnswer {
+    pub(crate) fn new(form: TranscriptFormat, task: Task, words: bool, segments: bool) -> TranscriptAnswer {
         let transcript = Transcript { language: None, task, seconds: 0.0, segments: Vec::new() };
         TranscriptAnswer { form, transcript, words, segments }
     }
@@ -77,7 +77,7 @@ impl TranscriptAnswer {
     }
 }
 
-impl Whole for TranscriptAnswer {
+impl ResponseBuilder for TranscriptAnswer {
     type Update = Heard;
 
     fn take(&mut self, heard: Heard) -> Result<bool> {
@@ -86,20 +86,20 @@ impl Whole for TranscriptAnswer {
 
     fn into_response(self) -> Response {
         match self.form {
-            Form::Json => reply::json(&json!({ "text": self.transcript.text(), "usage": self.usage() })),
-            Form::Verbose => reply::json(&self.verbose()),
-            Form::Text => reply::text(self.transcript.text() + "\n"),
-            Form::Srt => reply::text(self.transcript.srt()),
-            Form::Vtt => reply::text(self.transcript.vtt()),
+            TranscriptFormat::Json => reply::json(&json!({ "text": self.transcript.text(), "usage": self.usage() })),
+            TranscriptFormat::Verbose => reply::json(&self.verbose()),
+            TranscriptFormat::Text => reply::text(self.transcript.text() + "\n"),
+            TranscriptFormat::Srt => reply::text(self.transcript.srt()),
+            TranscriptFormat::Vtt => reply::text(self.transcript.vtt()),
         }
     }
 }
 
 impl Events for TranscriptAnswer {
     type Update = Heard;
-    type Whole = TranscriptAnswer;
+    type ResponseBuilder = TranscriptAnswer;
 
-    fn whole(self) -> TranscriptAnswer {
+    fn builder(self) -> TranscriptAnswer {
         self
     }
 

@@ -3,7 +3,7 @@
 use flambeau::runners::speech::{Settings, Task};
 use serde_json::Value as Json;
 
-use super::answer::{Form, TranscriptAnswer};
+use super::answer::{TranscriptAnswer, TranscriptFormat};
 use crate::{
     error::{ApiError, Result},
     json::{Fields, wrong},
@@ -28,12 +28,12 @@ impl TranscriptionRequest {
     pub(crate) fn read(mut fields: Fields, task: Task) -> Result<TranscriptionRequest> {
         let form = form(&mut fields)?;
         let (words, segments) = granularities(&mut fields)?;
-        if words && form != Form::Verbose {
+        if words && form != TranscriptFormat::Verbose {
             let message = "times of words come with `response_format` verbose_json alone";
             return Err(ApiError::value("timestamp_granularities", message));
         }
         let streams = flag(&mut fields, "stream")?;
-        if streams && !matches!(form, Form::Json | Form::Text) {
+        if streams && !matches!(form, TranscriptFormat::Json | TranscriptFormat::Text) {
             return Err(ApiError::unsupported("stream", "a stream can be of text or json only"));
         }
         let settings = Settings {
@@ -49,14 +49,14 @@ impl TranscriptionRequest {
     }
 }
 
-fn form(fields: &mut Fields) -> Result<Form> {
+fn form(fields: &mut Fields) -> Result<TranscriptFormat> {
     const NAME: &str = "response_format";
     match fields.text(NAME)?.as_deref() {
-        None | Some("json") => Ok(Form::Json),
-        Some("text") => Ok(Form::Text),
-        Some("srt") => Ok(Form::Srt),
-        Some("vtt") => Ok(Form::Vtt),
-        Some("verbose_json") => Ok(Form::Verbose),
+        None | Some("json") => Ok(TranscriptFormat::Json),
+        Some("text") => Ok(TranscriptFormat::Text),
+        Some("srt") => Ok(TranscriptFormat::Srt),
+        Some("vtt") => Ok(TranscriptFormat::Vtt),
+        Some("verbose_json") => Ok(TranscriptFormat::Verbose),
         Some(other) => Err(wrong(NAME, "json, text, srt, verbose_json or vtt", &other.into())),
     }
 }

@@ -22,7 +22,7 @@ use crate::{
     json::{Fields, wrong},
     keys::Caller,
     model::now,
-    openapi::{Contents, Routes},
+    openapi::{BodyKind, Routes},
     reply,
     storage::{Store, record::FileRecord, unwritten},
 };
@@ -56,7 +56,7 @@ impl App {
 /// Adds the file routes.
 pub(crate) fn add(routes: Routes) -> Routes {
     routes
-        .post("/v1/files", "Keeps a file of requests", Contents::Form, upload)
+        .post("/v1/files", "Keeps a file of requests", BodyKind::Form, upload)
         .get("/v1/files", "The files", list)
         .get("/v1/files/{id}", "A file", get)
         .delete("/v1/files/{id}", "Forgets a file", delete)

@@ -34,7 +34,7 @@ use crate::{
     json::{Fields, wrong},
     keys::Caller,
     model::now,
-    openapi::{Contents, Routes},
+    openapi::{BodyKind, Routes},
     reply,
     storage::{
         MESSAGES_PREFIX, Store,
@@ -56,11 +56,11 @@ const BLOCK: usize = 64 << 10;
 /// Adds the paths.
 pub(crate) fn add(routes: Routes) -> Routes {
     routes
-        .post("/v1/messages/batches", "Runs requests in the background", Contents::Object(&["requests"]), create)
+        .post("/v1/messages/batches", "Runs requests in the background", BodyKind::Object(&["requests"]), create)
         .get("/v1/messages/batches", "The batches of messages", list)
         .get("/v1/messages/batches/{id}", "A batch of messages", get)
         .delete("/v1/messages/batches/{id}", "Forgets a batch of messages that has ended", delete)
-        .post("/v1/messages/batches/{id}/cancel", "Ends a batch of messages early", Contents::None, cancel)
+        .post("/v1/messages/batches/{id}/cancel", "Ends a batch of messages early", BodyKind::None, cancel)
         .get("/v1/messages/batches/{id}/results", "The results of a batch of messages", results)
 }
 

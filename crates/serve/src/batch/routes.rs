@@ -24,7 +24,7 @@ use crate::{
     json::{Fields, wrong},
     keys::Caller,
     model::now,
-    openapi::{Contents, Routes},
+    openapi::{BodyKind, Routes},
     reply,
     storage::{
         MESSAGES_PREFIX,
@@ -40,12 +40,12 @@ const MAX_METADATA: (usize, usize, usize) = (16, 64, 512);
 
 /// Adds the batch routes.
 pub(crate) fn add(routes: Routes) -> Routes {
-    let fields = Contents::Object(&["input_file_id", "endpoint", "completion_window"]);
+    let fields = BodyKind::Object(&["input_file_id", "endpoint", "completion_window"]);
     routes
         .post("/v1/batches", "Runs the requests of a file", fields, create)
         .get("/v1/batches", "The batches", list)
         .get("/v1/batches/{id}", "A batch", get)
-        .post("/v1/batches/{id}/cancel", "Ends a batch early", Contents::None, cancel)
+        .post("/v1/batches/{id}/cancel", "Ends a batch early", BodyKind::None, cancel)
 }
 
 /// `POST /v1/batches`: starts a batch.

@@ -4,7 +4,7 @@ use flambeau::runners::embed::truncate;
 use flambeau::text::Tokenizer;
 use serde_json::Value as Json;
 
-use super::{answer::Form, worker::Facts};
+use super::{answer::VectorFormat, worker::Facts};
 use crate::{
     error::{ApiError, Result},
     json::{Fields, wrong},
@@ -27,7 +27,7 @@ const INPUT: &str = "input";
 pub(crate) struct EmbeddingRequest {
     /// The tokens of each text.
     pub(crate) texts: Vec<Vec<u32>>,
-    pub(crate) form: Form,
+    pub(crate) form: VectorFormat,
     /// Number of elements to return, if reduced.
     pub(crate) dimensions: Option<usize>,
 }
@@ -40,15 +40,15 @@ impl EmbeddingRequest {
     pub(crate) fn read(mut fields: Fields, tokenizer: &Tokenizer, facts: &Facts) -> Result<EmbeddingRequest> {
         let input = fields.take(INPUT).ok_or_else(|| ApiError::value(INPUT, "`input` is missing"))?;
         let form = match fields.text("encoding_format")?.as_deref() {
-            None | Some("float") => Form::Float,
-            Some("base64") => Form::Base64,
+            None | Some("float") => VectorFormat::Float,
+            Some("base64") => VectorFormat::Base64,
             Some(other) => return Err(wrong("encoding_format", "float or base64", &other.into())),
         };
         let dimensions = fields.count("dimensions", 1..=facts.dimension.max(1) as u64)?;
         let prompt = prompt(&mut fields, facts)?;
         let truncates = fields.flag("truncate")?.unwrap_or(false);
         fields.finish(HARMLESS)?;
-        let reader = Reader { tokenizer, facts, truncates, prompt: &prompt };
+        let reader = InputReader { tokenizer, facts, truncates, prompt: &prompt };
         let texts = match input {
             Json::String(text) => vec![reader.text(&text)?],
             Json::Array(list) if list.first().is_some_and(Json::is_number) => vec![reader.tokens(&list)?],
@@ -82,7 +82,7 @@ fn expected(found: &Json) -> ApiError {
     wrong(INPUT, "a text, a list of texts, a list of tokens, or a list of such lists", found)
 }
 
-struct Reader<'a> {
+struct InputReader<'a> {
     tokenizer: &'a Tokenizer,
     facts: &'a Facts,
     truncates: bool,
@@ -90,7 +90,7 @@ struct Reader<'a> {
     prompt: &'a str,
 }
 
-impl Reader<'_> {
+impl InputReader<'_> {
     fn item(&self, item: &Json) -> Result<Vec<u32>> {
         match item {
             Json::String(text) => self.text(text),

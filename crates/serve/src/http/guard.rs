@@ -25,7 +25,7 @@ pub(super) struct TwoLengths;
 
 /// Checks on a request: key, host name and origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
+pub(crate) enum Admission {
     Granted(Caller),
     /// Respond to a CORS preflight.
     Preflight,
@@ -57,7 +57,7 @@ impl Guard {
     ///
     /// # Errors
     /// Fails if access is denied.
-    pub(crate) fn check(&self, request: &Request<Body>) -> Result<Entry> {
+    pub(crate) fn check(&self, request: &Request<Body>) -> Result<Admission> {
         let headers = request.headers();
         check_target(request)?;
         self.check_host(headers)?;
@@ -66,9 +66,9 @@ impl Guard {
         let is_open = OPEN.contains(&path) || page::has(path) || self.public_metrics && path == METRICS;
         match (self.origin(headers)?, self.caller(headers)) {
             // A browser asks whether it may ask, and has no key to show yet.
-            (Some(_), _) if request.method() == Method::OPTIONS => Ok(Entry::Preflight),
-            (_, Some(caller)) => Ok(Entry::Granted(caller)),
-            _ if is_open => Ok(Entry::Granted(Caller::default())),
+            (Some(_), _) if request.method() == Method::OPTIONS => Ok(Admission::Preflight),
+            (_, Some(caller)) => Ok(Admission::Granted(caller)),
+            _ if is_open => Ok(Admission::Granted(Caller::default())),
             _ => {
                 let message = "the request brings no valid API key: send it as `Authorization: Bearer KEY`";
                 let code = Some("invalid_api_key");
@@ -189,8 +189,8 @@ mod tests {
             request = request.header(*name, *value);
         }
         match guard.check(&request.body(Body::empty()).unwrap()) {
-            Ok(Entry::Granted(_)) => 200,
-            Ok(Entry::Preflight) => 204,
+            Ok(Admission::Granted(_)) => 200,
+            Ok(Admission::Preflight) => 204,
             Err(error) => error.status.as_u16(),
         }
     }

@@ -50,18 +50,18 @@ pub(crate) async fn read(request: Request<Body>, config: &Config, what: &'static
         SizeLimit::new().whole_stream(most.saturating_add(MAX_TEXT * MAX_FIELDS as u64)).per_field(MAX_TEXT).for_field(FILE, most);
     let constraints = Constraints::new().size_limit(limits);
     let form = Multipart::with_constraints(request.into_body().into_data_stream(), boundary, constraints);
-    let whole = timeout_at(Instant::now() + config.longest_request(), Form { form, config, what, bytes }.read());
+    let whole = timeout_at(Instant::now() + config.longest_request(), UploadForm { form, config, what, bytes }.read());
     whole.await.unwrap_or_else(|_| Err(ApiError::too_slow()))
 }
 
-struct Form<'a> {
+struct UploadForm<'a> {
     form: Multipart<'static>,
     config: &'a Config,
     what: &'static str,
     bytes: usize,
 }
 
-impl Form<'_> {
+impl UploadForm<'_> {
     async fn read(mut self) -> Result<Upload> {
         let (mut file, mut map) = (None, Map::new());
         for _ in 0..MAX_FIELDS {

@@ -4,11 +4,11 @@ use axum::response::Response;
 use serde_json::{Value as Json, json};
 
 use crate::{
-    answer::{Choice, Delta, Finish, Reader},
+    answer::{AnswerReader, Choice, Delta, Finish},
     error::{ApiError, Result},
     model::Handle,
     openai::usage::timings,
-    reply::{self, Events, Frames, Whole},
+    reply::{self, Events, Frames, ResponseBuilder},
     worker::JobUpdate,
 };
 
@@ -25,7 +25,7 @@ pub(super) struct InfillAnswer {
 
 impl InfillAnswer {
     pub(super) fn new(model: Handle, prompt_tokens: usize, stops: Vec<String>) -> InfillAnswer {
-        InfillAnswer { model, choice: Choice::new(Reader::plain()), prompt_tokens, stops, text: String::new() }
+        InfillAnswer { model, choice: Choice::new(AnswerReader::plain()), prompt_tokens, stops, text: String::new() }
     }
 
     /// Applies an update and returns its new text.
@@ -59,7 +59,7 @@ impl InfillAnswer {
     }
 }
 
-impl Whole for InfillAnswer {
+impl ResponseBuilder for InfillAnswer {
     type Update = JobUpdate;
 
     fn take(&mut self, update: JobUpdate) -> Result<bool> {
@@ -75,9 +75,9 @@ impl Whole for InfillAnswer {
 
 impl Events for InfillAnswer {
     type Update = JobUpdate;
-    type Whole = InfillAnswer;
+    type ResponseBuilder = InfillAnswer;
 
-    fn whole(self) -> InfillAnswer {
+    fn builder(self) -> InfillAnswer {
         self
     }
 

@@ -7,18 +7,18 @@ use serde_json::{Value as Json, json};
 
 use super::error_json;
 use crate::{
-    answer::{Choice, Delta, Finish, Reader},
+    answer::{AnswerReader, Choice, Delta, Finish},
     error::{ApiError, Result},
     model::Handle,
     openai::logprobs,
-    reply::{self, Events, Frames, Whole},
+    reply::{self, Events, Frames, ResponseBuilder},
     time,
     worker::JobUpdate,
 };
 
 /// Whether responses are chat messages or texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ReplyKind {
     Chat,
     Text,
 }
@@ -34,7 +34,7 @@ enum Piece {
 /// Builds the response to a request from its updates.
 #[derive(Debug)]
 pub(super) struct OllamaAnswer {
-    form: Form,
+    form: ReplyKind,
     /// The model name in the request.
     name: String,
     model: Handle,
@@ -49,18 +49,18 @@ pub(super) struct OllamaAnswer {
 
 impl OllamaAnswer {
     pub(super) fn new(
-        form: Form,
+        form: ReplyKind,
         name: String,
         model: Handle,
         prompt_tokens: usize,
         (began, loading): (Instant, Duration),
     ) -> OllamaAnswer {
-        let choice = Choice::new(Reader::plain());
+        let choice = Choice::new(AnswerReader::plain());
         OllamaAnswer { form, name, model, choice, prompt_tokens, began, loading, has_logprobs: false, call: None }
     }
 
     /// Sets the reader of the answer's text.
-    pub(super) fn reading(self, reader: Reader, has_logprobs: bool) -> OllamaAnswer {
+    pub(super) fn reading(self, reader: AnswerReader, has_logprobs: bool) -> OllamaAnswer {
         OllamaAnswer { choice: Choice::new(reader), has_logprobs, ..self }
     }
 
@@ -132,7 +132,7 @@ impl OllamaAnswer {
 }
 
 /// An object with these pieces of an answer.
-fn object(form: Form, name: &str, pieces: &[Piece]) -> Json {
+fn object(form: ReplyKind, name: &str, pieces: &[Piece]) -> Json {
     let (mut content, mut thinking, mut calls) = (String::new(), String::new(), Vec::new());
     for piece in pieces {
         match piece {
@@ -143,11 +143,11 @@ fn object(form: Form, name: &str, pieces: &[Piece]) -> Json {
     }
     let mut object = json!({ "model": name, "created_at": time::now() });
     let holder = match form {
-        Form::Chat => {
+        ReplyKind::Chat => {
             object["message"] = json!({ "role": "assistant", "content": content });
             &mut object["message"]
         }
-        Form::Text => {
+        ReplyKind::Text => {
             object["response"] = content.into();
             &mut object
         }
@@ -170,7 +170,7 @@ fn ended(mut object: Json, reason: &str) -> Json {
 }
 
 /// Response to a request that unloads the model.
-pub(super) fn unloaded(form: Form, name: &str) -> Json {
+pub(super) fn unloaded(form: ReplyKind, name: &str) -> Json {
     ended(object(form, name, &[]), "unload")
 }
 
@@ -181,7 +181,7 @@ pub(super) struct WholeAnswer {
     pieces: Vec<Piece>,
 }
 
-impl Whole for WholeAnswer {
+impl ResponseBuilder for WholeAnswer {
     type Update = JobUpdate;
 
     fn take(&mut self, update: JobUpdate) -> Result<bool> {
@@ -199,11 +199,11 @@ impl Whole for WholeAnswer {
 
 impl Events for OllamaAnswer {
     type Update = JobUpdate;
-    type Whole = WholeAnswer;
+    type ResponseBuilder = WholeAnswer;
 
     const CONTENT_TYPE: &'static str = "application/x-ndjson";
 
-    fn whole(self) -> WholeAnswer {
+    fn builder(self) -> WholeAnswer {
         WholeAnswer { answer: self, pieces: Vec::new() }
     }
 

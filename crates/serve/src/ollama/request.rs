@@ -9,7 +9,7 @@ use crate::{
 
 /// Purpose of a request.
 #[derive(Debug)]
-pub(super) enum Asked {
+pub(super) enum OllamaTask {
     /// Loads the model.
     Nothing,
     /// Answers a conversation.
@@ -46,16 +46,16 @@ const SAME: [&str; 7] = ["temperature", "top_k", "top_p", "min_p", "repeat_penal
 ///
 /// # Errors
 /// The error names the invalid or unsupported field.
-pub(super) fn chat(mut fields: Fields) -> Result<Asked> {
+pub(super) fn chat(mut fields: Fields) -> Result<OllamaTask> {
     let messages = fields.list("messages")?.unwrap_or_default();
     if messages.is_empty() {
-        return Ok(Asked::Nothing);
+        return Ok(OllamaTask::Nothing);
     }
     let mut map = Map::new();
     map.insert("messages".into(), history(messages)?.into());
     map.extend(fields.take("tools").map(|tools| ("tools".to_owned(), tools)));
     common(fields, &mut map)?;
-    Ok(Asked::Conversation(Fields::of(map)))
+    Ok(OllamaTask::Conversation(Fields::of(map)))
 }
 
 /// Parses a request to answer or complete a text. It becomes a conversation if the model has a
@@ -63,10 +63,10 @@ pub(super) fn chat(mut fields: Fields) -> Result<Asked> {
 ///
 /// # Errors
 /// The error names the invalid or unsupported field.
-pub(super) fn generate(mut fields: Fields, has_template: bool) -> Result<Asked> {
+pub(super) fn generate(mut fields: Fields, has_template: bool) -> Result<OllamaTask> {
     let prompt = fields.text("prompt")?.unwrap_or_default();
     if prompt.is_empty() {
-        return Ok(Asked::Nothing);
+        return Ok(OllamaTask::Nothing);
     }
     no_images(&fields.take("images").unwrap_or_default())?;
     if fields.text("template")?.is_some_and(|text| !text.is_empty()) {
@@ -89,13 +89,13 @@ pub(super) fn generate(mut fields: Fields, has_template: bool) -> Result<Asked> 
                 return Err(ApiError::unsupported(name, "`format` and `think` are not supported for the continuation of a text"));
             }
         }
-        return Ok(Asked::Text { prompt, suffix, rest: Fields::of(map) });
+        return Ok(OllamaTask::Text { prompt, suffix, rest: Fields::of(map) });
     }
     let mut messages: Vec<Json> = system.iter().map(|text| json!({ "role": "system", "content": text })).collect();
     messages.push(json!({ "role": "user", "content": prompt }));
     map.insert("messages".into(), messages.into());
     common(fields, &mut map)?;
-    Ok(Asked::Conversation(Fields::of(map)))
+    Ok(OllamaTask::Conversation(Fields::of(map)))
 }
 
 /// Whether a request without a prompt unloads the model.
@@ -220,9 +220,9 @@ mod tests {
         Fields::parse(body.to_string().as_bytes()).unwrap()
     }
 
-    fn conversation(asked: Result<Asked>) -> Fields {
+    fn conversation(asked: Result<OllamaTask>) -> Fields {
         match asked.unwrap() {
-            Asked::Conversation(fields) => fields,
+            OllamaTask::Conversation(fields) => fields,
             other => panic!("{other:?}"),
         }
     }
@@ -259,9 +259,11 @@ mod tests {
         let roles: Vec<Json> = answered.list("messages").unwrap().unwrap().iter().map(|m| m["role"].clone()).collect();
         assert_eq!((roles, answered.take("stream")), (vec![json!("system"), json!("user")], Some(json!(false))));
         for (body, has_template) in [(json!({ "prompt": "a", "raw": true }), true), (json!({ "prompt": "a" }), false)] {
-            assert!(matches!(generate(fields(&body), has_template), Ok(Asked::Text { prompt, suffix: None, .. }) if prompt == "a"));
+            assert!(
+                matches!(generate(fields(&body), has_template), Ok(OllamaTask::Text { prompt, suffix: None, .. }) if prompt == "a")
+            );
         }
-        assert!(matches!(generate(fields(&json!({})), true), Ok(Asked::Nothing)));
+        assert!(matches!(generate(fields(&json!({})), true), Ok(OllamaTask::Nothing)));
         for (keep_alive, expected) in
             [(json!(null), false), (json!(0), true), (json!("0s"), true), (json!("5m"), false), (json!(-1), false)]
         {

@@ -9,11 +9,11 @@ use serde_json::{Map, Value as Json, json};
 
 use super::{HARMLESS, answers::Answers, logprobs, messages, params::MAX_TOP, params::Params, prompt, usage::timings};
 use crate::{
-    answer::{Choice, Delta, Finish, Reader},
+    answer::{AnswerReader, Choice, Delta, Finish},
     error::{ApiError, Result},
     json::{Fields, wrong},
     model::{Handle, Served, now},
-    reply::{self, Events, Frames, Whole},
+    reply::{self, Events, Frames, ResponseBuilder},
     tools::{Parser, ToolFormat, Tools, calls},
     worker::JobUpdate,
 };
@@ -222,10 +222,14 @@ impl ChatRequest {
     }
 
     /// The reader of the answer's text.
-    pub(crate) fn reader(&self, prompt: &str) -> Reader {
+    pub(crate) fn reader(&self, prompt: &str) -> AnswerReader {
         let parser = self.conversation.parser();
         let thinks = ThinkingSplitter::new(prompt).part() == Part::Thinking;
-        if self.params.constraint.is_some() && !thinks { Reader::of_form(prompt, parser) } else { Reader::of_chat(prompt, parser) }
+        if self.params.constraint.is_some() && !thinks {
+            AnswerReader::of_form(prompt, parser)
+        } else {
+            AnswerReader::of_chat(prompt, parser)
+        }
     }
 
     /// The writer of the response.
@@ -325,7 +329,7 @@ pub(crate) struct WholeChat {
     deltas: Vec<Delta>,
 }
 
-impl Whole for WholeChat {
+impl ResponseBuilder for WholeChat {
     type Update = JobUpdate;
 
     fn take(&mut self, (number, update): JobUpdate) -> Result<bool> {
@@ -368,9 +372,9 @@ impl ChatAnswer {
 
 impl Events for ChatAnswer {
     type Update = JobUpdate;
-    type Whole = WholeChat;
+    type ResponseBuilder = WholeChat;
 
-    fn whole(self) -> WholeChat {
+    fn builder(self) -> WholeChat {
         let messages = vec![Message::default(); self.0.choices.len()];
         WholeChat { answer: self, messages, deltas: Vec::new() }
     }

@@ -6,12 +6,12 @@ use serde_json::{Value as Json, json};
 
 use super::{HARMLESS, answers::Answers, chat::stream_usage, logprobs, params::MAX_TOP, params::Params};
 use crate::{
-    answer::{Choice, Delta, Finish, Reader},
+    answer::{AnswerReader, Choice, Delta, Finish},
     error::{ApiError, Result},
     gaps::Gap,
     json::{Fields, wrong},
     model::Handle,
-    reply::{self, Events, Frames, Whole},
+    reply::{self, Events, Frames, ResponseBuilder},
     worker::{JobUpdate, Update},
 };
 
@@ -82,7 +82,7 @@ impl CompletionRequest {
             jobs.extend(params.jobs(&ids, &model));
             begun.extend(std::iter::repeat_n(text, self.params.choices));
         }
-        let choices = begun.iter().map(|_| Choice::new(Reader::plain())).collect();
+        let choices = begun.iter().map(|_| Choice::new(AnswerReader::plain())).collect();
         let mut answers = Answers::new("cmpl-", model, choices, prompt_tokens);
         answers.include_usage = self.include_usage;
         answers.has_logprobs = self.params.logprobs.is_some();
@@ -159,7 +159,7 @@ pub(crate) struct WholeCompletion {
     texts: Vec<String>,
 }
 
-impl Whole for WholeCompletion {
+impl ResponseBuilder for WholeCompletion {
     type Update = JobUpdate;
 
     fn take(&mut self, (number, update): JobUpdate) -> Result<bool> {
@@ -177,9 +177,9 @@ impl Whole for WholeCompletion {
 
 impl Events for CompletionAnswer {
     type Update = JobUpdate;
-    type Whole = WholeCompletion;
+    type ResponseBuilder = WholeCompletion;
 
-    fn whole(self) -> WholeCompletion {
+    fn builder(self) -> WholeCompletion {
         WholeCompletion { texts: self.begun.clone(), answer: self }
     }
 

@@ -9,7 +9,7 @@ use super::{
     table::FORMATS,
     told::Told,
 };
-use crate::answer::{Delta, Reader};
+use crate::answer::{AnswerReader, Delta};
 
 /// How a template takes calls, and the format of its model's calls.
 #[derive(Clone, Copy, Debug)]
@@ -229,7 +229,7 @@ fn shared(begun: &str, rendered: &str) -> usize {
 /// The calls of an answer, and the length of its text in bytes.
 fn read(row: &'static Format, prompt: &str, answer: &str) -> (Vec<(String, String)>, usize) {
     let known = Tools::read(&tools()).unwrap_or_default();
-    let mut reader = Reader::of_chat(prompt, Some(Parser::new(row, known, 0, false).alone()));
+    let mut reader = AnswerReader::of_chat(prompt, Some(Parser::new(row, known, 0, false).alone()));
     let mut deltas = Vec::new();
     reader.push(answer, &mut deltas);
     reader.finish(&mut deltas);

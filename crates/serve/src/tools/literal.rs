@@ -19,7 +19,7 @@ pub(super) fn quoted(text: &str, quote: &'static str) -> Found<(usize, String)> 
 }
 
 fn read(text: &str, style: Style) -> Found<(usize, String)> {
-    let mut reader = Reader { text, at: 0, style };
+    let mut reader = LiteralReader { text, at: 0, style };
     match reader.pairs(style.assign, style.close, 0) {
         Ok(map) => Found::Yes((reader.at, Json::Object(map).to_string())),
         Err(Stop::More) => Found::More,
@@ -43,13 +43,13 @@ enum Stop {
     No,
 }
 
-struct Reader<'a> {
+struct LiteralReader<'a> {
     text: &'a str,
     at: usize,
     style: Style,
 }
 
-impl Reader<'_> {
+impl LiteralReader<'_> {
     fn rest(&self) -> &str {
         &self.text[self.at..]
     }

@@ -17,7 +17,7 @@ const MAX_KEY: usize = 512;
 pub(super) struct PairReader {
     pairs: &'static Pairs,
     function: String,
-    place: Place,
+    place: PairState,
     /// End marker of the current value.
     close: String,
     held: String,
@@ -26,13 +26,13 @@ pub(super) struct PairReader {
 
 /// Parser state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum PairState {
     /// Before a key or the end of the arguments.
     Between,
     /// In a string that is emitted as it arrives; true if nothing was emitted yet.
     Text(bool),
     /// In the value of this key, which is emitted when complete.
-    Whole(String, Value),
+    ResponseBuilder(String, Value),
 }
 
 /// Matches the start of a pair; returns the offset of its key.
@@ -50,7 +50,7 @@ impl PairReader {
         PairReader {
             pairs,
             function: function.to_owned(),
-            place: Place::Between,
+            place: PairState::Between,
             close: String::new(),
             held: String::new(),
             count: 0,
@@ -62,7 +62,7 @@ impl PairReader {
         self.held.push_str(text);
         loop {
             let moves = match self.place.clone() {
-                Place::Between => match self.key(tools, number, out) {
+                PairState::Between => match self.key(tools, number, out) {
                     Found::Yes(()) => true,
                     Found::More => false,
                     Found::No => {
@@ -70,8 +70,8 @@ impl PairReader {
                         return Some(std::mem::take(&mut self.held));
                     }
                 },
-                Place::Text(is_first) => self.text(is_first, number, out),
-                Place::Whole(key, kind) => self.whole(&key, kind, tools, number, out),
+                PairState::Text(is_first) => self.text(is_first, number, out),
+                PairState::ResponseBuilder(key, kind) => self.whole(&key, kind, tools, number, out),
             };
             if !moves {
                 return None;
@@ -81,7 +81,7 @@ impl PairReader {
 
     /// Closes the object if no argument is open.
     pub(super) fn finish(&self, number: usize, out: &mut Vec<Piece>) {
-        if self.place == Place::Between {
+        if self.place == PairState::Between {
             let text = if self.count == 0 { "{}" } else { "}" };
             out.push(Piece::Arguments { number, text: text.to_owned() });
         }
@@ -122,7 +122,7 @@ impl PairReader {
         if is_text {
             out.push(Piece::Arguments { number, text: "\"".to_owned() });
         }
-        self.place = if is_text { Place::Text(true) } else { Place::Whole(key, kind) };
+        self.place = if is_text { PairState::Text(true) } else { PairState::ResponseBuilder(key, kind) };
     }
 
     fn text(&mut self, is_first: bool, number: usize, out: &mut Vec<Piece>) -> bool {
@@ -134,7 +134,7 @@ impl PairReader {
                 self.held.remove(0);
             }
         }
-        self.place = Place::Text(false);
+        self.place = PairState::Text(false);
         let found = self.held.find(&self.close);
         let end = found.unwrap_or_else(|| self.held.len() - begun(&self.held, &self.close));
         // The line break before the closing tag is the format's own.
@@ -150,7 +150,7 @@ impl PairReader {
         };
         self.held.drain(..at + self.close.len());
         out.push(Piece::Arguments { number, text: "\"".to_owned() });
-        self.place = Place::Between;
+        self.place = PairState::Between;
         true
     }
 
@@ -173,7 +173,7 @@ impl PairReader {
         };
         out.push(Piece::Arguments { number, text: value.to_string() });
         self.held.drain(..at + self.close.len());
-        self.place = Place::Between;
+        self.place = PairState::Between;
         true
     }
 }

@@ -16,7 +16,7 @@ use super::{
 pub(crate) struct Parser {
     format: &'static Format,
     tools: Tools,
-    place: Place,
+    place: ParserState,
     /// Text that may still become a call or the end of one.
     held: String,
     /// Whether leading whitespace is dropped.
@@ -34,11 +34,11 @@ pub(crate) struct Parser {
 
 /// Parser state.
 #[derive(Clone, Debug)]
-enum Place {
+enum ParserState {
     /// Before the first non-whitespace character. A call may start here.
     Start,
     Text,
-    Arguments(Reader),
+    Arguments(ArgumentReader),
     /// Before the marker after the arguments.
     End,
     /// After a call: another call, the end of the section, or text.
@@ -48,7 +48,7 @@ enum Place {
 }
 
 #[derive(Clone, Debug)]
-enum Reader {
+enum ArgumentReader {
     Json(JsonReader),
     Pairs(PairReader),
     /// Code up to the answer's end, which is one text.
@@ -73,13 +73,13 @@ enum Begin {
     /// Code, as the text of this argument.
     Code(String),
     /// All of the arguments.
-    Whole(String),
+    ResponseBuilder(String),
 }
 
 impl Parser {
     /// Creates a parser of an answer to a conversation with `before` calls.
     pub(crate) fn new(format: &'static Format, tools: Tools, before: usize, single: bool) -> Parser {
-        let place = if format.is_whole { Place::Start } else { Place::Text };
+        let place = if format.is_whole { ParserState::Start } else { ParserState::Text };
         let held = String::new();
         Parser { format, tools, place, held, trims: false, calls: 0, before, single, reads_others: true, led: 0 }
     }
@@ -110,7 +110,7 @@ impl Parser {
 
     /// Whether a call's arguments are incomplete.
     pub(crate) fn is_in_call(&self) -> bool {
-        matches!(self.place, Place::Arguments(_))
+        matches!(self.place, ParserState::Arguments(_))
     }
 
     /// Appends text and emits the parts that are final.
@@ -121,14 +121,16 @@ impl Parser {
 
     /// Ends the text. Held text becomes text or the rest of a call.
     pub(crate) fn finish(&mut self, out: &mut Vec<Piece>) {
-        match std::mem::replace(&mut self.place, Place::Over) {
-            Place::Arguments(Reader::Pairs(reader)) => reader.finish(self.calls - 1, out),
-            Place::Arguments(Reader::Code) => out.push(Piece::Arguments { number: self.calls - 1, text: "\"}".to_owned() }),
-            Place::Start | Place::Text => {
+        match std::mem::replace(&mut self.place, ParserState::Over) {
+            ParserState::Arguments(ArgumentReader::Pairs(reader)) => reader.finish(self.calls - 1, out),
+            ParserState::Arguments(ArgumentReader::Code) => {
+                out.push(Piece::Arguments { number: self.calls - 1, text: "\"}".to_owned() })
+            }
+            ParserState::Start | ParserState::Text => {
                 self.held.drain(..std::mem::take(&mut self.led));
                 self.show(self.held.len(), out);
             }
-            Place::Between if self.format.section.1.is_empty() && !self.format.is_whole => self.show(self.held.len(), out),
+            ParserState::Between if self.format.section.1.is_empty() && !self.format.is_whole => self.show(self.held.len(), out),
             _ => {}
         }
         self.held.clear();
@@ -147,15 +149,15 @@ impl Parser {
     /// Advances the state; true if it may advance further.
     fn advance(&mut self, out: &mut Vec<Piece>) -> bool {
         match &mut self.place {
-            Place::Start => self.begin(out),
-            Place::Text => self.find_call(out),
-            Place::Arguments(reader) => {
+            ParserState::Start => self.begin(out),
+            ParserState::Text => self.find_call(out),
+            ParserState::Arguments(reader) => {
                 let (held, number) = (std::mem::take(&mut self.held), self.calls - 1);
                 let rest = match reader {
-                    Reader::Json(reader) => reader.push(&held, number, out),
-                    Reader::Pairs(reader) => reader.push(&held, &self.tools, number, out),
-                    Reader::Code if held.is_empty() => None,
-                    Reader::Code => {
+                    ArgumentReader::Json(reader) => reader.push(&held, number, out),
+                    ArgumentReader::Pairs(reader) => reader.push(&held, &self.tools, number, out),
+                    ArgumentReader::Code if held.is_empty() => None,
+                    ArgumentReader::Code => {
                         let quoted = Json::from(held).to_string();
                         out.push(Piece::Arguments { number, text: quoted[1..quoted.len() - 1].to_owned() });
                         None
@@ -163,12 +165,12 @@ impl Parser {
                 };
                 let Some(rest) = rest else { return false };
                 self.held = rest;
-                self.place = Place::End;
+                self.place = ParserState::End;
                 true
             }
-            Place::End => self.end(),
-            Place::Between => self.between(out),
-            Place::Over => {
+            ParserState::End => self.end(),
+            ParserState::Between => self.between(out),
+            ParserState::Over => {
                 self.held.clear();
                 false
             }
@@ -184,7 +186,7 @@ impl Parser {
         match self.start(&self.held[blank..], false) {
             Found::Yes(begun) => self.enter(blank, begun, out),
             Found::More => return false,
-            Found::No => self.place = Place::Text,
+            Found::No => self.place = ParserState::Text,
         }
         true
     }
@@ -252,15 +254,15 @@ impl Parser {
         out.push(Piece::Call { number, id, name: begun.name.clone() });
         self.calls += 1;
         self.place = match begun.arguments {
-            Begin::Json(is_inside) => Place::Arguments(Reader::Json(JsonReader::new(is_inside))),
-            Begin::Pairs(pairs) => Place::Arguments(Reader::Pairs(PairReader::new(pairs, &begun.name))),
+            Begin::Json(is_inside) => ParserState::Arguments(ArgumentReader::Json(JsonReader::new(is_inside))),
+            Begin::Pairs(pairs) => ParserState::Arguments(ArgumentReader::Pairs(PairReader::new(pairs, &begun.name))),
             Begin::Code(argument) => {
                 out.push(Piece::Arguments { number, text: format!("{{{}:\"", Json::from(argument)) });
-                Place::Arguments(Reader::Code)
+                ParserState::Arguments(ArgumentReader::Code)
             }
-            Begin::Whole(text) => {
+            Begin::ResponseBuilder(text) => {
                 out.push(Piece::Arguments { number, text });
-                Place::End
+                ParserState::End
             }
         };
     }
@@ -285,13 +287,13 @@ impl Parser {
         match meet(self.format.close, &self.held) {
             Found::Yes(met) => {
                 self.held.drain(..met.length);
-                self.place = if self.single { Place::Over } else { Place::Between };
+                self.place = if self.single { ParserState::Over } else { ParserState::Between };
                 true
             }
             Found::More => false,
             Found::No => match self.follows() {
                 Found::Yes(()) => {
-                    self.place = if self.single { Place::Over } else { Place::Between };
+                    self.place = if self.single { ParserState::Over } else { ParserState::Between };
                     true
                 }
                 Found::More => false,
@@ -352,7 +354,7 @@ impl Parser {
         }
         self.held.drain(..ended);
         self.trims = true;
-        self.place = if self.format.is_whole { Place::Over } else { Place::Text };
+        self.place = if self.format.is_whole { ParserState::Over } else { ParserState::Text };
         true
     }
 
@@ -453,7 +455,7 @@ fn arguments_at(format: &Format, arguments: &'static Arguments, text: &str) -> F
     }
     // A call without arguments ends here; the first word of the marker tells.
     let ends = || match format.close.split_whitespace().next() {
-        Some(word) => meet(word, rest).map(|_| (0, Begin::Whole("{}".to_owned()))),
+        Some(word) => meet(word, rest).map(|_| (0, Begin::ResponseBuilder("{}".to_owned()))),
         None => Found::No,
     };
     match arguments {
@@ -464,8 +466,10 @@ fn arguments_at(format: &Format, arguments: &'static Arguments, text: &str) -> F
             Found::More => Found::More,
             Found::No => ends(),
         },
-        Arguments::Python => literal::python(rest).map(|(length, text)| (blank + length, Begin::Whole(text))),
-        Arguments::Quoted(quote) => literal::quoted(rest, quote).map(|(length, text)| (blank + length, Begin::Whole(text))),
+        Arguments::Python => literal::python(rest).map(|(length, text)| (blank + length, Begin::ResponseBuilder(text))),
+        Arguments::Quoted(quote) => {
+            literal::quoted(rest, quote).map(|(length, text)| (blank + length, Begin::ResponseBuilder(text)))
+        }
     }
 }
 

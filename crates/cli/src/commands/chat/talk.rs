@@ -16,7 +16,7 @@ use flambeau::{
 };
 
 use super::{Args, screen::Screen, settings::Settings, window::Window};
-use crate::{commands::generate, constraint::Form, failure::hint, language_model::Loaded, lora};
+use crate::{commands::generate, constraint::AnswerForm, failure::hint, language_model::Loaded, lora};
 
 /// Advice for a full context.
 const MORE_ROOM: &str = "/undo takes back the last exchange, /reset begins anew, --context-shift leaves out the oldest, and a larger -c N gives a checkpoint more room";
@@ -36,7 +36,7 @@ pub(super) struct Talk<'a> {
     /// Control tokens that mark thoughts.
     kept_ids: Vec<u32>,
     /// Constraint on all answers.
-    form: Option<Form>,
+    form: Option<AnswerForm>,
     pub(super) settings: Settings,
     /// The messages in the prompt.
     window: Window,

@@ -111,7 +111,7 @@ impl Loading {
 
     /// Location of a model, with its flags.
     pub(crate) fn model(&self, name: &str) -> ModelArgs {
-        ModelArgs::new(name, self.args.lock, &self.args.export).beside(self.args.load.given())
+        ModelArgs::new(name, self.args.lock, &self.args.export).with_overrides(self.args.load.given())
     }
 
     /// Loads a model and detects its kind.

@@ -5,7 +5,7 @@ use std::{cell::Cell, collections::BTreeMap, sync::OnceLock};
 use flambeau_ir::{IndexCopy, Int, Node, Reshape, Role, Sdpa, Slice, SliceUpdate, Slot as GraphSlot, Tid, Vid, VidOrTid};
 
 use super::{
-    super::{Kind, Step, find::Scope, linear::fits_norm, refusal::Form, uses},
+    super::{FusedNodes, Kind, find::Scope, linear::fits_norm, refusal::Form, uses},
     Attention, Extent, Fresh, Heads, MAX_HEADS, Rotation, Window,
     window::{in_order, in_ring, ring_row},
 };
@@ -51,12 +51,12 @@ struct Attended {
 }
 
 /// Finds an attention that begins at a node.
-pub(in crate::fused) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
+pub(in crate::fused) fn find(scope: &Scope<'_>, at: usize) -> Option<FusedNodes> {
     let Node::Reshape(_) = scope.nodes.get(at)? else { return None };
     scope.candidate(Form::Attention, at, |place| find_from(scope, at, place))
 }
 
-fn find_from(scope: &Scope<'_>, at: usize, place: &Cell<usize>) -> Option<Step> {
+fn find_from(scope: &Scope<'_>, at: usize, place: &Cell<usize>) -> Option<FusedNodes> {
     let mut reader = Matcher {
         scope,
         terms: BTreeMap::new(),
@@ -88,7 +88,7 @@ fn find_from(scope: &Scope<'_>, at: usize, place: &Cell<usize>) -> Option<Step> 
             let attention = Attention { readers, ..reader.finish(out)? };
             let suits = |heads: &Heads| heads.suits(scope, at, attention.caches[0]);
             scope.require(attention.sources().all(suits), "a norm has another type than the cache")?;
-            return Some(Step { end: i + 1, kind: Kind::Attention(Box::new(attention)) });
+            return Some(FusedNodes { end: i + 1, kind: Kind::Attention(Box::new(attention)) });
         }
     }
     scope.require(false, "it ends too late")?;

@@ -8,7 +8,7 @@ use super::{
         session::Session,
         snapshot::Snapshot,
     },
-    kept::Kept,
+    snapshot_pool::SnapshotPool,
 };
 use crate::Result;
 
@@ -25,7 +25,7 @@ pub(super) struct Pool {
     /// Idle sessions in order of last use, most recent last.
     idle: Vec<Session>,
     /// Snapshots of earlier contents of sequences.
-    kept: Kept,
+    snapshots: SnapshotPool,
     /// Snapshots on disk.
     disk: Option<DiskTexts>,
 }
@@ -50,8 +50,8 @@ enum Choice {
 impl Pool {
     /// Creates a pool of at most `limit` sequences, and of `kept_bytes` bytes of snapshots.
     pub(super) fn new(model: Model, limit: usize, kept_bytes: usize) -> Pool {
-        let kept = Kept::new(if model.can_snapshot() { kept_bytes } else { 0 }, model.can_truncate());
-        Pool { model, limit, loaded: 0, idle: Vec::new(), kept, disk: None }
+        let snapshots = SnapshotPool::new(if model.can_snapshot() { kept_bytes } else { 0 }, model.can_truncate());
+        Pool { model, limit, loaded: 0, idle: Vec::new(), snapshots, disk: None }
     }
 
     /// Adds a prompt cache on disk, to read from and write to.
@@ -62,7 +62,7 @@ impl Pool {
     /// Writes the texts of idle sequences and snapshots to the folder.
     pub(super) fn save(&mut self) {
         let Some(disk) = &self.disk else { return };
-        for (text, snapshot) in self.kept.iter().filter(|(text, _)| !disk.holds(*text)) {
+        for (text, snapshot) in self.snapshots.iter().filter(|(text, _)| !disk.holds(*text)) {
             disk.put(text.ids, snapshot);
         }
         for session in &mut self.idle {
@@ -78,7 +78,7 @@ impl Pool {
 
     /// Total size of the snapshots in bytes.
     pub(super) fn kept_bytes(&self) -> usize {
-        self.kept.bytes()
+        self.snapshots.bytes()
     }
 
     /// Length of the longest prefix of a prompt in an idle sequence or a snapshot, in tokens.
@@ -89,7 +89,7 @@ impl Pool {
 
     fn reach_in_memory(&self, prompt: Text<'_>) -> usize {
         let idle = self.idle.iter().map(|session| session.reusable(prompt)).max();
-        idle.unwrap_or(0).max(self.kept.reach(prompt))
+        idle.unwrap_or(0).max(self.snapshots.reach(prompt))
     }
 
     /// A snapshot from disk and its usable prefix, if longer than the prefix in memory and the
@@ -119,7 +119,7 @@ impl Pool {
         let disk = if reuses { self.read_from_disk(prompt, elsewhere) } else { None };
         let copied = match disk {
             Some((_, count)) => count,
-            None if reuses => self.kept.reach(prompt).max(elsewhere),
+            None if reuses => self.snapshots.reach(prompt).max(elsewhere),
             None => 0,
         };
         let fit = |(at, session): (usize, &Session)| {
@@ -150,7 +150,7 @@ impl Pool {
         if !reuses {
             session.reset();
         } else if is_copied {
-            let copy = disk.as_ref().map(|(snapshot, count)| (snapshot, *count)).or_else(|| self.kept.best(prompt));
+            let copy = disk.as_ref().map(|(snapshot, count)| (snapshot, *count)).or_else(|| self.snapshots.best(prompt));
             if let Some((snapshot, count)) = copy.filter(|(_, count)| *count == copied) {
                 // If the snapshot cannot be restored, the sequence is empty and computes the whole
                 // prompt.
@@ -169,14 +169,14 @@ impl Pool {
     /// Stores a snapshot of a sequence's first tokens, `ids`, if the limit allows.
     pub(super) fn keep_text(&mut self, session: &mut Session, ids: Vec<u32>) {
         let text = text_of(session, &ids);
-        let in_memory = self.kept.takes(1) && !self.kept.holds(text);
+        let in_memory = self.snapshots.takes(1) && !self.snapshots.holds(text);
         let disk = self.disk.as_ref().filter(|disk| !disk.holds(text));
         // An engine that fails to copy reports the failure at its next run.
         if (in_memory || disk.is_some())
             && let Ok(Some(snapshot)) = session.snapshot(ids.len())
         {
             disk.iter().for_each(|disk| disk.offer(&ids, &snapshot));
-            self.kept.put(ids, snapshot);
+            self.snapshots.put(ids, snapshot);
         }
     }
 

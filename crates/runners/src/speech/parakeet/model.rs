@@ -160,9 +160,9 @@ impl Parakeet {
         let no_rows = || unfit("its encoder does not return what is decoded and the number of positions");
         let (rows, mels) = rows(features)?;
         let frames = rows.len() / mels;
-        let turned: Vec<f32> = (0..mels).flat_map(|bin| rows.iter().skip(bin).step_by(mels).copied()).collect();
-        let turned = Tensor::from_slice(&turned, &[1, mels, frames]).map_err(|_| no_rows())?;
-        let inputs = [inputs::floats(&self.encoder, 0, &turned)?, positions(frames, 1)?];
+        let transposed: Vec<f32> = (0..mels).flat_map(|bin| rows.iter().skip(bin).step_by(mels).copied()).collect();
+        let transposed = Tensor::from_slice(&transposed, &[1, mels, frames]).map_err(|_| no_rows())?;
+        let inputs = [inputs::floats(&self.encoder, 0, &transposed)?, positions(frames, 1)?];
         let outputs = self.encoder.run(&inputs)?;
         let [Value::Tensor(made), count] = &outputs[..] else { return Err(no_rows()) };
         let (&[1, _, width], Some(count)) = (made.shape(), number(count)) else { return Err(no_rows()) };

@@ -179,8 +179,8 @@ impl VoxtralRealtime {
     /// The spectrogram [1, mels, n] of frames [n, mels].
     fn spectrogram(&self, frames: &[f32]) -> Result<Tensor> {
         let mels = self.mels;
-        let turned: Vec<f32> = (0..mels).flat_map(|bin| frames.iter().skip(bin).step_by(mels).copied()).collect();
-        Tensor::from_slice(&turned, &[1, mels, frames.len() / mels]).map_err(|_| unfit("its encoder takes no such chunk"))
+        let transposed: Vec<f32> = (0..mels).flat_map(|bin| frames.iter().skip(bin).step_by(mels).copied()).collect();
+        Tensor::from_slice(&transposed, &[1, mels, frames.len() / mels]).map_err(|_| unfit("its encoder takes no such chunk"))
     }
 
     /// Encodes the pushed samples. Returns the new embeddings [t, hidden] in order.

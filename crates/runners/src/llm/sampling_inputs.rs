@@ -12,17 +12,17 @@ const INPUTS: [DType; 4] = [DType::F32, DType::I64, DType::F32, DType::I64];
 /// Sampling parameters of a program's next token. The program filters the likeliest tokens and adds
 /// noise derived from the seed to their logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Draw {
+pub(super) struct SamplingInputs {
     temperature: f32,
     top_k: i64,
     top_p: f32,
     seed: i32,
 }
 
-impl Draw {
+impl SamplingInputs {
     /// Parameters of the first token; `Err` names an unsupported request. Only the lowest 31 bits
     /// of the seed count.
-    pub(super) fn first(request: &Request) -> Result<Draw, &'static str> {
+    pub(super) fn first(request: &Request) -> Result<SamplingInputs, &'static str> {
         let params = &request.sampling;
         if request.logprobs.is_some() {
             return Err("no request for log probabilities");
@@ -38,12 +38,12 @@ impl Draw {
         }
         let top_k = if params.top_k == 0 { i64::MAX } else { i64::try_from(params.top_k).unwrap_or(i64::MAX) };
         let seed = (params.seed & i32::MAX as u64) as i32;
-        Ok(Draw { temperature: params.temperature, top_k, top_p: params.top_p, seed })
+        Ok(SamplingInputs { temperature: params.temperature, top_k, top_p: params.top_p, seed })
     }
 
     /// Parameters of the following token: the seed plus one.
-    pub(super) fn next(self) -> Draw {
-        Draw { seed: self.seed.wrapping_add(1) & i32::MAX, ..self }
+    pub(super) fn next(self) -> SamplingInputs {
+        SamplingInputs { seed: self.seed.wrapping_add(1) & i32::MAX, ..self }
     }
 
     /// The inputs after tokens and positions.
@@ -57,7 +57,7 @@ impl Draw {
 pub(super) fn split_inputs(inputs: &[ValueSpec]) -> (&[ValueSpec], bool) {
     let is = |(spec, dtype): (&ValueSpec, DType)| spec.tensor().is_some_and(|t| t.dtype == dtype && t.dims.is_empty());
     match inputs.split_last_chunk::<4>() {
-        Some((before, draw)) if draw.iter().zip(INPUTS).all(is) => (before, true),
+        Some((before, sampling)) if sampling.iter().zip(INPUTS).all(is) => (before, true),
         _ => (inputs, false),
     }
 }

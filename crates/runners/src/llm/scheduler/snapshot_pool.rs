@@ -8,7 +8,7 @@ use super::super::{
 
 /// Snapshots of sequences with their tokens, limited in total size.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct SnapshotPool {
     /// Maximum total size in bytes.
     limit: usize,
     bytes: usize,
@@ -39,9 +39,9 @@ impl Entry {
     }
 }
 
-impl Kept {
-    pub(super) fn new(limit: usize, can_truncate: bool) -> Kept {
-        Kept { limit, bytes: 0, list: Vec::new(), can_truncate }
+impl SnapshotPool {
+    pub(super) fn new(limit: usize, can_truncate: bool) -> SnapshotPool {
+        SnapshotPool { limit, bytes: 0, list: Vec::new(), can_truncate }
     }
 
     /// Total size of the snapshots in bytes.
@@ -114,8 +114,8 @@ mod tests {
         Snapshot { position: tokens, adapters: Adapters::default(), state }
     }
 
-    fn kept(limit: usize, can_truncate: bool, texts: &[&[u32]]) -> Kept {
-        let mut kept = Kept::new(limit, can_truncate);
+    fn kept(limit: usize, can_truncate: bool, texts: &[&[u32]]) -> SnapshotPool {
+        let mut kept = SnapshotPool::new(limit, can_truncate);
         texts.iter().for_each(|ids| kept.put(ids.to_vec(), snapshot(ids.len())));
         kept
     }
@@ -135,10 +135,10 @@ mod tests {
     #[test]
     fn texts_of_other_adapters_do_not_serve() {
         let of = |scale: f32| Snapshot { adapters: Adapters::new(&[scale]), ..snapshot(3) };
-        let mut kept = Kept::new(100, true);
+        let mut kept = SnapshotPool::new(100, true);
         kept.put(vec![1, 2, 3], of(1.0));
         kept.put(vec![1, 2, 3], of(0.5));
-        let reach = |kept: &Kept, scale: f32| kept.reach(Text { adapters: &Adapters::new(&[scale]), ids: &[1, 2, 3, 4] });
+        let reach = |kept: &SnapshotPool, scale: f32| kept.reach(Text { adapters: &Adapters::new(&[scale]), ids: &[1, 2, 3, 4] });
         assert_eq!([1.0, 0.5, 0.0, 0.25].map(|scale| reach(&kept, scale)), [3, 3, 0, 0]);
         assert!(kept.best(text(&[1, 2, 3, 4])).is_none() && !kept.holds(text(&[1, 2])));
         kept.put(vec![1, 2, 3], snapshot(3));

@@ -7,7 +7,7 @@ use crate::{
     Call, Error, For, Kernel,
     arrays::{broadcast, common_shape},
     call::Argument,
-    float64::{floats, larger, made},
+    float64::{floats, larger, tensor_of},
 };
 
 type Results = Result<Vec<Tensor>, Error>;
@@ -49,7 +49,7 @@ pub(crate) const KERNELS: &[Kernel] = &[
     float64("aten::ones", ones),
     float64("aten::ones_like", ones),
     float64("aten::rad2deg", |call| call.each(f64::to_degrees)),
-    float64("aten::scalar_tensor", |call| made(&[call.number("s")?], &[])),
+    float64("aten::scalar_tensor", |call| tensor_of(&[call.number("s")?], &[])),
     float64("aten::silu", |call| call.each(|x| x / (1.0 + (-x).exp()))),
     float64("aten::std", |call| spread(call, f64::sqrt)),
     float64("aten::var", |call| spread(call, |x| x)),
@@ -79,7 +79,7 @@ fn sizes(call: &Call<'_>) -> Result<Vec<usize>, Error> {
 
 fn fill(call: &Call<'_>, value: f64) -> Results {
     let shape = sizes(call)?;
-    made(&vec![value; shape.iter().product()], &shape)
+    tensor_of(&vec![value; shape.iter().product()], &shape)
 }
 
 fn filled(call: &Call<'_>, param: &'static str) -> Results {
@@ -102,7 +102,7 @@ fn arange(call: &Call<'_>) -> Results {
     let (start, end, step) = (number_or(call, "start", 0.0)?, call.number("end")?, number_or(call, "step", 1.0)?);
     let count = ((end - start) / step).ceil().max(0.0) as usize;
     let values: Vec<f64> = (0..count).map(|i| start + i as f64 * step).collect();
-    made(&values, &[count])
+    tensor_of(&values, &[count])
 }
 
 /// Points of a line, counted from the nearer end.
@@ -116,7 +116,7 @@ fn line(call: &Call<'_>, f: impl Fn(f64) -> f64) -> Results {
     let (start, end, steps) = (end_of("start")?, end_of("end")?, call.number("steps")?.max(0.0) as usize);
     let step = if steps > 1 { (end - start) / (steps - 1) as f64 } else { 0.0 };
     let point = |i: usize| if i < steps / 2 || steps == 1 { start + step * i as f64 } else { end - step * (steps - 1 - i) as f64 };
-    made(&(0..steps).map(|i| f(point(i))).collect::<Vec<_>>(), &[steps])
+    tensor_of(&(0..steps).map(|i| f(point(i))).collect::<Vec<_>>(), &[steps])
 }
 
 fn clamp(call: &Call<'_>) -> Results {
