@@ -16,7 +16,7 @@ use flambeau::{
     zoo::{self, Checkpoint},
 };
 
-use crate::{budget, failure::usage, files, memory, progress, tokenizer::TEXT_FILES};
+use crate::{failure::usage, files, memory, progress, tokenizer::TEXT_FILES};
 
 /// The default calibration text: prose, chats, code and mathematics in several languages.
 const TEXT: &str = include_str!("calibration/text.txt");
@@ -54,12 +54,6 @@ pub(crate) struct CalibrationArgs {
     /// the place of a text
     #[arg(help_heading = "Export", long, value_name = "FILE", conflicts_with = "calibration")]
     imatrix: Option<PathBuf>,
-
-    /// Mean number of bits for a weight of linear layers, with its share of scales and biases, such
-    /// as 4.5. Layers whose results suffer most from few bits get more, others fewer. It takes the
-    /// place of --qlinear; --qembedding is for embedding tables
-    #[arg(help_heading = "Export", long, value_name = "B", conflicts_with = "qlinear")]
-    bits_per_weight: Option<f64>,
 }
 
 impl CalibrationArgs {
@@ -73,20 +67,12 @@ impl CalibrationArgs {
         tokenizer: &[(String, Bytes)],
     ) -> Result<compile::Options> {
         let text = self.calibration.as_deref().filter(|&name| name != "none");
-        let is_asked = self.imatrix.is_some() || text.is_some() || self.bits_per_weight.is_some();
-        let budget = self.bits_per_weight.map(|bits| Ok::<_, anyhow::Error>((bits, budget::schemes(bits)?))).transpose()?;
-        if budget.is_some() && self.calibration.is_some() && text.is_none() {
-            return Err(usage("--bits-per-weight needs calibration, which --calibration none takes away"));
-        }
-        let linear = quantize.linear.or(budget.as_ref().and_then(|(_, schemes)| schemes.last().copied()));
-        let quantize = compile::Options { linear, ..quantize };
+        let is_asked = self.imatrix.is_some() || text.is_some();
         let is_language = !checkpoint.is_speech() && !checkpoint.is_encoder() && !checkpoint.gives_scores();
         let is_quantized = quantize.linear.is_some() || quantize.head.is_some() || !quantize.rules.is_empty();
         match is_asked {
-            true if !is_quantized => {
-                return Err(usage("--calibration and --imatrix need --qlinear, --recipe or --bits-per-weight"));
-            }
-            true if !is_language => return Err(usage("--calibration, --imatrix and --bits-per-weight are for language models")),
+            true if !is_quantized => return Err(usage("--calibration and --imatrix need --qlinear or --recipe")),
+            true if !is_language => return Err(usage("--calibration and --imatrix are for language models")),
             false if !is_language || !is_quantized || self.calibration.is_some() => return Ok(quantize),
             _ => {}
         }
@@ -94,7 +80,7 @@ impl CalibrationArgs {
             let tokenizer = tokenizer_of(tokenizer)?;
             observe(checkpoint, options, (&quantize, engine), (&tokenizer, text))
         };
-        let statistics = match (&self.imatrix, text.or(budget.as_ref().map(|_| "default"))) {
+        let statistics = match (&self.imatrix, text) {
             (Some(path), _) => of_matrix(path, checkpoint)?,
             (None, Some("default")) => observed(TEXT)?,
             (None, Some(path)) => {
@@ -110,14 +96,7 @@ impl CalibrationArgs {
         if is_asked && statistics.is_empty() {
             bail!("calibration found no weight that it could change: formats of small floats have no choice of codes");
         }
-        let mut quantize = compile::Options { statistics: Arc::new(statistics), ..quantize };
-        if let Some((bits, schemes)) = budget {
-            let sensitivities = zoo::sensitivities(&zoo::build(checkpoint, options)?, &quantize, &schemes)?;
-            let (rules, told) = budget::rules(&sensitivities, &schemes, bits);
-            eprintln!("{told}");
-            quantize.rules.extend(rules);
-        }
-        Ok(quantize)
+        Ok(compile::Options { statistics: Arc::new(statistics), ..quantize })
     }
 }
 

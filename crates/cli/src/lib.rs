@@ -3,7 +3,6 @@
 
 #![forbid(unsafe_code)]
 
-mod budget;
 mod calibration;
 mod commands;
 mod constraint;

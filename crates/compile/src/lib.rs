@@ -28,7 +28,6 @@ mod quantize;
 mod report;
 mod rule;
 mod scatter;
-mod sensitivity;
 mod slots;
 mod split;
 mod statistics;
@@ -50,7 +49,6 @@ pub use crate::{
     quantize::{SchemeError, SchemeName},
     report::{CallReport, MethodReport, Outcome, Precision, Report},
     rule::{Layers, WeightRule},
-    sensitivity::{Sensitivity, sensitivities},
     statistics::{InputStatistics, Statistics},
 };
 use crate::{method::Compiled, weights::Weights};

@@ -115,7 +115,7 @@ impl Observer {
         let block = smaller(block, most, columns_of(&ssa, &products));
         ssa.results.clear();
         let mut builder = Builder { ssa: &mut ssa, probes: Vec::new(), known: HashMap::new() };
-        let weights = products.iter().filter_map(|p| Some((p.weight.name.clone(), builder.probe(p, block)?))).collect();
+        let weights = products.iter().filter_map(|p| Some((p.name.clone(), builder.probe(p, block)?))).collect();
         let probes = builder.probes;
         drop_unread(&mut ssa);
         fuse(&mut ssa);

@@ -8,7 +8,7 @@ use flambeau_ir::{Dequantize, In, Index, Node, Out, QuantMode, SlotRef, Spec, Ti
 use flambeau_lower::{ConstExpr, Constant, Fit, Origin, QuantPart, Scheme, SsaGraph, SsaNode, TensorInfo};
 use flambeau_tensor::{DType, Shape};
 
-pub(crate) use self::codes::{Parts, factor, relative_error};
+pub(crate) use self::codes::{Parts, factor};
 use crate::{Options, rule};
 
 /// Reads a scheme from its name on the command line.
@@ -101,11 +101,10 @@ pub(crate) fn quantize(ssa: &mut SsaGraph, options: &Options) {
 
 /// A product of inputs with a weight that the options quantize to affine codes.
 pub(crate) struct Product {
-    pub(crate) weight: Arc<Constant>,
+    /// Name of the weight.
+    pub(crate) name: String,
     /// The inputs, `[.., M, K]`.
     pub(crate) input: Tid,
-    /// Whether the scheme of linear layers applies to it, not a rule or the head's scheme.
-    pub(crate) is_plain: bool,
     /// For a stack of experts: the number of the expert of each row, and how many there are.
     pub(crate) experts: Option<(Tid, usize)>,
 }
@@ -128,7 +127,7 @@ pub(crate) fn quantized_products(ssa: &SsaGraph, options: &Options) -> Vec<Produ
         let scheme = choice.of_product(ssa, weight).filter(|scheme| scheme.mode == QuantMode::Affine)?;
         let constant = quantizable(ssa, weight, axes, scheme)?;
         let experts = indices.map(|indices| (indices, constant.shape[0]));
-        Some(Product { weight: constant, input, is_plain: choice.is_plain(ssa, weight), experts })
+        Some(Product { name: constant.name.clone(), input, experts })
     };
     ssa.chains[0].iter().filter_map(product).collect()
 }
@@ -162,12 +161,6 @@ impl Choice<'_> {
     fn ruled(&self, ssa: &SsaGraph, weight: Tid) -> Option<Option<Scheme>> {
         let name = &ssa.constant(weight)?.name;
         self.options.rules.iter().find(|rule| rule.is_about(name, self.layers)).map(|rule| rule.scheme)
-    }
-
-    /// Whether a product's scheme is the one of linear layers, and the weight is no embedding table.
-    fn is_plain(&self, ssa: &SsaGraph, weight: Tid) -> bool {
-        let is_head = self.options.head.is_some() && ssa.constant(weight).is_some_and(|c| c.name == HEAD);
-        !is_head && !self.tables.contains(&weight) && self.ruled(ssa, weight).is_none()
     }
 
     fn of_product(&self, ssa: &SsaGraph, weight: Tid) -> Option<Scheme> {

@@ -252,7 +252,7 @@ pub mod pt2 {
 pub mod compile {
     pub use flambeau_compile::{
         CallReport, Delegate, Error, Fit, InputStatistics, Layers, MethodReport, ObserveError, Observer, Options, Outcome, Output,
-        Precision, Report, Scheme, SchemeError, SchemeName, Sensitivity, Statistics, WeightRule, compile, dry_run, sensitivities,
+        Precision, Report, Scheme, SchemeError, SchemeName, Statistics, WeightRule, compile, dry_run,
     };
 }
 
@@ -324,19 +324,6 @@ pub mod zoo {
         let options = with_floats(model, options.clone());
         let (_, forward) = model.methods.first().ok_or(compile::ObserveError::Parts)?;
         compile::Observer::new(forward, &options, engine, (block, most))
-    }
-
-    /// The errors of the linear layers of the method `forward` for several schemes of their weights.
-    ///
-    /// # Errors
-    /// As [`compile::sensitivities`].
-    pub fn sensitivities(
-        model: &Model,
-        options: &compile::Options,
-        schemes: &[compile::Scheme],
-    ) -> Result<Vec<compile::Sensitivity>, compile::Error> {
-        let (_, forward) = model.methods.first().ok_or(compile::ObserveError::Parts)?;
-        compile::sensitivities(forward, &with_floats(model, options.clone()), schemes)
     }
 
     /// The options with a rule for each weight that stays in floating point.

@@ -82,25 +82,6 @@ fn language_models_are_calibrated_unless_told_otherwise() {
 }
 
 #[test]
-fn bits_are_divided_among_the_weights() {
-    let dir = tempfile::tempdir().unwrap();
-    let export = |flags: &[&str]| flambeau(dir.path(), &[&["export", TINY, "-o", "a.pte"], flags].concat());
-    let done = export(&["--bits-per-weight", "5", "--qembedding", "8w", "--group-size", "32"]);
-    assert_eq!(done.code, 0, "{}", done.stderr);
-    let told = done.stderr.lines().find(|line| line.contains(" bits per weight: ")).unwrap_or_default();
-    let mean: f64 = told.split(' ').next().and_then(|mean| mean.parse().ok()).unwrap_or_default();
-    assert!((4.0..=5.0).contains(&mean), "{}", done.stderr);
-    for (flags, code, what) in [
-        (&["--bits-per-weight", "1"][..], 2, "expected 2.5 to 8.5"),
-        (&["--bits-per-weight", "4.5", "--qlinear", "4w"], 2, "cannot be used with"),
-        (&["--bits-per-weight", "4.5", "--calibration", "none"], 2, "needs calibration"),
-    ] {
-        let done = export(flags);
-        assert!(done.code == code && done.stderr.contains(what), "{}", done.stderr);
-    }
-}
-
-#[test]
 fn calibration_that_changes_no_weight_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let export = |flags: &[&str]| flambeau(dir.path(), &[&["export", TINY, "-o", "a.pte", "--qlinear", "mxfp4"], flags].concat());
@@ -139,7 +120,7 @@ fn an_importance_matrix_decides_the_codes_of_its_weights() {
     }
     assert_eq!(export(&["--imatrix", "own.dat", "--calibration", "default"]).code, 2);
     let floats = flambeau(dir.path(), &["export", TINY, "-o", "a.pte", "--calibration", "default"]);
-    assert!(floats.code == 2 && floats.stderr.contains("need --qlinear, --recipe or --bits-per-weight"), "{}", floats.stderr);
+    assert!(floats.code == 2 && floats.stderr.contains("need --qlinear or --recipe"), "{}", floats.stderr);
 }
 
 #[test]

@@ -3,14 +3,13 @@
 mod feedback;
 mod least_error;
 mod parts;
-mod relative;
 
 use flambeau_ir::QuantMode;
 use flambeau_lower::{Fit, Scheme};
 use flambeau_tensor::{DType, e4m3, pack_codes};
 
 use self::feedback::Factors;
-pub(crate) use self::{feedback::factor, parts::Parts, relative::relative_error};
+pub(crate) use self::{feedback::factor, parts::Parts};
 use crate::InputStatistics;
 
 /// Converts floats of any of the three types to f32.

@@ -20,7 +20,7 @@ const SHRINKAGE: f32 = 0.2;
 
 /// Replaces the products `Xᵀ X` `[block, block]` by factors, and returns the order of the columns
 /// [block]: columns with large inputs come first, because later columns take up their errors. In
-/// this order, row `j` holds `R_ij / R_jj` at `i < j`, and `R_jj` at `j`. Other elements are zero. All elements are
+/// this order, row `j` holds `R_ij / R_jj` at `i < j`. Other elements are zero. All elements are
 /// zero if the products are not numbers.
 pub(crate) fn factor(products: &mut [f32], block: usize) -> Vec<u32> {
     let mut order: Vec<u32> = (0..block as u32).collect();
@@ -42,7 +42,6 @@ pub(crate) fn factor(products: &mut [f32], block: usize) -> Vec<u32> {
                     let below = lower[(block - 1 - i) * block + column];
                     products[j * block + i] = if i < j { below / pivot } else { 0.0 };
                 }
-                products[j * (block + 1)] = pivot;
             }
             return order;
         }
@@ -120,19 +119,6 @@ pub(super) fn codes(
             }
         }
     }
-}
-
-/// The squared length of `v R` for a row `v` [K].
-pub(super) fn energy(values: &[f32], Factors { factors, order, block }: Factors<'_>) -> f32 {
-    let blocks = factors.chunks_exact(block * block).zip(order.chunks_exact(block)).zip(values.chunks_exact(block));
-    let mut total = 0.0;
-    for ((factors, order), values) in blocks {
-        let values: Vec<f32> = order.iter().map(|&column| values[column as usize]).collect();
-        for (j, row) in factors.chunks_exact(block).enumerate() {
-            total += (row[j] * (values[j] + dot(&row[..j], &values[..j]))).powi(2);
-        }
-    }
-    total
 }
 
 /// The sums of each row's errors, multiplied by a factor for each column.
