@@ -1,5 +1,5 @@
-//! Archives of `torch.export`: a whole archive, or one with the fuzzer's bytes as its program, table
-//! of weights or table of constants.
+//! Archives of `torch.export`: a whole archive, or one with the fuzzer's bytes as its program,
+//! table of weights or table of constants.
 
 #![no_main]
 

@@ -10,8 +10,8 @@ use flambeau_ir::{
 };
 use flambeau_tensor::{AlignedBytes, Bytes, DType, Expr, Tensor, cast, numel};
 
-/// Maximum number of nodes of a run, and maximum number of elements and products of all nodes. Larger
-/// graphs only exercise memory and time limits.
+/// Maximum number of nodes of a run, and maximum number of elements and products of all nodes.
+/// Larger graphs only exercise memory and time limits.
 const MOST_NODES: u64 = 1000;
 const MOST_WORK: u64 = 1 << 24;
 /// Maximum number of elements of an argument and of bytes of a constant.

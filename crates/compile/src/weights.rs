@@ -50,8 +50,8 @@ impl<'a> Weights<'a> {
         self.statistics.get(weight)
     }
 
-    /// The parts of a weight that `compute` quantizes, from statistics of its inputs and a number of
-    /// threads, unless they are known from the last call.
+    /// The parts of a weight that `compute` quantizes, from statistics of its inputs and a number
+    /// of threads, unless they are known from the last call.
     ///
     /// # Errors
     /// As `compute`.

@@ -123,7 +123,8 @@ struct Open {
 }
 
 impl Talk {
-    /// Talks until the client leaves or the server stops. Committed turns are then transcribed first.
+    /// Talks until the client leaves or the server stops. Committed turns are then transcribed
+    /// first.
     async fn run(mut self, door: Option<listener::Open>) -> Result<(), Gone> {
         self.send("session.created", json!({ "session": self.session.to_json() })).await?;
         let mut stop = self.app.stop.clone();

@@ -341,7 +341,8 @@ fn gguf() -> Vec<u8> {
     entries.into_iter().fold(head, |all, (key, kind, value)| [all, text(key), kind.to_le_bytes().to_vec(), value].concat())
 }
 
-/// A small English Whisper in whisper.cpp's format with one tensor. Only vocabularies of the real size are read.
+/// A small English Whisper in whisper.cpp's format with one tensor. Only vocabularies of the real
+/// size are read.
 fn ggml() -> Vec<u8> {
     let (vocab, ranks) = (51_864, 50_256);
     let (positions, width, heads, layers, mels) = (4, 8, 2, 1, 2);

@@ -141,8 +141,8 @@ fn gather_elements(cx: &mut Lower, call: &Call, mut x: Tid, given: &[(usize, Tid
     one(if cx.spec(out).rank() == dims.len() { out } else { expand_to(cx, out, &dims)? })
 }
 
-/// As [`gather_elements`], by one lookup in the indexed axes joined into one. The sizes of the other
-/// axes may be unknown.
+/// As [`gather_elements`], by one lookup in the indexed axes joined into one. The sizes of the
+/// other axes may be unknown.
 fn take_elements(cx: &mut Lower, x: Tid, given: &[(usize, Tid)]) -> ops::Emitted {
     let axes: Vec<usize> = given.iter().map(|(a, _)| *a).collect();
     let is_joined = axes.windows(2).all(|w| w[1] == w[0] + 1);

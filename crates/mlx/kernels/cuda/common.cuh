@@ -110,7 +110,8 @@ __device__ inline float block_sum(float v) {
   return sum;
 }
 
-// The low-rank update of a product: the row `low` [rank] times `scales` [rank] times `up` [rank, rows].
+// The low-rank update of a product: the row `low` [rank] times `scales` [rank] times `up` [rank,
+// rows].
 template <typename T>
 struct LowRank {
   const T* low = nullptr;

@@ -362,8 +362,8 @@ impl Walk {
         &self.graph
     }
 
-    /// Runs the nodes before `end` anew, and returns the contents of the slots after them. The graph
-    /// has no nodes with state.
+    /// Runs the nodes before `end` anew, and returns the contents of the slots after them. The
+    /// graph has no nodes with state.
     ///
     /// # Errors
     /// As the engine that runs single nodes.

@@ -320,7 +320,8 @@ fn thoughts_come_before_calls() {
     }
 }
 
-/// Whether the grammar of a call of one tool with this schema takes these arguments, in their order.
+/// Whether the grammar of a call of one tool with this schema takes these arguments, in their
+/// order.
 fn takes_arguments(row: &'static Format, schema: &Json, arguments: Json) -> Result<(), String> {
     let tool = json!({ "type": "function", "function": { "name": "get", "parameters": schema } });
     let tools = Tools::read(&[tool]).unwrap();

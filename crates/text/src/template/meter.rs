@@ -106,7 +106,8 @@ fn makes_list(operation: &Instruction<'_>) -> bool {
     }
 }
 
-/// Puts payments around the operations of a template, and with `owns_lists` makes its lists its own.
+/// Puts payments around the operations of a template, and with `owns_lists` makes its lists its
+/// own.
 pub(super) fn install(code: &mut Instructions<'_>, owns_lists: bool) {
     let end = (0..).find(|&at| code.get(at).is_none()).unwrap_or(0);
     // The return separates the appended code; only jumps reach it.
