@@ -12,6 +12,9 @@ use sha2::{Digest, Sha256};
 
 use crate::{Error, InputStatistics, Statistics, error::ProgramError, quantize::Parts};
 
+/// The parts of a quantized weight, with the weight and the scheme.
+type Quantized = (Arc<Constant>, Scheme, Parts);
+
 /// Views of an archive's storages, which constant expressions name by number. Equal views are one
 /// weight.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +29,7 @@ pub(crate) struct Weights<'a> {
     /// Statistics of the inputs of weights.
     statistics: Arc<Statistics>,
     /// The weight that was quantized last, because its parts are asked for one after another.
-    last: Arc<Mutex<Option<(Arc<Constant>, Scheme, Parts)>>>,
+    last: Arc<Mutex<Option<Quantized>>>,
 }
 
 impl<'a> Weights<'a> {

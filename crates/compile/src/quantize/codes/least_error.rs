@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn zero_keeps_a_code_unless_importance_is_known() {
         for (seed, dtype) in [(7919, DType::F32), (7907, DType::BF16), (7901, DType::F16)] {
-            let value = |i: usize| if i % 5 == 0 { 0.0 } else { ((i * seed % 1009) as f32 - 400.0) / 97.0 };
+            let value = |i: usize| if i.is_multiple_of(5) { 0.0 } else { ((i * seed % 1009) as f32 - 400.0) / 97.0 };
             let values: Vec<f32> = (0..64).map(value).collect();
             for bits in [2, 3, 4, 6] {
                 let least = fit(&values, None, bits, dtype);
