@@ -49,7 +49,7 @@ impl PromptArgs {
 }
 
 /// A chat template that replaces the model's.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct TemplateArgs {
     /// Chat template in Jinja that replaces the model's
     #[arg(long, value_name = "JINJA", conflicts_with = "chat_template_file")]
@@ -61,7 +61,12 @@ pub(crate) struct TemplateArgs {
 }
 
 impl TemplateArgs {
-    /// Replaces the model's template if one is given.
+    /// Whether a template is given.
+    pub(crate) fn is_given(&self) -> bool {
+        self.chat_template.is_some() || self.chat_template_file.is_some()
+    }
+
+    /// Replaces the template of a model if another one is given.
     ///
     /// # Errors
     /// Fails if the file is unreadable or the template is invalid.

@@ -216,6 +216,9 @@ pub(crate) fn names<'a>(models: &'a [String], aliases: &[String], loading: &Load
     if models.len() > 1 && loading.load.tokenizer_is_given() {
         return Err(usage("--tokenizer is for a single model"));
     }
+    if models.len() > 1 && loading.template.is_given() {
+        return Err(usage("--chat-template and --chat-template-file are for a single model"));
+    }
     let mut names: Vec<(String, &str)> = Vec::new();
     for text in models {
         let (name, model) = match text.split_once('=') {

@@ -169,6 +169,7 @@ fn what_would_be_unsafe_or_cannot_be_is_refused_at_once() {
         (&["--api-key-file", "missing"], 1, "cannot read missing"),
         (&["--cache-memory", "1", "--max-seq-len", "100000"], 1, "--cache-memory N"),
         (&[TINY], 2, "NAME=MODEL"),
+        (&["b=tiny", "--chat-template", "x"], 2, "--chat-template-file are for a single model"),
     ] {
         let done = flambeau(folder.path(), &[&["serve", TINY, "--port", "0"], flags].concat());
         assert!(done.code == code && done.stderr.contains(expected), "{flags:?}: {} {}", done.code, done.stderr);
@@ -207,4 +208,17 @@ fn batches_have_a_folder_of_their_own() {
     assert!(taken.code == 1 && taken.stderr.contains("another process uses the folder"), "{}", taken.stderr);
     assert_eq!(files(&serve(folder.path(), &["--threads", "1", "--batch-dir", "mine"])), 200);
     assert_eq!(files(&serve(folder.path(), &["--threads", "1", "--batch-disk", "0"])), 503);
+}
+
+#[test]
+fn a_template_given_by_flag_replaces_the_models() {
+    let folder = tempfile::tempdir().unwrap();
+    let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    fs::write(folder.path().join("own.jinja"), template).unwrap();
+    for flags in [["--chat-template", template], ["--chat-template-file", "own.jinja"]] {
+        let serving = serve(folder.path(), &flags);
+        let body = json!({ "messages": [{ "role": "user", "content": "hi" }] }).to_string();
+        let (status, text) = ask(&serving.address, "POST", "/apply-template", "", &body);
+        assert_eq!((status, serde_json::from_str::<Json>(&text).unwrap()), (200, json!({ "prompt": "<user>hi" })));
+    }
 }

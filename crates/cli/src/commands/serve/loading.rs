@@ -19,6 +19,7 @@ use crate::{
     language_model::LoadArgs,
     memory,
     model::{ExportArgs, Kind, ModelArgs, Opened},
+    prompt::TemplateArgs,
 };
 
 #[derive(Clone, Debug, clap::Args)]
@@ -53,6 +54,9 @@ pub(crate) struct LoadingArgs {
     /// Enable thinking by default, if the template supports it; requests may override it
     #[arg(long)]
     pub(crate) think: bool,
+
+    #[command(flatten)]
+    pub(crate) template: TemplateArgs,
 
     #[command(flatten)]
     pub(crate) draft: DraftArgs,
@@ -149,7 +153,8 @@ impl Loading {
         if args.load.engine.engine == EngineName::Cpu {
             how.default_chunk(CPU_CHUNK);
         }
-        let text = how.tokenizer(&opened.program, &opened.path)?;
+        let mut text = how.tokenizer(&opened.program, &opened.path)?;
+        args.template.apply(&mut text)?;
         let template = text.template.map_err(|error| error.to_string());
         if let Err(error) = &template {
             eprintln!("{name}: conversations are refused, since the chat template cannot be used: {error}");
