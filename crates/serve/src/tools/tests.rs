@@ -218,13 +218,11 @@ fn templates_that_read_tools_elsewhere_take_them() {
          {{% if n.calls %}} functools[{{{{ n.calls | join(', ') }}}}]{{% endif %}}{{% endfor %}}<assistant>"
     );
     assert_eq!(name(&fire), Ok(("functools", false, true)));
-    let functionary = format!(
-        "{{% for t in tools or [] %}}{{{{ t.function.name }}}}{{% endfor %}}{{% for m in messages %}}<{{{{ m.role }}}}>\
-         {{% if m.role == 'assistant' and m.content %}}{{{{ '>>>all\\n' + m.content }}}}{{% elif m.content %}}{{{{ m.content }}}}{{% endif %}}\
-         {{% for c in m.tool_calls or [] %}}{{{{ '>>>' + c.function.name + '\\n' + c.function.arguments }}}}{{% endfor %}}{{% endfor %}}\
-         {{% if add_generation_prompt %}}<assistant>>>>{{% endif %}}"
-    );
-    assert_eq!(name(&functionary), Ok(("functionary-3.2", true, true)));
+    let functionary = "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{% for m in messages %}<{{ m.role }}>\
+         {% if m.role == 'assistant' and m.content %}{{ '>>>all\\n' + m.content }}{% elif m.content %}{{ m.content }}{% endif %}\
+         {% for c in m.tool_calls or [] %}{{ '>>>' + c.function.name + '\\n' + c.function.arguments }}{% endfor %}{% endfor %}\
+         {% if add_generation_prompt %}<assistant>>>>{% endif %}";
+    assert_eq!(name(functionary), Ok(("functionary-3.2", true, true)));
     let kimi = format!(
         "{{% set ns = namespace(ids=[]) %}}{each}{{% for c in m.tool_calls or [] %}}{{% set id = 'functions.' + c.function.name + ':' + ns.ids | length | string %}}\
          {{% set _ = ns.ids.append(id) %}}<|tool_calls_section_begin|><|tool_call_begin|>{{{{ id }}}}<|tool_call_argument_begin|>\
