@@ -114,20 +114,20 @@ mod tests {
         Snapshot { position: tokens, adapters: Adapters::default(), state }
     }
 
-    fn kept(limit: usize, can_truncate: bool, texts: &[&[u32]]) -> SnapshotPool {
-        let mut kept = SnapshotPool::new(limit, can_truncate);
-        texts.iter().for_each(|ids| kept.put(ids.to_vec(), snapshot(ids.len())));
-        kept
+    fn pool(limit: usize, can_truncate: bool, texts: &[&[u32]]) -> SnapshotPool {
+        let mut pool = SnapshotPool::new(limit, can_truncate);
+        texts.iter().for_each(|ids| pool.put(ids.to_vec(), snapshot(ids.len())));
+        pool
     }
 
     #[test]
     fn a_part_serves_where_caches_can_go_back() {
         let texts: [&[u32]; 2] = [&[1, 2, 3, 4], &[7, 8]];
-        let mut kept = kept(100, true, &texts);
-        assert_eq!((kept.reach(text(&[1, 2, 9])), kept.reach(text(&[7, 8])), kept.reach(text(&[9]))), (2, 1, 0));
-        assert_eq!(kept.best(text(&[1, 2, 3, 4, 5])).map(|(snapshot, count)| (snapshot.position(), count)), Some((4, 4)));
-        assert!(kept.best(text(&[5])).is_none() && kept.holds(text(&[1, 2])) && !kept.holds(text(&[2])));
-        let whole = self::kept(100, false, &texts);
+        let mut pool = pool(100, true, &texts);
+        assert_eq!((pool.reach(text(&[1, 2, 9])), pool.reach(text(&[7, 8])), pool.reach(text(&[9]))), (2, 1, 0));
+        assert_eq!(pool.best(text(&[1, 2, 3, 4, 5])).map(|(snapshot, count)| (snapshot.position(), count)), Some((4, 4)));
+        assert!(pool.best(text(&[5])).is_none() && pool.holds(text(&[1, 2])) && !pool.holds(text(&[2])));
+        let whole = self::pool(100, false, &texts);
         assert_eq!((whole.reach(text(&[1, 2, 9])), whole.reach(text(&[7, 8, 9])), whole.reach(text(&[7, 8]))), (0, 2, 0));
         assert!(!whole.holds(text(&[1, 2])) && whole.holds(text(&[7, 8])));
     }
@@ -135,28 +135,28 @@ mod tests {
     #[test]
     fn texts_of_other_adapters_do_not_serve() {
         let of = |scale: f32| Snapshot { adapters: Adapters::new(&[scale]), ..snapshot(3) };
-        let mut kept = SnapshotPool::new(100, true);
-        kept.put(vec![1, 2, 3], of(1.0));
-        kept.put(vec![1, 2, 3], of(0.5));
-        let reach = |kept: &SnapshotPool, scale: f32| kept.reach(Text { adapters: &Adapters::new(&[scale]), ids: &[1, 2, 3, 4] });
-        assert_eq!([1.0, 0.5, 0.0, 0.25].map(|scale| reach(&kept, scale)), [3, 3, 0, 0]);
-        assert!(kept.best(text(&[1, 2, 3, 4])).is_none() && !kept.holds(text(&[1, 2])));
-        kept.put(vec![1, 2, 3], snapshot(3));
-        assert_eq!((kept.list.len(), reach(&kept, 0.0)), (3, 3));
+        let mut pool = SnapshotPool::new(100, true);
+        pool.put(vec![1, 2, 3], of(1.0));
+        pool.put(vec![1, 2, 3], of(0.5));
+        let reach = |pool: &SnapshotPool, scale: f32| pool.reach(Text { adapters: &Adapters::new(&[scale]), ids: &[1, 2, 3, 4] });
+        assert_eq!([1.0, 0.5, 0.0, 0.25].map(|scale| reach(&pool, scale)), [3, 3, 0, 0]);
+        assert!(pool.best(text(&[1, 2, 3, 4])).is_none() && !pool.holds(text(&[1, 2])));
+        pool.put(vec![1, 2, 3], snapshot(3));
+        assert_eq!((pool.list.len(), reach(&pool, 0.0)), (3, 3));
     }
 
     #[test]
     fn bytes_are_bounded_and_the_oldest_go_first() {
-        let mut kept = kept(40, true, &[&[1; 4], &[2; 3], &[3; 3]]);
-        assert_eq!(kept.bytes(), 40);
-        assert!(kept.best(text(&[1; 9])).is_some());
-        kept.put(vec![4; 2], snapshot(2));
-        assert!(!kept.holds(text(&[2])) && kept.holds(text(&[1])) && kept.holds(text(&[3])) && kept.holds(text(&[4])));
-        assert_eq!(kept.bytes(), 36);
-        kept.put(vec![5; 11], snapshot(11));
-        assert!(!kept.holds(text(&[5])), "what never fits drives nothing out");
+        let mut pool = pool(40, true, &[&[1; 4], &[2; 3], &[3; 3]]);
+        assert_eq!(pool.bytes(), 40);
+        assert!(pool.best(text(&[1; 9])).is_some());
+        pool.put(vec![4; 2], snapshot(2));
+        assert!(!pool.holds(text(&[2])) && pool.holds(text(&[1])) && pool.holds(text(&[3])) && pool.holds(text(&[4])));
+        assert_eq!(pool.bytes(), 36);
+        pool.put(vec![5; 11], snapshot(11));
+        assert!(!pool.holds(text(&[5])), "what never fits drives nothing out");
         // A longer text covers its prefixes.
-        kept.put(vec![3; 4], snapshot(4));
-        assert_eq!(kept.bytes(), 40);
+        pool.put(vec![3; 4], snapshot(4));
+        assert_eq!(pool.bytes(), 40);
     }
 }
