@@ -256,9 +256,9 @@ struct Gemv {
 // y = [other +] norm(x) W for the rows of all matrices. With GATE the one result is act(A x) * (B
 // x) for two matrices, or act(A x) * other for one. With UPDATED, products get the low-rank updates
 // of the matrices. The number of rows of each matrix is a multiple of its share of a tile. The
-// first weights are read before `wait`; `wait` returns when the row is available. Returns the norm's
-// factor. The row stays in dynamic shared memory: 4 bytes per element of k, rounded up to 32 steps
-// of 16 bytes of codes. For codes, add 8 bytes per group of each lane's step.
+// first weights are read before `wait`; `wait` returns when the row is available. Returns the
+// norm's factor. The row stays in dynamic shared memory: 4 bytes per element of k, rounded up to 32
+// steps of 16 bytes of codes. For codes, add 8 bytes per group of each lane's step.
 template <typename T, int BITS, int GROUP, int R, int WARPS, Gate GATE, typename N, bool UPDATED = false, int COUNT, typename Wait>
 __device__ inline float linear(
     float* shared, const T* x, const Join<T, N>* join, const N* norm, float eps, const T* other, int k,
