@@ -184,7 +184,11 @@ fn finished(r: &mut Matcher<'_, '_>, linear: Linear, outs: &[Content]) -> Option
             let (residual, None) = r.other_operand(add.a, add.b, product)? else { return None };
             Some(Linear { residual: Some(residual), outs: vec![add.out.0], ..linear })
         }
-        _ => Some(Linear { outs: outs.iter().map(|(out, _)| *out).collect(), ..linear }),
+        _ => {
+            // A result is gone if a later node of the step wrote its slot.
+            let is_whole = outs.iter().all(|(out, at)| r.writers.get(out) == at.as_ref());
+            (is_whole && !outs.is_empty()).then(|| Linear { outs: outs.iter().map(|(out, _)| *out).collect(), ..linear })
+        }
     }
 }
 

@@ -104,6 +104,12 @@ fn nodes_stay_alone_where_something_else_reads_between_them() {
     assert!(steps(&not_causal, true).iter().all(|s| s.2 == "linear"), "a mask decides what is seen");
 }
 
+#[test]
+fn a_norm_that_nothing_reads_is_no_step() {
+    let unread = format!("  RMSNorm x=t23 weight=t0 out=t34 eps=0.00001{LAYER}");
+    assert_eq!(steps(&unread, true)[0], (1, 5, "linear"));
+}
+
 /// A layer that passes its row on, and one behind it with caches of its own.
 fn two_layers() -> (String, String) {
     let second = LAYER.replace("t23", "t35").replace("t26", "t28").replace("t27", "t29");
