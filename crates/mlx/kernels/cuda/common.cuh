@@ -132,3 +132,17 @@ struct Matrix {
   const T* bias;
   LowRank<T> update = {};
 };
+
+// The matrix that holds a row of all matrices' rows in order. `row` becomes the row of that matrix.
+template <typename T, int COUNT, typename Row>
+__device__ inline Matrix<T> matrix_of(const Matrix<T> (&all)[COUNT], Row& row) {
+  Matrix<T> at = all[0];
+#pragma unroll
+  for (int i = 1; i < COUNT; ++i) {
+    if (row >= at.rows) {
+      row -= at.rows;
+      at = all[i];
+    }
+  }
+  return at;
+}

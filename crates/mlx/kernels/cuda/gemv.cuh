@@ -276,17 +276,7 @@ __device__ inline float linear(
   int stride = gridDim.x * WARPS * kTile;
   int row = (threadIdx.x / 32 * gridDim.x + blockIdx.x) * kTile;
 
-  auto pick = [&](int& line) {
-    Matrix<T> at = all[0];
-#pragma unroll
-    for (int i = 1; i < COUNT; ++i) {
-      if (!GATED && line >= at.rows) {
-        line -= at.rows;
-        at = all[i];
-      }
-    }
-    return at;
-  };
+  auto pick = [&](int& line) { return GATED ? all[0] : matrix_of(all, line); };
   auto fetch = [&](typename G::Step& s, int at, int p) {
     if (at < total) {
       int line = at;
@@ -295,18 +285,21 @@ __device__ inline float linear(
     }
   };
 
-  // The product of row `at` of `matrix` with its update, in all lanes.
-  auto updated = [&](float product, const Matrix<T>& matrix, int at) {
-    if (matrix.update.rank == 0) {
-      return product;
+  // The product of row `at` of `matrix` with its bias and its update, in all lanes.
+  auto complete = [&](float product, const Matrix<T>& matrix, int at) {
+    if (matrix.bias != nullptr) {
+      product = (BITS == 16 ? product : rounded<T>(product)) + static_cast<float>(matrix.bias[at]);
     }
-    const LowRank<T>& update = matrix.update;
-    float sum = 0.0f;
-    for (int j = lane; j < update.rank; j += 32) {
-      float low = rounded<T>(static_cast<float>(__ldcg(update.low + j)) * static_cast<float>(update.scales[j]));
-      sum += low * static_cast<float>(update.up[static_cast<size_t>(j) * matrix.rows + at]);
+    if constexpr (UPDATED) {
+      const LowRank<T>& update = matrix.update;
+      float sum = 0.0f;
+      for (int j = lane; j < update.rank; j += 32) {
+        float low = rounded<T>(static_cast<float>(__ldcg(update.low + j)) * static_cast<float>(update.scales[j]));
+        sum += low * static_cast<float>(update.up[static_cast<size_t>(j) * matrix.rows + at]);
+      }
+      product = rounded<T>(rounded<T>(product) + rounded<T>(warp_sum(sum)));
     }
-    return rounded<T>(rounded<T>(product) + rounded<T>(warp_sum(sum)));
+    return product;
   };
 
   auto leave = [&](int row, float factor, float (&y)[R]) {
@@ -314,26 +307,12 @@ __device__ inline float linear(
     Matrix<T> at = pick(line);
 #pragma unroll
     for (int r = 0; r < R; ++r) {
-      y[r] = warp_sum(y[r]) * factor;
-    }
-    if constexpr (UPDATED) {
-#pragma unroll
-      for (int r = 0; r < R; ++r) {
-        const Matrix<T>& matrix = GATED && r >= kTile ? all[COUNT - 1] : at;
-        int own = line + (r >= kTile ? r - kTile : r);
-        if (matrix.bias != nullptr) {
-          y[r] = (BITS == 16 ? y[r] : rounded<T>(y[r])) + static_cast<float>(matrix.bias[own]);
-        }
-        y[r] = updated(y[r], matrix, own);
-      }
+      y[r] = complete(warp_sum(y[r]) * factor, r < kTile ? at : all[COUNT - 1], line + r % kTile);
     }
 #pragma unroll
     for (int r = 0; r < kTile; ++r) {
       if (lane == r) {
         float value = y[r];
-        if (!UPDATED && at.bias != nullptr) {
-          value = (BITS == 16 ? value : rounded<T>(value)) + static_cast<float>(at.bias[line + r]);
-        }
         if constexpr (GATED) {
           value = activate<GATE>(value) * y[kTile + r];
         }
@@ -403,14 +382,7 @@ __device__ inline void low_rows(const T* x, const N* norm, float eps, int k, con
   bool is_first = true;
   for (int row = blockIdx.x; row < total; row += gridDim.x) {
     int line = row;
-    Matrix<T> at = all[0];
-#pragma unroll
-    for (int i = 1; i < COUNT; ++i) {
-      if (line >= at.rows) {
-        line -= at.rows;
-        at = all[i];
-      }
-    }
+    Matrix<T> at = matrix_of(all, line);
     uint4 weights[kPieces];
 #pragma unroll
     for (int p = 0; p < kPieces; ++p) {

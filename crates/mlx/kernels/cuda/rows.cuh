@@ -99,16 +99,8 @@ struct RowProducts {
 
   // The matrix of a tile of results, and the tile's first row there.
   __device__ Matrix<T> find(unsigned unit, unsigned& row) const {
-    Matrix<T> at = all[0];
     row = unit * 16;
-#pragma unroll
-    for (int i = 1; i < COUNT; ++i) {
-      if (!kGated && row >= at.rows) {
-        row -= at.rows;
-        at = all[i];
-      }
-    }
-    return at;
+    return kGated ? all[0] : matrix_of(all, row);
   }
 
   // The tiles of the warp's side in the round from `unit` on.

@@ -7,6 +7,7 @@ use std::{
 };
 
 use flambeau_ir::{Checked, In, Node, Role, Slot as GraphSlot, SlotClass, Tid};
+use flambeau_tensor::DType;
 
 use super::{
     refusal::{Form, Refusal},
@@ -125,6 +126,18 @@ macro_rules! applied {
 }
 pub(super) use applied;
 
+/// A norm with a constant weight, and an optional conversion of its result.
+pub(super) struct Norm {
+    /// The row before the norm.
+    pub(super) x: Tid,
+    pub(super) weight: Tid,
+    pub(super) eps: f32,
+    /// The type after the conversion.
+    pub(super) narrows: Option<DType>,
+    /// The row after both.
+    pub(super) row: Content,
+}
+
 impl<'s, 'a> Matcher<'s, 'a> {
     /// Reads from a node on, and stores the index of the latest node in `place`.
     pub(super) fn new(scope: &'s Scope<'a>, place: &'s Cell<usize>) -> Matcher<'s, 'a> {
@@ -193,6 +206,19 @@ impl<'s, 'a> Matcher<'s, 'a> {
     /// The constant operand beside the given content.
     pub(super) fn constant_operand(&self, a: In, b: In, one: Content) -> Option<Tid> {
         self.other_operand(a, b, one).map(|(tid, _)| tid).filter(|&tid| self.scope.is_constant(tid))
+    }
+
+    /// A norm, with the conversion that may follow.
+    pub(super) fn norm(&mut self) -> Option<Norm> {
+        let norm = node!(self, RMSNorm);
+        let weight = norm.weight.filter(|w| self.scope.is_constant(w.0))?.0;
+        let (mut row, mut narrows) = (self.wrote(norm.out.0), None);
+        if let Some(Node::AsType(cast)) = self.scope.nodes.get(self.at) {
+            self.next()?;
+            self.reads(cast.x, row)?;
+            (row, narrows) = (self.wrote(cast.out.0), Some(cast.scalar_type));
+        }
+        Some(Norm { x: norm.x.0, weight, eps: norm.eps, narrows, row })
     }
 
     /// Whether all results except `outs` are dead.

@@ -9,7 +9,7 @@ use flambeau_ir::{Node, Tid};
 use flambeau_tensor::DType;
 
 use super::{
-    find::{Content, Matcher, Scope, node},
+    find::{Content, Matcher, Norm, Scope, node},
     launch::Builder,
     linear::{Activation, Format, Linear, LinearSizes, Weights, content, rows_of},
     mixture::matrix_product,
@@ -117,15 +117,8 @@ type Row = (Tid, Option<(Tid, f32)>, Option<DType>, Content);
 fn row(r: &mut Matcher<'_, '_>) -> Option<Row> {
     let x = match r.scope.nodes.get(r.at)? {
         Node::RMSNorm(_) => {
-            let norm = node!(r, RMSNorm);
-            let weight = norm.weight.filter(|w| r.scope.is_constant(w.0))?.0;
-            let (mut row, mut narrows) = (r.wrote(norm.out.0), None);
-            if let Some(Node::AsType(_)) = r.scope.nodes.get(r.at) {
-                let cast = node!(r, AsType);
-                r.reads(cast.x, row)?;
-                (row, narrows) = (r.wrote(cast.out.0), Some(cast.scalar_type));
-            }
-            return Some((norm.x.0, Some((weight, norm.eps)), narrows, row));
+            let Norm { x, weight, eps, narrows, row } = r.norm()?;
+            return Some((x, Some((weight, eps)), narrows, row));
         }
         Node::QuantizedMatmul(product) => product.x.0,
         Node::Transpose(_) => match r.scope.nodes.get(r.at + 1)? {

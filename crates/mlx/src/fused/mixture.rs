@@ -6,7 +6,7 @@ use flambeau_tensor::{DType, Shape};
 
 use super::{
     FusedNodes, Kind,
-    find::{Content, Matcher, Scope, applied, node},
+    find::{Content, Matcher, Norm, Scope, applied, node},
     launch::Builder,
     linear::{Format, Linear, Weights, content, norm_type, staged_bytes},
     refusal::Form,
@@ -228,14 +228,7 @@ fn find_experts(mut r: Matcher<'_, '_>) -> Option<(Mixture, usize)> {
 /// Matches a row's norm, router, experts, an optional shared expert, and the sum of the results and
 /// the row.
 fn find_all(mut r: Matcher<'_, '_>) -> Option<(Mixture, usize)> {
-    let norm = node!(r, RMSNorm);
-    let (x, mut row) = (norm.x.0, r.wrote(norm.out.0));
-    let mut narrows = None;
-    if let Some(Node::AsType(cast)) = r.scope.nodes.get(r.at) {
-        r.next()?;
-        r.reads(cast.x, row)?;
-        (row, narrows) = (r.wrote(cast.out.0), Some(cast.scalar_type));
-    }
+    let Norm { x, weight, eps, narrows, row } = r.norm()?;
     let flat = applied!(r, Reshape, row);
     let (logits, matrix) = matrix_product(&mut r, flat)?;
     let (read, top_k, experts, seen, mut sum) = mixture(&mut r)?;
@@ -259,8 +252,7 @@ fn find_all(mut r: Matcher<'_, '_>) -> Option<(Mixture, usize)> {
     r.leaves_only(&[out])?;
     let same = own.is_none_or(|own| own.coding == experts.coding);
     let given = residual == (x, None) && r.kept.is_empty();
-    let weight = norm.weight.filter(|w| r.scope.is_constant(w.0))?.0;
-    let norm = Some((weight, norm.eps));
+    let norm = Some((weight, eps));
     let router = Linear { norm, narrows, ..Linear::plain(x, weights, Vec::new()) };
     let fits = same && given && router.has_known_formats();
     r.scope.require(fits, "the shared expert or the router is stored in another format, or the sum has another row")?;
