@@ -15,15 +15,15 @@ use crate::failure::usage;
 #[group(multiple = false)]
 pub(crate) struct ConstraintArgs {
     /// Constrain the answer to JSON of this schema: the schema itself, or a file that contains it
-    #[arg(help_heading = "AnswerForm of the answer", short = 'j', long, value_name = "SCHEMA|FILE", alias = "json-schema-file")]
+    #[arg(help_heading = "Form of the answer", short = 'j', long, value_name = "SCHEMA|FILE", alias = "json-schema-file")]
     json_schema: Option<String>,
 
     /// Constrain the answer to this grammar, in llguidance's Lark notation
-    #[arg(help_heading = "AnswerForm of the answer", long, value_name = "LARK")]
+    #[arg(help_heading = "Form of the answer", long, value_name = "LARK")]
     grammar: Option<String>,
 
     /// File with a grammar
-    #[arg(help_heading = "AnswerForm of the answer", long, value_name = "FILE")]
+    #[arg(help_heading = "Form of the answer", long, value_name = "FILE")]
     grammar_file: Option<PathBuf>,
 }
 
