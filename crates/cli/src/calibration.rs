@@ -68,7 +68,7 @@ impl CalibrationArgs {
     ) -> Result<compile::Options> {
         let text = self.calibration.as_deref().filter(|&name| name != "none");
         let is_asked = self.imatrix.is_some() || text.is_some();
-        let is_language = !checkpoint.is_speech() && !checkpoint.is_encoder() && !checkpoint.gives_scores();
+        let is_language = checkpoint.is_language_model();
         let is_quantized = quantize.linear.is_some() || quantize.head.is_some() || !quantize.rules.is_empty();
         match is_asked {
             true if !is_quantized => return Err(usage("--calibration and --imatrix need --qlinear or --recipe")),
@@ -137,7 +137,7 @@ fn observe(
     let bar = progress::count(windows.len() as u64);
     bar.set_message("windows of the calibration's text");
     for window in &windows {
-        observer.run(&inputs(window, tokenizer.bos_id(), adapters(&model))?)?;
+        observer.run(&inputs(window, tokenizer.bos_id(), checkpoint.adapter_count())?)?;
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -164,13 +164,6 @@ fn windows(ids: &[u32], weights: u64) -> Vec<&[u32]> {
     let windows: Vec<&[u32]> = ids.chunks_exact(SHORT_WINDOW).collect();
     let wanted = (tokens / SHORT_WINDOW).min(windows.len());
     (0..wanted).map(|i| windows[i * windows.len() / wanted]).collect()
-}
-
-/// Number of adapters that a model applies at run time.
-fn adapters(model: &zoo::Model) -> usize {
-    let named = model.metadata.iter().find(|(name, _)| name.as_str() == "get_lora_adapters");
-    let list = named.and_then(|(_, value)| if let zoo::MethodConstant::Text(text) = value { Some(text) } else { None });
-    list.and_then(|text| serde_json::from_str::<Vec<serde_json::Value>>(text).ok()).map_or(0, |list| list.len())
 }
 
 /// A language model's inputs for a window of tokens, without its adapters. A token that begins

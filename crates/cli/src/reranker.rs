@@ -16,8 +16,7 @@ const CONVERSATION: &str = "<|im_start|>";
 
 /// Opens the checkpoint at `path`, as a reranker if it is a language model with such a name.
 pub(crate) fn by_name(checkpoint: Checkpoint, path: &Path) -> Result<Checkpoint> {
-    let is_language_model = !checkpoint.is_speech() && !checkpoint.is_encoder() && !checkpoint.gives_scores();
-    if is_language_model && names(path).any(|name| name.to_lowercase().contains("reranker")) {
+    if checkpoint.is_language_model() && names(path).any(|name| name.to_lowercase().contains("reranker")) {
         return of_language_model(checkpoint, path);
     }
     Ok(checkpoint)

@@ -220,6 +220,11 @@ impl Checkpoint {
         self.scores().is_some_and(|scores| scores.pooling.is_some())
     }
 
+    /// Whether it generates text: it is no speech model, and neither encodes nor classifies texts.
+    pub fn is_language_model(&self) -> bool {
+        !self.is_speech() && !matches!(self.architecture, Architecture::Encoder(_))
+    }
+
     /// Whether it gives scores of each token, as models that recognize names do.
     pub fn tags_tokens(&self) -> bool {
         self.scores().is_some_and(|scores| scores.pooling.is_none())
@@ -268,6 +273,11 @@ impl Checkpoint {
     /// The adapters that programs apply at run time.
     pub(crate) fn adapters(&self) -> &[Attached] {
         &self.adapters
+    }
+
+    /// Number of adapters that programs apply at run time.
+    pub fn adapter_count(&self) -> usize {
+        self.adapters.len()
     }
 
     pub(crate) fn add_adapter(&mut self, adapter: Attached) {

@@ -71,4 +71,7 @@ fn long_texts_and_other_models_are_refused_with_advice() {
     assert!(encoder.code == 1 && encoder.stderr.contains("flambeau embed"), "{}", encoder.stderr);
     let embedded = flambeau(dir.path(), &["embed", &tagger, "Fox"]);
     assert!(embedded.code == 1 && embedded.stderr.contains("flambeau classify"), "{}", embedded.stderr);
+    let flags = ["-o", "x.pte", "--qlinear", "4w", "--calibration", "default"];
+    let calibrated = flambeau(dir.path(), &[&["export", &tagger], &flags[..]].concat());
+    assert!(calibrated.code == 2 && calibrated.stderr.contains("are for language models"), "{}", calibrated.stderr);
 }
