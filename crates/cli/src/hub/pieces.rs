@@ -8,7 +8,10 @@ use std::{
     io::{Read, Write},
     ops::Range,
     path::Path,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    sync::{
+        Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
 };
 
@@ -57,10 +60,10 @@ impl Transfer<'_> {
         let file = OpenOptions::new().create(true).append(true).open(part).with_context(place)?;
         file.set_len(rest.start).with_context(place)?;
         let start = Progress { file, next: rest.start, written: rest.start, is_whole: false, failure: None };
-        let (progress, turn) = (Mutex::new(start), Condvar::new());
+        let (progress, turn, ended) = (Mutex::new(start), Condvar::new(), AtomicBool::new(false));
         thread::scope(|scope| {
             for _ in 0..self.connections {
-                scope.spawn(|| self.fetch(remote, rest.end, &progress, &turn));
+                scope.spawn(|| self.fetch(remote, rest.end, (&progress, &turn, &ended)));
             }
         });
         let progress = progress.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -71,8 +74,8 @@ impl Transfer<'_> {
         }
     }
 
-    /// Fetches piece after piece until none is left.
-    fn fetch(&self, remote: &Remote, end: u64, progress: &Mutex<Progress>, turn: &Condvar) {
+    /// Fetches piece after piece until none is left. Sets `ended` when no connection needs to go on.
+    fn fetch(&self, remote: &Remote, end: u64, (progress, turn, ended): (&Mutex<Progress>, &Condvar, &AtomicBool)) {
         let lock = || progress.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let piece = {
@@ -85,7 +88,7 @@ impl Transfer<'_> {
                 start..progress.next
             };
             let mut bytes = Vec::with_capacity((piece.end - piece.start) as usize);
-            let fetched = self.piece(remote, &piece, &mut bytes);
+            let fetched = self.piece(remote, &piece, &mut bytes, ended);
             let mut progress: MutexGuard<'_, Progress> = lock();
             match fetched {
                 Ok(()) => {
@@ -102,7 +105,7 @@ impl Transfer<'_> {
                 }
                 Err(Missing::Whole) => progress.is_whole = true,
                 // Only the first failure: it ends the others.
-                Err(Missing::Failed(error)) if progress.failure.is_none() => {
+                Err(Missing::Failed(error)) if !progress.has_ended() => {
                     // The next run continues behind these bytes.
                     let kept = if progress.written == piece.start { progress.file.write_all(&bytes) } else { Ok(()) };
                     progress.failure =
@@ -110,29 +113,35 @@ impl Transfer<'_> {
                 }
                 Err(Missing::Failed(_)) => {}
             }
+            ended.fetch_or(progress.has_ended(), Ordering::Relaxed);
             turn.notify_all();
         }
     }
 
     /// Completes the bytes of a piece. The next try keeps those that arrived before a failure.
-    fn piece(&self, remote: &Remote, piece: &Range<u64>, bytes: &mut Vec<u8>) -> Result<(), Missing> {
+    fn piece(&self, remote: &Remote, piece: &Range<u64>, bytes: &mut Vec<u8>, ended: &AtomicBool) -> Result<(), Missing> {
         let mut patience = Patience::default();
         loop {
             let have = bytes.len();
-            let ended = match self.read_piece(remote, piece, bytes) {
+            let early = match self.read_piece(remote, piece, bytes, ended) {
                 Ok(true) => return Ok(()),
                 Ok(false) => return Err(Missing::Whole),
-                Err(ended) => ended,
+                Err(early) => early,
             };
-            if self.stop.load(Ordering::Relaxed) {
+            if self.is_stopped(ended) {
                 return Err(Missing::Failed(anyhow!("{}: stopped", remote.name)));
             }
-            patience.wait(ended, remote, bytes.len() > have).map_err(Missing::Failed)?;
+            patience.wait(early, remote, bytes.len() > have).map_err(Missing::Failed)?;
         }
     }
 
+    /// Whether this file's connections or those of other files must end.
+    fn is_stopped(&self, ended: &AtomicBool) -> bool {
+        self.stop.load(Ordering::Relaxed) || ended.load(Ordering::Relaxed)
+    }
+
     /// Reads the rest of a piece. Gives false if the hub gives the whole file.
-    fn read_piece(&self, remote: &Remote, piece: &Range<u64>, bytes: &mut Vec<u8>) -> Result<bool, Ended> {
+    fn read_piece(&self, remote: &Remote, piece: &Range<u64>, bytes: &mut Vec<u8>, ended: &AtomicBool) -> Result<bool, Ended> {
         let part = Part { from: piece.start + bytes.len() as u64, end: Some(piece.end) };
         let mut response = self.answer(remote, part)?;
         match response.status().as_u16() {
@@ -142,7 +151,7 @@ impl Transfer<'_> {
         }
         let mut reader = response.body_mut().with_config().limit(u64::MAX).reader().take(piece.end - part.from);
         let mut buffer = vec![0; 1 << 18];
-        while !self.stop.load(Ordering::Relaxed) {
+        while !self.is_stopped(ended) {
             let n = reader.read(&mut buffer).map_err(|error| Ended::Early(error.into(), None))?;
             if n == 0 {
                 break;

@@ -123,8 +123,9 @@ impl Transfer<'_> {
                 if self.complete_by_pieces(remote, part, have..size)? {
                     return Ok(());
                 }
-                // The hub gives only whole files.
+                // The hub gives only whole files. Pieces may have changed the part's length.
                 connections = 1;
+                continue;
             }
             let ended = self.attempt(remote, part, have, &mut counted);
             if self.stop.load(Ordering::Relaxed) {
