@@ -14,7 +14,7 @@ use serde_json::Value as Json;
 
 use super::{
     Outcome,
-    checkpoint::{one, program_with},
+    checkpoint::{one, program_with, published},
 };
 use crate::tokenizer;
 
@@ -60,7 +60,7 @@ impl TaggerCase {
     /// Exports the checkpoint in f32. Compares the scores of all texts at once and of each alone,
     /// and the entities, with the case.
     pub(super) fn run(&self, folder: &Path, engine: &Arc<dyn Engine>) -> Result<Outcome> {
-        let checkpoint = folder.join("checkpoint");
+        let checkpoint = published(folder)?;
         let tokenizer = tokenizer::at(&checkpoint)?.tokenizer;
         let program = program_with(&checkpoint, &zoo::Options::default(), engine)?;
         let mut tagger = Tagger::load(&program, engine)?;
