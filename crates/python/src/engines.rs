@@ -3,10 +3,13 @@
 use std::{
     collections::BTreeMap,
     process,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
-use flambeau::engine::{Clock, Engine};
+use flambeau::{
+    engine::{Clock, Engine},
+    text::Tokenizer,
+};
 use pyo3::prelude::*;
 
 use crate::errors::{self, ExecutionError};
@@ -46,6 +49,38 @@ pub(crate) fn measured(py: Python<'_>, flags: &[String]) -> PyResult<(Arc<dyn En
     let made = py.detach(|| flambeau_cli::library::measured_engine(flags, clock.clone())).map_err(|error| errors::load(&error))?;
     let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
     Ok((Arc::clone(engines.entry(key).or_insert(made)), clock))
+}
+
+/// A function of `flambeau_cli::library` that loads a model with its tokenizer by flags.
+type Load<M> = fn(&[String], &Arc<dyn Engine>) -> anyhow::Result<(M, Tokenizer)>;
+
+/// A model with its tokenizer. Threads use it one at a time.
+pub(crate) struct Loaded<M> {
+    model: Mutex<M>,
+    pub(crate) tokenizer: Tokenizer,
+    home: Home,
+}
+
+impl<M: Send> Loaded<M> {
+    /// Loads a model.
+    ///
+    /// # Errors
+    /// The engine or the model cannot be loaded.
+    pub(crate) fn new(py: Python<'_>, (flags, engine_flags): (&[String], &[String]), load: Load<M>) -> PyResult<Loaded<M>> {
+        let engine = engine(py, engine_flags)?;
+        let (model, tokenizer) = py.detach(|| load(flags, &engine)).map_err(|error| errors::load(&error))?;
+        Ok(Loaded { model: Mutex::new(model), tokenizer, home: Home::here() })
+    }
+
+    /// # Errors
+    /// Another process loaded the model.
+    pub(crate) fn check(&self) -> PyResult<()> {
+        self.home.check("the model")
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, M> {
+        self.model.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The id of the process that loaded something. Only this process has the threads to run it.

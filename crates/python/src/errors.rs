@@ -21,6 +21,11 @@ pub(crate) fn of_runtime(error: &runtime::Error) -> PyErr {
     }
 }
 
+/// An [`InputError`] with the messages of an error, its causes and advice.
+pub(crate) fn input(error: &anyhow::Error) -> PyErr {
+    InputError::new_err(flambeau_cli::library::message(error))
+}
+
 /// A [`LoadError`] with the messages of an error, its causes and advice.
 pub(crate) fn load(error: &anyhow::Error) -> PyErr {
     LoadError::new_err(flambeau_cli::library::message(error))

@@ -1,42 +1,30 @@
 //! Speech transcription.
 
-use std::{
-    fs::File,
-    io::Cursor,
-    path::PathBuf,
-    sync::{Mutex, PoisonError},
-};
+use std::{fs::File, io::Cursor, path::PathBuf};
 
 use flambeau::{
     audio::{Pcm, Recording, Sample},
     runners::speech::{Progress, SAMPLE_RATE, Segment, Settings, SpeechModel, Transcriber, Transcript},
     tensor::{DType, Tensor},
-    text::Tokenizer,
 };
 use flambeau_cli::library;
 use pyo3::{prelude::*, types::PyBytes};
 
 use crate::{
     convert,
-    engines::{self, Home},
+    engines::Loaded,
     errors::{self, ExecutionError, InputError},
 };
 
-/// A speech model with its tokenizer. Threads use it one at a time.
+/// A speech model with its tokenizer.
 #[pyclass(frozen, name = "SpeechModel", module = "flambeau._native")]
-pub(crate) struct PySpeechModel {
-    model: Mutex<SpeechModel>,
-    tokenizer: Tokenizer,
-    home: Home,
-}
+pub(crate) struct PySpeechModel(Loaded<SpeechModel>);
 
 #[pymethods]
 impl PySpeechModel {
     #[new]
     fn new(py: Python<'_>, flags: Vec<String>, engine: Vec<String>) -> PyResult<PySpeechModel> {
-        let engine = engines::engine(py, &engine)?;
-        let loaded = py.detach(|| library::speech_model(&flags, &engine)).map_err(|error| errors::load(&error))?;
-        Ok(PySpeechModel { model: Mutex::new(loaded.0), tokenizer: loaded.1, home: Home::here() })
+        Loaded::new(py, (&flags, &engine), library::speech_model).map(PySpeechModel)
     }
 
     /// Transcribes a recording: a path, the bytes of a file, or an array of samples at `rate`.
@@ -51,8 +39,8 @@ impl PySpeechModel {
         flags: Vec<String>,
         on_segment: Option<Py<PyAny>>,
     ) -> PyResult<String> {
-        self.home.check("the model")?;
-        let settings = library::speech_settings(&flags).map_err(|error| InputError::new_err(library::message(&error)))?;
+        self.0.check()?;
+        let settings = library::speech_settings(&flags).map_err(|error| errors::input(&error))?;
         let recording = open(source, rate)?;
         py.detach(|| self.listen(recording, settings, on_segment.as_ref()))
     }
@@ -60,10 +48,10 @@ impl PySpeechModel {
 
 impl PySpeechModel {
     fn listen(&self, mut recording: Recording, settings: Settings, on_segment: Option<&Py<PyAny>>) -> PyResult<String> {
-        let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut model = self.0.lock();
         let task = settings.task;
         let failed = |error: flambeau::runners::Error| ExecutionError::new_err(error.to_string());
-        let mut transcriber = Transcriber::new(&mut model, &self.tokenizer, settings).map_err(input)?;
+        let mut transcriber = Transcriber::new(&mut model, &self.0.tokenizer, settings).map_err(input)?;
         let mut segments = Vec::new();
         loop {
             Python::attach(|py| py.check_signals())?;
