@@ -61,7 +61,7 @@ def plain_attention(graph: torch.fx.Graph) -> None:
 def plain_strides(graph: torch.fx.Graph) -> None:
     """Removes new strides of axes of size 1, which change no element."""
     for node in list(graph.nodes):
-        if node.op != "call_function" or node.target is not aten.as_strided.default or len(node.args) != 3:
+        if node.op != "call_function" or node.target is not aten.as_strided.default or len(node.args) != 3 or node.kwargs:
             continue
         known = node.args[0].meta["val"]
         sizes, strides = (_values(argument) for argument in node.args[1:])
@@ -91,7 +91,7 @@ def plain_sums(graph: torch.fx.Graph) -> None:
         total, *others = terms
         with graph.inserting_before(node):
             for term in others:
-                known = [one.meta["val"] if isinstance(one, torch.fx.Node) else one for one in (total, term)]
+                known = _values((total, term))
                 total = graph.call_function(operator.add, (total, term))
                 total.meta["val"] = known[0] + known[1]
         node.replace_all_uses_with(total)
