@@ -126,10 +126,6 @@ pub fn compile<'a>(methods: &[(&str, &'a Exported)], options: &Options, engine: 
         output.methods.extend(compiled);
     }
     weights::unify(&mut output.methods.iter_mut().map(|(_, weights)| weights).collect::<Vec<_>>())?;
-    for (_, weights) in &mut output.methods {
-        weights.set_threads(options.threads);
-        weights.set_statistics(options.statistics.clone());
-    }
     if refused.is_empty() { Ok(output) } else { Err(Error::Refused { calls: refused, report: Box::new(output.report) }) }
 }
 

@@ -111,7 +111,7 @@ impl<'a> Trace<'a> {
         let mut trace = Trace {
             exported,
             lower: Lower::new(),
-            weights: Weights::default(),
+            weights: Weights::new(options.threads, options.statistics.clone()),
             names: Names::new(usage::used_names(&exported.graph)),
             memory: Memory::default(),
             state: State { buffers: Vec::new(), written: usage::mutated_weights(exported).into_iter().chain(buffers).collect() },

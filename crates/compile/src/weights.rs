@@ -17,7 +17,7 @@ type Quantized = (Arc<Constant>, Scheme, Parts);
 
 /// Views of an archive's storages, which constant expressions name by number. Equal views are one
 /// weight.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Weights<'a> {
     views: Vec<&'a View>,
     numbers: HashMap<&'a View, usize>,
@@ -29,23 +29,18 @@ pub(crate) struct Weights<'a> {
     /// Statistics of the inputs of weights.
     statistics: Arc<Statistics>,
     /// The weight that was quantized last, because its parts are asked for one after another.
-    last: Arc<Mutex<Option<Quantized>>>,
+    last: Mutex<Option<Quantized>>,
 }
 
 impl<'a> Weights<'a> {
-    /// Sets how many threads work on a weight.
-    pub(crate) fn set_threads(&mut self, threads: Option<usize>) {
-        self.threads = threads;
+    /// No weights yet. `threads` work on a weight, and `statistics` decide how it is quantized.
+    pub(crate) fn new(threads: Option<usize>, statistics: Arc<Statistics>) -> Weights<'a> {
+        Weights { threads, statistics, ..Weights::default() }
     }
 
     /// How many threads work on a weight.
     pub(crate) fn threads(&self) -> usize {
         self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
-    }
-
-    /// Sets the statistics by which weights are quantized.
-    pub(crate) fn set_statistics(&mut self, statistics: Arc<Statistics>) {
-        self.statistics = statistics;
     }
 
     /// Statistics of the inputs of a weight.

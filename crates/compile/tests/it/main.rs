@@ -5,5 +5,6 @@ mod fallback;
 mod numbers;
 mod report;
 mod sharing;
+mod statistics;
 mod support;
 mod views;
