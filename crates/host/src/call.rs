@@ -79,6 +79,11 @@ impl Call<'_> {
         }
     }
 
+    /// A number, or `default` if it is absent.
+    pub(crate) fn number_or(&self, name: &'static str, default: f64) -> Result<f64, Error> {
+        if self.arg(name).is_some() { self.number(name) } else { Ok(default) }
+    }
+
     /// A list of integers. A single integer is a list of one, an absent operand an empty list.
     pub(crate) fn ints(&self, name: &'static str) -> Result<Vec<i64>, Error> {
         match self.arg(name) {
@@ -92,6 +97,11 @@ impl Call<'_> {
     /// A boolean; one that is absent is false.
     pub(crate) fn flag(&self, name: &str) -> bool {
         matches!(self.arg(name), Some(Argument::Bool(true)))
+    }
+
+    /// A boolean; one that is absent is true.
+    pub(crate) fn flag_or_true(&self, name: &str) -> bool {
+        self.arg(name).is_none() || self.flag(name)
     }
 
     /// A string, if it is given.

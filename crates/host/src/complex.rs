@@ -55,7 +55,7 @@ impl Call<'_> {
     fn pairs_complex(&self, f: impl Fn(Complex64, Complex64, f64) -> Complex64) -> Results {
         let right = if self.arg("exponent").is_some() { "exponent" } else { "other" };
         let (a, b) = (self.complex_operand("self")?, self.complex_operand(right)?);
-        let alpha = if self.arg("alpha").is_some() { self.number("alpha")? } else { 1.0 };
+        let alpha = self.number_or("alpha", 1.0)?;
         let shape = arrays::common_shape(a.shape(), b.shape())?;
         let (a, b) = (numbers(&arrays::broadcast(&a, &shape)?)?, numbers(&arrays::broadcast(&b, &shape)?)?);
         let values: Vec<Complex64> = a.into_iter().zip(b).map(|(a, b)| f(a, b, alpha)).collect();

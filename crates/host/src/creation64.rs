@@ -36,7 +36,7 @@ pub(crate) const KERNELS: &[Kernel] = &[
     float64("aten::logical_or", |call| call.pairs(|a, b| truth(a != 0.0 || b != 0.0))),
     float64("aten::logical_xor", |call| call.pairs(|a, b| truth((a != 0.0) != (b != 0.0)))),
     float64("aten::logspace", |call| {
-        let base = if call.arg("base").is_some() { call.number("base")? } else { 10.0 };
+        let base = call.number_or("base", 10.0)?;
         line(call, |x| base.powf(x))
     }),
     float64("aten::logsumexp", |call| call.fold(logsumexp)),
@@ -94,12 +94,8 @@ fn ones(call: &Call<'_>) -> Results {
     fill(call, 1.0)
 }
 
-fn number_or(call: &Call<'_>, name: &'static str, default: f64) -> Result<f64, Error> {
-    if call.arg(name).is_some() { call.number(name) } else { Ok(default) }
-}
-
 fn arange(call: &Call<'_>) -> Results {
-    let (start, end, step) = (number_or(call, "start", 0.0)?, call.number("end")?, number_or(call, "step", 1.0)?);
+    let (start, end, step) = (call.number_or("start", 0.0)?, call.number("end")?, call.number_or("step", 1.0)?);
     let count = ((end - start) / step).ceil().max(0.0) as usize;
     let values: Vec<f64> = (0..count).map(|i| start + i as f64 * step).collect();
     tensor_of(&values, &[count])
@@ -171,7 +167,7 @@ fn extreme_index(call: &Call<'_>, better: fn(f64, f64) -> f64) -> Results {
 /// The variance with its divisor corrected, and a function of it.
 fn spread(call: &Call<'_>, f: impl Fn(f64) -> f64) -> Results {
     let unbiased = !matches!(call.arg("unbiased"), Some(Argument::Bool(false)));
-    let correction = number_or(call, "correction", truth(unbiased))?;
+    let correction = call.number_or("correction", truth(unbiased))?;
     call.fold(|line| {
         let n = line.len() as f64;
         let mean = line.iter().sum::<f64>() / n;
@@ -220,7 +216,7 @@ fn split(shape: &[usize]) -> Result<(&[usize], [usize; 2]), Error> {
 }
 
 fn addmm(call: &Call<'_>) -> Results {
-    let (beta, alpha) = (number_or(call, "beta", 1.0)?, number_or(call, "alpha", 1.0)?);
+    let (beta, alpha) = (call.number_or("beta", 1.0)?, call.number_or("alpha", 1.0)?);
     let product = matrices(&call.operand("mat1")?, &call.operand("mat2")?)?;
     Ok(vec![joined(&call.operand("self")?, &product, |bias, p| beta * bias + alpha * p)?])
 }

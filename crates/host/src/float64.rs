@@ -123,7 +123,7 @@ impl Call<'_> {
 
     /// A function of two operands at a time and of `alpha`.
     fn weighted(&self, f: impl Fn(f64, f64, f64) -> f64) -> Results {
-        let alpha = if self.arg("alpha").is_some() { self.number("alpha")? } else { 1.0 };
+        let alpha = self.number_or("alpha", 1.0)?;
         self.pairs(|a, b| f(a, b, alpha))
     }
 

@@ -8,7 +8,10 @@ mod arrange;
 use flambeau_tensor::{DType, Tensor, cast, normalize_axis};
 
 use self::arrange::Pair;
-use crate::{Call, Error, Kernel, unique::Keys};
+use crate::{
+    Call, Error, Kernel,
+    unique::{Keys, gathered},
+};
 
 type Results = Result<Vec<Tensor>, Error>;
 
@@ -34,7 +37,7 @@ struct Lines<'x> {
 impl<'x> Lines<'x> {
     fn of(call: &'x Call<'_>) -> Result<Lines<'x>, Error> {
         let x = call.tensor("self")?;
-        let dim = if call.arg("dim").is_some() { call.number("dim")? as i64 } else { -1 };
+        let dim = call.number_or("dim", -1.0)? as i64;
         let axis = normalize_axis(dim, x.rank().max(1)).ok_or(Error::Axis { axis: dim, rank: x.rank() })?;
         let shape = x.shape();
         let along = shape.get(axis).copied().unwrap_or(1);
@@ -67,10 +70,7 @@ impl<'x> Lines<'x> {
             None if !shape.is_empty() => _ = shape.remove(self.axis),
             _ => {}
         }
-        let size = self.x.dtype().size();
-        let bytes: Vec<u8> = places.iter().flat_map(|i| self.x.bytes()[i * size..(i + 1) * size].iter().copied()).collect();
-        let values = Tensor::new(self.x.dtype(), &shape, bytes.into())?.aligned();
-        Ok(vec![values, Tensor::from_slice(&positions, &shape)?])
+        Ok(vec![gathered(self.x, places.into_iter(), &shape)?, Tensor::from_slice(&positions, &shape)?])
     }
 
     /// One element of each line; the axis stays with size 1 if the call keeps it.
@@ -130,8 +130,8 @@ fn topk(call: &Call<'_>) -> Results {
     const HEAP_FROM: usize = 64;
     let lines = Lines::of(call)?;
     let k = lines.rank(call)?;
-    let largest = call.arg("largest").is_none() || call.flag("largest");
-    let sorted = call.arg("sorted").is_none() || call.flag("sorted");
+    let largest = call.flag_or_true("largest");
+    let sorted = call.flag_or_true("sorted");
     let keys = keys(lines.x, largest)?;
     lines.picked(Some(k), |line| {
         let mut pairs = pairs(&keys, line);

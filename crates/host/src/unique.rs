@@ -88,7 +88,7 @@ fn if_asked(asked: bool, values: &[i64], shape: &[usize]) -> Result<Tensor, Erro
 }
 
 /// The elements at these places.
-fn gathered(x: &Tensor, places: impl Iterator<Item = usize>, shape: &[usize]) -> Result<Tensor, Error> {
+pub(crate) fn gathered(x: &Tensor, places: impl Iterator<Item = usize>, shape: &[usize]) -> Result<Tensor, Error> {
     let size = x.dtype().size();
     let bytes: Vec<u8> = places.flat_map(|i| x.bytes()[i * size..(i + 1) * size].iter().copied()).collect();
     Ok(Tensor::new(x.dtype(), shape, bytes.into())?.aligned())
@@ -139,7 +139,7 @@ fn bincount(call: &Call<'_>) -> Results {
     const MAX: i64 = 1 << 28;
     let wide = cast(call.tensor("self")?, DType::I64)?;
     let values = wide.as_slice::<i64>()?;
-    let least = if call.arg("minlength").is_some() { call.number("minlength")? as i64 } else { 0 };
+    let least = call.number_or("minlength", 0.0)? as i64;
     let bins = values.iter().map(|v| v.saturating_add(1)).max().unwrap_or(0).max(least);
     if bins > MAX || values.iter().any(|&v| v < 0) {
         return Err(Error::Counts(MAX));

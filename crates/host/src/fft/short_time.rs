@@ -17,9 +17,7 @@ struct Frames {
 
 impl Frames {
     fn of(call: &Call<'_>) -> Result<Frames, Error> {
-        let size = |name: &'static str, usual: usize| -> Result<usize, Error> {
-            if call.arg(name).is_some() { Ok(call.number(name)? as usize) } else { Ok(usual) }
-        };
+        let size = |name: &'static str, usual: usize| call.number_or(name, usual as f64).map(|size| size as usize);
         let n_fft = size("n_fft", 0)?;
         let (hop, length) = (size("hop_length", n_fft / 4)?, size("win_length", n_fft)?);
         if n_fft == 0 || hop == 0 || length > n_fft {

@@ -139,7 +139,7 @@ impl Factored {
 
 pub(super) fn factor(call: &Call<'_>, name: &'static str, results: usize) -> Results {
     let a = Batch::of(call.tensor(name)?)?;
-    let exchange = call.arg("pivot").is_none() || call.flag("pivot");
+    let exchange = call.flag_or_true("pivot");
     let mut made = Factored::new(&a);
     a.matrices()?.for_each(|a| made.push(&Lu::new(a, exchange)));
     Ok(made.tensors()?.into_iter().take(results).collect())
@@ -148,7 +148,7 @@ pub(super) fn factor(call: &Call<'_>, name: &'static str, results: usize) -> Res
 /// Permutation, lower and upper factor.
 pub(super) fn lu(call: &Call<'_>) -> Results {
     let a = Batch::of(call.tensor("A")?)?;
-    let exchange = call.arg("pivot").is_none() || call.flag("pivot");
+    let exchange = call.flag_or_true("pivot");
     let factored = a.matrices()?.map(|a| Lu::new(a, exchange)).collect::<Vec<_>>();
     parts(&a, &factored, exchange, true)
 }
@@ -183,8 +183,7 @@ fn given(factors: &Batch, pivots: &Tensor) -> Result<Vec<Lu>, Error> {
 
 pub(super) fn unpack(call: &Call<'_>) -> Results {
     let factors = Batch::of(call.tensor("LU_data")?)?;
-    let flag = |name: &str| call.arg(name).is_none() || call.flag(name);
-    let (data, permuted) = (flag("unpack_data"), flag("unpack_pivots"));
+    let (data, permuted) = (call.flag_or_true("unpack_data"), call.flag_or_true("unpack_pivots"));
     parts(&factors, &given(&factors, call.tensor("LU_pivots")?)?, permuted, data)
 }
 
@@ -196,7 +195,7 @@ pub(super) fn solve_factored(call: &Call<'_>, names: [&'static str; 3]) -> Resul
     let (a, b) = Batch::broadcast(factors, right?)?;
     let count: Vec<usize> = a.batch.iter().copied().chain([a.rank()]).collect();
     let factored = given(&a, &crate::broadcast(pivots, &count)?)?;
-    let (left, adjoint) = (call.arg("left").is_none() || call.flag("left"), call.flag("adjoint"));
+    let (left, adjoint) = (call.flag_or_true("left"), call.flag("adjoint"));
     let mut made = Stack::new(&b.batch, &[b.rows, b.cols]);
     for (lu, b) in factored.iter().zip(b.matrices()?) {
         made.push(&match (left, adjoint) {
@@ -215,7 +214,7 @@ fn solved(call: &Call<'_>) -> Result<(Tensor, Factored), Error> {
     let is_vector = b.rank() == 1 || (b.rank() + 1 == a.rank() && b.shape() == &a.shape()[..a.rank() - 1]);
     let columns = if is_vector { b.reshape(&[b.shape(), &[1]].concat())? } else { b.clone() };
     let (a, b) = Batch::broadcast(a, &columns)?;
-    let left = call.arg("left").is_none() || call.flag("left");
+    let left = call.flag_or_true("left");
     if a.rows != a.cols || a.rows != if left { b.rows } else { b.cols } {
         return Err(Error::Sizes(a.rows, if left { b.rows } else { b.cols }));
     }
@@ -277,7 +276,7 @@ pub(super) fn inverse_ex(call: &Call<'_>) -> Results {
 /// The inverse of a tensor that is a matrix from its last axes to its first `ind`.
 pub(super) fn tensor_inverse(call: &Call<'_>) -> Results {
     let x = call.tensor("self")?;
-    let ind = if call.arg("ind").is_some() { call.number("ind")? as usize } else { 2 };
+    let ind = call.number_or("ind", 2.0)? as usize;
     let (rows, cols) = x.shape().split_at_checked(ind).ok_or_else(|| Error::Matrix(x.shape().to_vec()))?;
     let a = Batch::square(&x.reshape(&[rows.iter().product(), cols.iter().product()])?)?;
     let inverse = a.map(a.rows, a.cols, inverse_of)?;

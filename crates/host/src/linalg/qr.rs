@@ -123,7 +123,7 @@ pub(super) fn product(call: &Call<'_>, names: [&'static str; 2]) -> Results {
 /// The product of reflections and another matrix.
 pub(super) fn apply(call: &Call<'_>) -> Results {
     let (a, x) = Batch::broadcast(call.tensor("self")?, call.tensor("input3")?)?;
-    let (left, transpose) = (call.arg("left").is_none() || call.flag("left"), call.flag("transpose"));
+    let (left, transpose) = (call.flag_or_true("left"), call.flag("transpose"));
     let mut made = Stack::new(&x.batch, &[x.rows, x.cols]);
     for (reflections, mut x) in given(&a, call.tensor("input2")?)?.iter().zip(x.matrices()?) {
         if left {

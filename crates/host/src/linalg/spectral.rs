@@ -17,8 +17,8 @@ const ROUNDS: usize = 100_000;
 pub(super) fn svd(call: &Call<'_>, name: &'static str, form: Form) -> Results {
     let a = Batch::of(call.tensor(name)?)?;
     let is_full = match form {
-        Form::Svd => !(call.arg("some").is_none() || call.flag("some")),
-        Form::Linalg => call.arg("full_matrices").is_none() || call.flag("full_matrices"),
+        Form::Svd => !call.flag_or_true("some"),
+        Form::Linalg => call.flag_or_true("full_matrices"),
     };
     let k = a.rank();
     let (left, right) = if is_full { (a.rows, a.cols) } else { (k, k) };
@@ -198,7 +198,7 @@ pub(super) fn least_squares(call: &Call<'_>) -> Results {
     let columns = if is_vector { right.reshape(&[right.shape(), &[1]].concat())? } else { right.clone() };
     let (a, b) = Batch::broadcast(x, &columns)?;
     let usual = a.rows.max(a.cols) as f64 * if x.dtype() == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
-    let rtol = if call.arg("rcond").is_some() { call.number("rcond")? } else { usual };
+    let rtol = call.number_or("rcond", usual)?;
     let is_gels = call.text("driver") == Some("gels");
     let with_values = matches!(call.text("driver"), Some("gelsd" | "gelss"));
     let (mut made, mut residuals) = (Stack::new(&b.batch, &[a.cols, b.cols]), Stack::new(&b.batch, &[b.cols]));

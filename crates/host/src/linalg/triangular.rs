@@ -39,7 +39,7 @@ impl Triangle {
 pub(super) fn solve_triangular(call: &Call<'_>) -> Results {
     let (a, b) = Batch::broadcast(call.tensor("self")?, call.tensor("B")?)?;
     let triangle = Triangle { upper: call.flag("upper"), unit: call.flag("unitriangular") };
-    let left = call.arg("left").is_none() || call.flag("left");
+    let left = call.flag_or_true("left");
     let solved = |a: Matrix, mut b: Matrix| {
         if left {
             triangle.solve(&a, &mut b);
@@ -55,7 +55,7 @@ pub(super) fn solve_triangular(call: &Call<'_>) -> Results {
 /// The older form, which also returns its first operand.
 pub(super) fn triangular_solve(call: &Call<'_>) -> Results {
     let (a, b) = Batch::broadcast(call.tensor("A")?, call.tensor("self")?)?;
-    let triangle = Triangle { upper: call.arg("upper").is_none() || call.flag("upper"), unit: call.flag("unitriangular") };
+    let triangle = Triangle { upper: call.flag_or_true("upper"), unit: call.flag("unitriangular") };
     let transpose = call.flag("transpose");
     let solved = |a: Matrix, mut b: Matrix| {
         match transpose {
@@ -159,7 +159,7 @@ pub(super) fn cholesky_inverse(call: &Call<'_>) -> Results {
 pub(super) fn powers(call: &Call<'_>) -> Results {
     let x = call.tensor("x")?;
     let last = x.shape().last().copied().unwrap_or(1);
-    let count = if call.arg("N").is_some() { call.number("N")? as usize } else { last };
+    let count = call.number_or("N", last as f64)? as usize;
     let batch = if x.rank() == 0 { &[1][..] } else { x.shape() };
     let mut made = Stack::new(batch, &[count]);
     for value in cast(x, DType::F64)?.as_slice::<f64>()? {
