@@ -12,7 +12,6 @@
 
 mod call;
 mod constant;
-mod empty;
 mod formula;
 mod fusions;
 mod lower;

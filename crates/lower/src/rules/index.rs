@@ -102,14 +102,21 @@ fn gather_elements(cx: &mut Lower, call: &Call, mut x: Tid, given: &[(usize, Tid
         let dims: Vec<Expr> = spec.dims.iter().enumerate().map(size).collect();
         x = ops::full(cx, 0.0, &dims, spec.dtype)?;
     }
-    let adjacent = axes.windows(2).all(|w| w[1] == w[0] + 1);
     let size = |a: usize| if axes.contains(&a) { Some(1) } else { spec.dims[a].as_int() };
     let sizes: Option<Vec<i64>> = (0..spec.rank()).map(size).collect();
-    let Some(sizes) = sizes else {
-        let out = take_elements(cx, x, given)?;
-        let dims = call.out(0)?.dims.clone();
-        return one(if cx.spec(out).rank() == dims.len() { out } else { expand_to(cx, out, &dims)? });
+    let out = match sizes {
+        Some(sizes) => gather_slices(cx, x, given, &sizes)?,
+        None => take_elements(cx, x, given)?,
     };
+    let dims = call.out(0)?.dims.clone();
+    one(if cx.spec(out).rank() == dims.len() { out } else { expand_to(cx, out, &dims)? })
+}
+
+/// As [`gather_elements`], by one gather of slices of these sizes.
+fn gather_slices(cx: &mut Lower, x: Tid, given: &[(usize, Tid)], sizes: &[i64]) -> ops::Emitted {
+    let spec = cx.spec(x).clone();
+    let axes: Vec<usize> = given.iter().map(|(a, _)| *a).collect();
+    let adjacent = axes.windows(2).all(|w| w[1] == w[0] + 1);
     let indices: Vec<In> = given.iter().map(|(_, t)| In(*t)).collect();
     let gathered = cx.emit(flambeau_ir::Gather {
         x: In(x),
@@ -136,9 +143,7 @@ fn gather_elements(cx: &mut Lower, call: &Call, mut x: Tid, given: &[(usize, Tid
         }
     };
     let perm: Vec<usize> = (0..n_index + kept.len()).map(order).collect();
-    let out = cx.permute(flat, &perm)?;
-    let dims = call.out(0)?.dims.clone();
-    one(if cx.spec(out).rank() == dims.len() { out } else { expand_to(cx, out, &dims)? })
+    cx.permute(flat, &perm)
 }
 
 /// As [`gather_elements`], by one lookup in the indexed axes joined into one. The sizes of the

@@ -22,6 +22,7 @@ mod delta;
 mod diagonal;
 mod division;
 mod elementwise;
+mod empty;
 mod float8;
 mod fractional;
 mod gamma;

@@ -1,5 +1,7 @@
 //! Shorthand for emitting nodes: operands in, result out.
 
+use std::ops::Range;
+
 use flambeau_ir::{
     ARange, Abs, Add, All, Any, Argmax, Argsort, AsStrided, AsType, Ceil, Clip, Concatenate, Cos, Cumsum, Divide, Equal, Exp,
     Expm1, Flip, Float, Floor, FloorDivide, Full, Greater, GreaterEqual, In, Index, Int, Less, LessEqual, Log, Log1p, LogAddExp,
@@ -185,6 +187,23 @@ pub(super) fn take(cx: &mut Lower, x: Tid, index: Tid, axis: usize) -> Emitted {
 /// Takes one element of an axis and removes the axis.
 pub(super) fn take_one(cx: &mut Lower, x: Tid, index: i64, axis: usize) -> Emitted {
     cx.emit(Take { x: In(x), out: NEW, index: Index::Lit(index), axis: axis as i32 })
+}
+
+/// Joins a first value and each of these elements of an axis, one after another.
+pub(super) fn fold_axis(
+    cx: &mut Lower,
+    x: Tid,
+    axis: usize,
+    places: Range<i64>,
+    first: Tid,
+    join: fn(&mut Lower, Tid, Tid) -> Emitted,
+) -> Emitted {
+    let mut total = first;
+    for place in places {
+        let next = take_one(cx, x, place, axis)?;
+        total = join(cx, total, next)?;
+    }
+    Ok(total)
 }
 
 pub(super) fn take_along(cx: &mut Lower, x: Tid, indices: Tid, axis: usize) -> Emitted {

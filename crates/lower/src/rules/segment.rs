@@ -58,19 +58,26 @@ fn neutral(reduce: &str) -> Result<f64, Refuse> {
 fn rounded_length(cx: &Lower, x: Tid, axis: usize, reduce: &str) -> Option<i64> {
     const MAX: i64 = 64;
     let spec = cx.spec(x);
-    let is_half = matches!(spec.dtype, DType::BF16 | DType::F16);
-    let rounds = is_half && matches!(reduce, "sum" | "mean" | "prod");
+    let rounds = ops::wide(spec.dtype) != spec.dtype && matches!(reduce, "sum" | "mean" | "prod");
     spec.dims[axis].as_int().filter(|n| rounds && (1..=MAX).contains(n))
 }
 
-/// Adds or multiplies the elements of an axis one by one, from a first value on.
-fn in_turn(cx: &mut Lower, parts: Tid, axis: usize, n: i64, first: Tid, multiplies: bool) -> Emitted {
-    let mut total = first;
-    for i in 0..n {
-        let next = ops::take_one(cx, parts, i, axis)?;
-        total = if multiplies { ops::mul(cx, total, next)? } else { ops::add(cx, total, next)? };
+/// Reduces an axis, with an initial value if there is one.
+fn reduced(cx: &mut Lower, parts: Tid, axis: usize, reduce: &str, initial: Option<Tid>) -> Emitted {
+    let over = [axis];
+    let found = match reduce {
+        "prod" => ops::prod(cx, parts, &over, false)?,
+        "max" => ops::max(cx, parts, &over, false)?,
+        "min" => ops::min(cx, parts, &over, false)?,
+        _ => ops::sum(cx, parts, &over, false)?,
+    };
+    let Some(initial) = initial else { return Ok(found) };
+    match reduce {
+        "prod" => ops::mul(cx, found, initial),
+        "max" => ops::maximum(cx, found, initial),
+        "min" => ops::minimum(cx, found, initial),
+        _ => ops::add(cx, found, initial),
     }
-    Ok(total)
 }
 
 fn segment_reduce(cx: &mut Lower, call: &Call) -> Items {
@@ -99,35 +106,18 @@ fn segment_reduce(cx: &mut Lower, call: &Call) -> Items {
         Some(_) => Some(cx.operand(call, "initial", dtype)?),
         None => None,
     };
-    let has_initial = initial.is_some();
-    if let Some(n) = in_turns {
-        let first = match initial {
-            Some(first) => first,
-            None => ops::number_like(cx, x, neutral)?,
-        };
-        let mut found = in_turn(cx, parts, axis + 1, n, first, reduce == "prod")?;
-        if reduce == "mean" {
-            found = mean(cx, found, starts, ends, rest, has_initial)?;
+    let mut found = match in_turns {
+        Some(n) => {
+            let first = match initial {
+                Some(first) => first,
+                None => ops::number_like(cx, x, neutral)?,
+            };
+            ops::fold_axis(cx, parts, axis + 1, 0..n, first, if reduce == "prod" { ops::mul } else { ops::add })?
         }
-        return one(found);
-    }
-    let over = [axis + 1];
-    let mut found = match &reduce[..] {
-        "prod" => ops::prod(cx, parts, &over, false)?,
-        "max" => ops::max(cx, parts, &over, false)?,
-        "min" => ops::min(cx, parts, &over, false)?,
-        _ => ops::sum(cx, parts, &over, false)?,
+        None => reduced(cx, parts, axis + 1, &reduce, initial)?,
     };
-    if let Some(initial) = initial {
-        found = match &reduce[..] {
-            "prod" => ops::mul(cx, found, initial)?,
-            "max" => ops::maximum(cx, found, initial)?,
-            "min" => ops::minimum(cx, found, initial)?,
-            _ => ops::add(cx, found, initial)?,
-        };
-    }
     if reduce == "mean" {
-        found = mean(cx, found, starts, ends, rest, has_initial)?;
+        found = mean(cx, found, starts, ends, rest, initial.is_some())?;
     }
     one(found)
 }

@@ -145,8 +145,9 @@ pub(super) fn adaptive_avg_pool(cx: &mut Lower, call: &Call, n: usize) -> Items 
     let rank = cx.spec(x).rank();
     let pooled: Vec<usize> = (rank.saturating_sub(n)..rank).collect();
     let form = adaptive(cx, call, x, n)?;
+    let dtype = cx.spec(x).dtype;
     if n == 3
-        && matches!(cx.spec(x).dtype, DType::BF16 | DType::F16)
+        && ops::wide(dtype) != dtype
         && let Some(axes) = known_bins(cx, x, &form)
         && let Some(mean) = rounded_mean(cx, x, &axes)
     {

@@ -81,11 +81,8 @@ fn mean(cx: &mut Lower, x: Tid, axes: &[(i64, i64)]) -> Emitted {
         taken = ops::select(cx, present, taken, zero)?;
     }
     let axis = lead.len() + 1;
-    let mut total = ops::take_one(cx, taken, 0, axis)?;
-    for tap in 1..bins.taps {
-        let next = ops::take_one(cx, taken, tap, axis)?;
-        total = ops::add(cx, total, next)?;
-    }
+    let first = ops::take_one(cx, taken, 0, axis)?;
+    let mut total = ops::fold_axis(cx, taken, axis, 1..bins.taps, first, ops::add)?;
     for (i, lengths) in bins.lengths.iter().enumerate() {
         let lengths = cx.floats(&format!("_bin_lengths_{i}"), lengths, &[lengths.len()])?;
         let lengths = cx.cast(lengths, cx.spec(x).dtype)?;

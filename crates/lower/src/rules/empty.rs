@@ -1,9 +1,9 @@
 //! Results without elements, for calls that a rule refuses because of them.
 
 use flambeau_aten::{Schema, Type};
-use flambeau_ir::{Float, Full, Tid};
 
-use crate::{Call, Item, Lower, OutMeta, Refuse, call::unsupported, lower::NEW};
+use super::ops;
+use crate::{Call, Item, Lower, OutMeta, Refuse, call::unsupported};
 
 impl Lower {
     /// Tensors of the recorded types, if none of them has an element.
@@ -17,7 +17,7 @@ impl Lower {
         }
         let mut made = Vec::with_capacity(call.outputs.len());
         for out in &call.outputs {
-            made.push(self.empty(out)?);
+            made.push(ops::full(self, 0.0, &out.dims, out.dtype)?);
         }
         match &schema.returns[..] {
             [only] if matches!(only.ty, Type::List(..)) => Ok(vec![Item::Tensors(made)]),
@@ -26,10 +26,5 @@ impl Lower {
             }
             _ => unsupported("a result that is no tensor"),
         }
-    }
-
-    fn empty(&mut self, out: &OutMeta) -> Result<Tid, Refuse> {
-        let shape = self.ints(&out.dims)?;
-        self.emit(Full { out: NEW, shape, v: Float::Lit(0.0), scalar_type: out.dtype })
     }
 }
