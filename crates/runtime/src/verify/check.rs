@@ -8,7 +8,7 @@ use std::{
 
 use flambeau_ir::{
     Effect,
-    engine::{Engine, EngineError, LoadOptions, Value as EngineValue},
+    engine::{Engine, EngineError, KvCacheConfig, LoadOptions, Value as EngineValue},
 };
 use flambeau_tensor::{Distance, Tolerance, distance};
 
@@ -90,7 +90,7 @@ pub fn check(
     let observer = Arc::new(Mutex::new(Single {
         tested: Arc::clone(tested),
         scale: Scale { given: tolerance, nodes: 1 },
-        options: options.clone(),
+        kv_cache: options.kv_cache.clone(),
         caches: BTreeMap::new(),
         verdict: Verdict::default(),
         skipped: BTreeMap::new(),
@@ -146,7 +146,8 @@ pub(super) fn output_differences<'a>(
 struct Single {
     tested: Arc<dyn Engine>,
     scale: Scale,
-    options: LoadOptions,
+    /// The cache that a node with state starts from.
+    kv_cache: Option<KvCacheConfig>,
     /// Caches of nodes with state, by graph.
     caches: BTreeMap<usize, LoadOptions>,
     verdict: Verdict,
@@ -162,7 +163,7 @@ impl Observer for Single {
         let at = Difference::at(run.graph_number, run.graph, run.instruction..=run.instruction);
         self.verdict.nodes += 1;
         let options = match keeps_state(&run.part.graph) {
-            true => self.caches.entry(run.graph_number).or_insert_with(|| own_cache(self.options.kv_cache.clone())).clone(),
+            true => self.caches.entry(run.graph_number).or_insert_with(|| own_cache(self.kv_cache.clone())).clone(),
             false => LoadOptions::default(),
         };
         let mut session = match self.tested.load(Arc::clone(&run.part.graph), run.constants, &options) {

@@ -39,7 +39,8 @@ pub(crate) fn plan(values: Vec<EValue>, inputs: &[u32], outputs: &[u32], instruc
     }
 }
 
-pub(crate) fn load(plan: ExecutionPlan, payloads: Vec<Blob<'_>>, named: &[(&str, Vec<u8>)]) -> Result<Method, Error> {
+/// A program with one method and named data.
+pub(crate) fn program(plan: ExecutionPlan, payloads: Vec<Blob<'_>>, named: &[(&str, Vec<u8>)]) -> Result<Program, Error> {
     let mut writer = ProgramWriter::new();
     writer.method(plan, payloads).unwrap();
     for (key, bytes) in named {
@@ -47,7 +48,11 @@ pub(crate) fn load(plan: ExecutionPlan, payloads: Vec<Blob<'_>>, named: &[(&str,
     }
     let mut file = Vec::new();
     writer.write(&mut file).unwrap();
-    Program::from_bytes(file)?.method("forward", &engine(), &LoadOptions::default())
+    Program::from_bytes(file)
+}
+
+pub(crate) fn load(plan: ExecutionPlan, payloads: Vec<Blob<'_>>, named: &[(&str, Vec<u8>)]) -> Result<Method, Error> {
+    program(plan, payloads, named)?.method("forward", &engine(), &LoadOptions::default())
 }
 
 pub(crate) fn kernels(names: &[(&str, &str)]) -> Vec<Operator> {

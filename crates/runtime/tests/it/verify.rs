@@ -13,8 +13,8 @@ use flambeau_runtime::{
 };
 use flambeau_tensor::{DType, Tensor};
 use flambeau_wire::{
-    Blob, ProgramWriter, mlx,
-    pte::{Delegate, Instruction},
+    Blob, mlx,
+    pte::{Delegate, EValue, Instruction},
 };
 
 use crate::support::{dynamic, engine, floats, plan, planned};
@@ -55,22 +55,22 @@ chain 3
   IdCopy x=t1 out=t5
 "#;
 
+/// A program whose delegate has this graph. The first values of the plan are its inputs.
+fn delegated(graph: &str, values: Vec<EValue>, inputs: usize, named: &[(&str, Vec<u8>)]) -> Program {
+    let graph = check(graph.parse::<Graph>().unwrap()).unwrap();
+    let args: Vec<u32> = (0..values.len() as u32).collect();
+    let (given, made) = args.split_at(inputs);
+    let mut plan = plan(values, given, made, vec![Instruction::DelegateCall { delegate: 0, args: args.clone() }]);
+    plan.delegates = vec![Delegate { id: "MLXBackend".into(), ..Delegate::default() }];
+    crate::support::program(plan, vec![Blob::from_bytes(mlx::encode(&graph))], named).unwrap()
+}
+
 /// The program with `up.weight` scaled.
 fn program(scale: f32) -> Program {
-    let graph = check(GRAPH.parse::<Graph>().unwrap()).unwrap();
     let values = vec![planned(DType::F32, &[4, 2]), planned(DType::F32, &[4, 3]), planned(DType::F32, &[1])];
-    let call = Instruction::DelegateCall { delegate: 0, args: vec![0, 1, 2] };
-    let mut plan = plan(values, &[0], &[1, 2], vec![call]);
-    plan.delegates = vec![Delegate { id: "MLXBackend".into(), ..Delegate::default() }];
     let bytes = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
-    let mut writer = ProgramWriter::new();
-    writer.method(plan, vec![Blob::from_bytes(mlx::encode(&graph))]).unwrap();
-    let weight: Vec<f32> = [0.5, -1.0, 0.25, 2.0, 1.5, -0.75].map(|v| v * scale).to_vec();
-    writer.named("0000/up.weight", Blob::from_bytes(bytes(&weight))).unwrap();
-    writer.named("0000/one", Blob::from_bytes(bytes(&[1.0]))).unwrap();
-    let mut file = Vec::new();
-    writer.write(&mut file).unwrap();
-    Program::from_bytes(file).unwrap()
+    let weight = [0.5, -1.0, 0.25, 2.0, 1.5, -0.75].map(|v| v * scale);
+    delegated(GRAPH, values, 1, &[("0000/up.weight", bytes(&weight)), ("0000/one", bytes(&[1.0]))])
 }
 
 fn runs() -> Vec<Vec<Value>> {
@@ -141,15 +141,8 @@ chain 4
 
 #[test]
 fn slots_of_single_branches_are_no_results() {
-    let graph = check(BRANCHES.parse::<Graph>().unwrap()).unwrap();
     let values = vec![planned(DType::F32, &[4, 2]), planned(DType::F32, &[4, 2])];
-    let mut plan = plan(values, &[0], &[1], vec![Instruction::DelegateCall { delegate: 0, args: vec![0, 1] }]);
-    plan.delegates = vec![Delegate { id: "MLXBackend".into(), ..Delegate::default() }];
-    let mut writer = ProgramWriter::new();
-    writer.method(plan, vec![Blob::from_bytes(mlx::encode(&graph))]).unwrap();
-    let mut file = Vec::new();
-    writer.write(&mut file).unwrap();
-    let program = Program::from_bytes(file).unwrap();
+    let program = delegated(BRANCHES, values, 1, &[]);
     let verdict = verify::check(&program, "forward", [&engine(), &engine()], &runs(), None, &LoadOptions::default()).unwrap();
     assert!(verdict.agrees() && verdict.nodes == 12, "{verdict:?}");
 }
@@ -170,15 +163,8 @@ chain 0
 
 #[test]
 fn caches_of_the_host_are_kept_between_runs() {
-    let graph = check(CACHED.parse::<Graph>().unwrap()).unwrap();
     let values = vec![dynamic(DType::F32, &[1, 2, 4, 4]), planned(DType::I64, &[1]), dynamic(DType::F32, &[1, 2, 4, 4])];
-    let mut plan = plan(values, &[0, 1], &[2], vec![Instruction::DelegateCall { delegate: 0, args: vec![0, 1, 2] }]);
-    plan.delegates = vec![Delegate { id: "MLXBackend".into(), ..Delegate::default() }];
-    let mut writer = ProgramWriter::new();
-    writer.method(plan, vec![Blob::from_bytes(mlx::encode(&graph))]).unwrap();
-    let mut file = Vec::new();
-    writer.write(&mut file).unwrap();
-    let program = Program::from_bytes(file).unwrap();
+    let program = delegated(CACHED, values, 2, &[]);
     let layers = vec![KvLayer { window: None, n_kv_heads: 2, head_dim: 4 }];
     let config = KvCacheConfig { capacity: 16, layers, dtype: DType::F32, max_write: None };
     let options = LoadOptions { kv_cache: Some(config), ..LoadOptions::default() };
