@@ -36,6 +36,8 @@ pub struct ChatTemplate {
     unk: Option<String>,
     pad: Option<String>,
     other_names: OtherNames,
+    /// Whether it changes lists that it makes.
+    owns_lists: bool,
 }
 
 /// A conversation to render, and the template's further variables.
@@ -70,9 +72,11 @@ impl ChatTemplate {
         if source.len() > MAX_SOURCE_BYTES {
             return Err(Error::TemplateLimit { limit: TemplateLimit::Source(MAX_SOURCE_BYTES), fault: None });
         }
+        let source = plain_generation_blocks(source);
         let mut template = Self {
             other_names: OtherNames::default(),
-            source: plain_generation_blocks(source),
+            owns_lists: list::changes(&source),
+            source,
             bos: special.bos.clone(),
             eos: special.eos.clone(),
             unk: special.unk.clone(),
@@ -119,8 +123,7 @@ impl ChatTemplate {
         let context = self.context(chat);
         let budget = Arc::new(Budget::new(json::size(&chat.messages) + json::size(chat.tools.as_deref().unwrap_or_default())));
         let mut template = self.compile().map_err(|e| Error::TemplateSyntax(describe(&e)))?;
-        let owns_lists = list::changes(&self.source);
-        guard::install(&mut template.instructions, &mut template.blocks, owns_lists);
+        guard::install(&mut template.instructions, &mut template.blocks, self.owns_lists);
         let mut env = Environment::new();
         env.set_fuel(Some(MAX_STEPS));
         guard::environment(&mut env, &budget, chat.now);

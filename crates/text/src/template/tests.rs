@@ -125,6 +125,8 @@ fn hostile_templates_meet_a_limit() {
         "{% set l = range(99999) | list %}{% for i in range(99999) %}{% set m = [l, l] | select('eq', l[1:]) | list %}{% endfor %}",
     );
     check("{% set l = range(99999) | list %}{% for i in range(99999) %}{% set m = [l, l] | map('sort') | list %}{% endfor %}");
+    let constant = format!("[{}]", "1,".repeat(20_000));
+    check(&format!("{{% do [].append(1) %}}{{% for i in range(999) %}}{{% set l = {constant} %}}{{% endfor %}}"));
     check("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}");
     check("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}");
     check(&looped("'ab'", "ns.x ~ ns.x"));
