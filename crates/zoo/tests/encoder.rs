@@ -51,6 +51,7 @@ fn what_is_not_computed_is_refused_by_name() {
         ("position_embedding_type", json!("relative_key")),
         ("is_decoder", json!(true)),
         ("hidden_act", json!("relu")),
+        ("hidden_act", json!("relu2")),
         ("num_attention_heads", json!(3)),
         ("max_position_embeddings", json!(0)),
         ("use_rotary", json!(true)),
@@ -129,6 +130,20 @@ fn layers_of_decoders_that_encoders_cannot_have_are_refused() {
     });
     let said = refused.unwrap_err().to_string();
     assert!(said.contains("qwen3_moe") && said.contains("not supported"), "{said}");
+    for (family, key, value) in
+        [("qwen3", "hidden_act", json!("relu2")), ("bitnet", "hidden_act", json!("silu")), ("olmo", "clip_qkv", json!(8.0))]
+    {
+        let refused = folder("qwen3", "config.json", |json| {
+            json["model_type"] = family.into();
+            json[key] = value.clone();
+            let map = json.as_object_mut().unwrap();
+            map.retain(|key, _| {
+                !["layer_types", "max_window_layers", "use_sliding_window", "sliding_window"].contains(&key.as_str())
+            });
+        });
+        let said = refused.err().map_or("nothing".into(), |error| error.to_string());
+        assert!(said.contains(&format!("family {family} are not supported")), "{family}: {said}");
+    }
 }
 
 #[test]

@@ -199,5 +199,11 @@ pub(super) fn layers(f: &Fields<'_>, key: &str, found: usize) -> Result<usize> {
 
 /// The activation of a layer. Without a key it is the exact Gaussian unit.
 pub(super) fn activation(f: &Fields<'_>, key: &str) -> Result<Activation> {
-    if f.get(key).is_some() { common::activation(f, key) } else { Ok(Activation::GeluErf) }
+    if f.get(key).is_none() {
+        return Ok(Activation::GeluErf);
+    }
+    match common::activation(f, key)? {
+        Activation::Relu2 => Err(f.error(key, "silu, gelu or gelu_pytorch_tanh")),
+        known => Ok(known),
+    }
 }

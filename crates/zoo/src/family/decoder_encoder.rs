@@ -4,7 +4,7 @@ use crate::{
     Error, Result,
     checkpoint::{EMBEDDING, HEAD},
     encoder::{self, Embedding, Sentence},
-    spec::{Attention, DecoderConfig, FeedForward, Gate, Joined, Layer, Mixer, QkNorm, Values},
+    spec::{Activation, Attention, DecoderConfig, FeedForward, Gate, Joined, Layer, Mixer, Mlp, QkNorm, Values},
 };
 
 /// The encoder with the layers of a decoder. Tokens see later tokens too unless it is `causal`. A
@@ -18,6 +18,7 @@ pub(crate) fn encoder(mut config: DecoderConfig, causal: bool, sentence: Sentenc
     }
     if config.per_layer.is_some()
         || config.conditioned.is_some()
+        || config.streams.is_some()
         || config.embedding_norm
         || !config.layers.iter().all(is_supported)
     {
@@ -43,8 +44,13 @@ pub(crate) fn encoder(mut config: DecoderConfig, causal: bool, sentence: Sentenc
 /// Whether an encoder computes everything in this layer.
 fn is_supported(layer: &Layer) -> bool {
     let mixer = matches!(&layer.mixer, Mixer::Attention(a) if is_plain(a));
-    let feed_forward = matches!(&layer.feed_forward, FeedForward::Mlp(mlp) if mlp.factors == [1.0; 2]);
+    let feed_forward = matches!(&layer.feed_forward, FeedForward::Mlp(mlp) if is_dense(mlp));
     mixer && feed_forward && !layer.parallel && layer.residual == 1.0 && !layer.scalar
+}
+
+fn is_dense(mlp: &Mlp) -> bool {
+    let activation = matches!(mlp.activation, Activation::Silu | Activation::GeluTanh | Activation::GeluErf);
+    activation && mlp.factors == [1.0; 2] && mlp.cutoff.is_none() && mlp.inner_norm.is_none()
 }
 
 fn is_plain(a: &Attention) -> bool {
@@ -53,7 +59,10 @@ fn is_plain(a: &Attention) -> bool {
         && a.values == Values::Projected
         && a.joined != Joined::Heads
         && a.gate == Gate::None
+        && a.output_norm.is_none()
         && a.factors == [1.0; 2]
+        && a.clip.is_none()
+        && a.value_dim() == a.head_dim
         && !a.value_norm
         && a.temperature.is_none()
         && a.chunk.is_none()
