@@ -116,6 +116,23 @@ fn every_family_builds() {
 }
 
 #[test]
+fn short_lists_of_kinds_of_layers_are_refused() {
+    let mimo = |key: &str, list: Value| {
+        let keys = json!({"hybrid_layer_pattern": [0, 1], "moe_layer_freq": [0, 1], "partial_rotary_factor": 0.5, "v_head_dim": DIM, "n_routed_experts": 4});
+        let mut config = with("mimo_v2_flash", keys);
+        config[key] = list;
+        Checkpoint::from_folder(folder(&config, weights(&shapes("llama")))).err().map(|error| error.to_string())
+    };
+    for key in ["hybrid_layer_pattern", "moe_layer_freq"] {
+        for list in [json!([0, 1]), json!([0, 1, 1]), json!([]), Value::Null] {
+            assert_eq!(mimo(key, list), None, "{key}");
+        }
+        let said = mimo(key, json!([0])).unwrap_or_default();
+        assert!(said.contains(&format!("key `{key}`: expected a list of 2 integers")), "{key}: {said}");
+    }
+}
+
+#[test]
 fn joined_projections_are_slices_of_the_file() {
     let model = built(&config("phi3"), &Options::default()).unwrap();
     let weight = |name: &str| model.methods["forward"].weights[&format!("model.layers.1.{name}.weight")].tensor().unwrap();

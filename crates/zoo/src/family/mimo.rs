@@ -27,11 +27,9 @@ pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
         ..Defaults::LLAMA
     };
     let base = Base::read(f, &defaults)?;
-    let kinds = match f.ints("hybrid_layer_pattern")? {
-        list if list.len() >= base.layers => {
-            list[..base.layers].iter().map(|&sliding| if sliding == 1 { SLIDING } else { FULL }).collect()
-        }
-        _ => base.layer_types(f, |i| if i == 0 || (i + 1).is_multiple_of(6) { FULL } else { SLIDING })?,
+    let kinds = match switches(f, "hybrid_layer_pattern", base.layers)? {
+        Some(slides) => slides.into_iter().map(|slides| if slides { SLIDING } else { FULL }).collect(),
+        None => base.layer_types(f, |i| if i == 0 || (i + 1).is_multiple_of(6) { FULL } else { SLIDING })?,
     };
     // A stated size counts the positions before the query.
     let window = match f.size_opt("sliding_window_size")? {
@@ -90,12 +88,22 @@ fn ropes(f: &Fields<'_>, base: &Base) -> Result<(Rope, Rope)> {
 fn feeds(f: &Fields<'_>, base: &Base) -> Result<Vec<FeedForward>> {
     let defaults = deepseek::ExpertDefaults { count: 256, width: 2048, groups: (1, 1), scale: 1.0, dense: 1 };
     let experts = crate::spec::Experts { shared: None, ..deepseek::experts(f, base, &defaults)? };
-    let (kinds, switches) = (f.texts("mlp_layer_types", base.layers)?, f.ints("moe_layer_freq")?);
-    let is_dense = |i: usize| match (&kinds, switches.get(i)) {
+    let (kinds, sparse) = (f.texts("mlp_layer_types", base.layers)?, switches(f, "moe_layer_freq", base.layers)?);
+    let is_dense = |i: usize| match (&kinds, &sparse) {
         (Some(kinds), _) => kinds[i] == "dense",
-        (None, Some(&switch)) => switch == 0,
+        (None, Some(sparse)) => !sparse[i],
         _ => i == 0,
     };
     let mlp = base.mlp(f)?;
     Ok((0..base.layers).map(|i| if is_dense(i) { mlp.into() } else { experts.clone().into() }).collect())
+}
+
+/// A switch for each layer, 0 or 1. Longer lists go on with layers that predict further tokens.
+fn switches(f: &Fields<'_>, key: &str, layers: usize) -> Result<Option<Vec<bool>>> {
+    let list = f.ints(key)?;
+    match list.len() {
+        0 => Ok(None),
+        found if found < layers => Err(f.error(key, format!("a list of {layers} integers"))),
+        _ => Ok(Some(list[..layers].iter().map(|&switch| switch != 0).collect())),
+    }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{MetadataValue, keys::Keys};
+use super::keys::Keys;
 use crate::{
     Result,
     spec::{DecoderConfig, FeedForward},
@@ -69,8 +69,7 @@ pub(super) fn add_cutoffs(keys: &Keys<'_>, config: &mut DecoderConfig) -> Result
     if keys.get(NAME).is_none() {
         return Ok(());
     }
-    let number = |v: MetadataValue| if let MetadataValue::Float(v) = v { Some(v) } else { None };
-    let limits = keys.file.numbers(&keys.key(NAME), number)?;
+    let limits = keys.floats(NAME)?;
     for (layer, limit) in config.layers.iter_mut().zip(limits) {
         if let FeedForward::Mlp(mlp) = &mut layer.feed_forward {
             mlp.cutoff = Some(limit).filter(|limit| limit.is_finite());
@@ -90,5 +89,41 @@ fn widths(keys: &Keys<'_>, own: usize) -> Result<(usize, bool)> {
     match widths.iter().enumerate().all(|(i, &found)| found == expected(i)) {
         true => Ok((width, wide)),
         false => Err(keys.error(NAME, format!("{width} in the first {own} layers, and that or twice as much in the others"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flambeau_tensor::Bytes;
+
+    use super::*;
+    use crate::{family, fields::Fields, gguf::Gguf};
+
+    /// A file with the number of layers and the limits of sparse gates.
+    fn file(layers: u32, limits: &[f32]) -> Gguf {
+        let text = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+        let mut bytes = [&b"GGUF\x03\0\0\0"[..], &0u64.to_le_bytes(), &2u64.to_le_bytes()].concat();
+        bytes.extend([text("gemma3n.block_count"), 4u32.to_le_bytes().to_vec(), layers.to_le_bytes().to_vec()].concat());
+        bytes.extend([text("gemma3n.activation_sparsity_scale"), [9u32, 6].map(u32::to_le_bytes).concat()].concat());
+        bytes.extend((limits.len() as u64).to_le_bytes());
+        limits.iter().for_each(|limit| bytes.extend(limit.to_le_bytes()));
+        Gguf::parse(Bytes::from(bytes)).unwrap()
+    }
+
+    #[test]
+    fn every_layer_has_a_limit_of_its_gates() {
+        let config = json!({
+            "model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 3, "intermediate_size": 8,
+            "vocab_size": 8,
+        });
+        let mut config = family::config(&Fields::new(config.as_object().unwrap())).unwrap();
+        add_cutoffs(&Keys::new(&file(3, &[1.5, f32::NEG_INFINITY, 0.5]), "gemma3n"), &mut config).unwrap();
+        let cutoffs = config.layers.iter().map(|layer| match layer.feed_forward {
+            FeedForward::Mlp(mlp) => mlp.cutoff,
+            _ => None,
+        });
+        assert_eq!(cutoffs.collect::<Vec<_>>(), [Some(1.5), None, Some(0.5)]);
+        let short = add_cutoffs(&Keys::new(&file(3, &[1.5, 0.5]), "gemma3n"), &mut config).unwrap_err().to_string();
+        assert!(short.contains("activation_sparsity_scale") && short.contains("an array of 3"), "{short}");
     }
 }

@@ -179,12 +179,13 @@ fn jamba(keys: &Keys<'_>) -> Result<Value> {
     }))
 }
 
-/// Period and first index of the true elements, if they return at equal distances.
+/// Period and first index of the true elements, if these are all places of a cycle that fills the
+/// whole list.
 fn cycle(list: &[bool]) -> Option<(usize, usize)> {
     let mut places = list.iter().enumerate().filter_map(|(i, &found)| found.then_some(i));
     let first = places.next().unwrap_or(list.len());
     let period = places.next().map_or(list.len() + 1, |second| second - first);
-    let expected = |i: usize| i >= first && (i - first).is_multiple_of(period);
+    let expected = |i: usize| i % period == first % period;
     list.iter().enumerate().all(|(i, &found)| found == expected(i)).then_some((period, first))
 }
 
@@ -213,4 +214,20 @@ fn granite(keys: &Keys<'_>) -> Result<Value> {
         "intermediate_size": width, "shared_intermediate_size": shared,
         "position_embedding_type": if rotated { "rope" } else { "nope" },
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cycle_has_no_gap_before_its_first_place() {
+        let list = |places: &[usize]| (0..10).map(|i| places.contains(&i)).collect::<Vec<_>>();
+        assert_eq!(cycle(&list(&[1, 3, 5, 7, 9])), Some((2, 1)));
+        assert_eq!(cycle(&list(&[4])), Some((11, 4)));
+        assert_eq!(cycle(&list(&[])), Some((11, 10)));
+        assert_eq!(cycle(&list(&[1, 3, 6])), None);
+        // Layers 1 and 3 would fall on this cycle, too.
+        assert_eq!(cycle(&list(&[5, 7, 9])), None);
+    }
 }

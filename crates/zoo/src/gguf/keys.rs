@@ -102,6 +102,12 @@ impl<'a> Keys<'a> {
         self.of_all_layers(name, self.file.numbers(&self.key(name), number)?)
     }
 
+    /// A number for each layer.
+    pub(super) fn floats(&self, name: &str) -> Result<Vec<f64>> {
+        let number = |v: MetadataValue| if let MetadataValue::Float(v) = v { Some(v) } else { None };
+        self.of_all_layers(name, self.file.numbers(&self.key(name), number)?)
+    }
+
     fn of_all_layers<T>(&self, name: &str, mut list: Vec<T>) -> Result<Vec<T>> {
         let layers = self.layers()?;
         if list.len() < layers {
