@@ -5,9 +5,10 @@ use flambeau::text::{GrammarCompiler, Tokenizer};
 use serde_json::{Map, Value as Json, json};
 
 use super::{
-    ControlTokens, Parser, Piece, Tools,
+    ControlTokens, Parser, Tools,
     format::{Format, Head},
     table::FORMATS,
+    tests::folded,
     write::Call,
 };
 
@@ -39,14 +40,7 @@ fn read<'a>(row: &'static Format, pieces: impl Iterator<Item = &'a str>) -> (Str
     pieces.for_each(|piece| parser.push(piece, &mut out));
     let cut = parser.is_in_call();
     parser.finish(&mut out);
-    let (mut text, mut calls): (String, Vec<(String, String)>) = Default::default();
-    for piece in out {
-        match piece {
-            Piece::Text(more) => text.push_str(&more),
-            Piece::Call { name, .. } => calls.push((name, String::new())),
-            Piece::Arguments { number, text } => calls[number].1.push_str(&text),
-        }
-    }
+    let (text, calls) = folded(out);
     (text, calls, cut)
 }
 
@@ -370,6 +364,9 @@ fn grammars_obey_schemas_of_texts() {
             "code": { "type": "string", "pattern": "^[A-Z]{2}-\\d+$" },
             "unit": { "anyOf": [{ "enum": ["C", "F"] }, { "type": "null" }] },
             "size": { "type": "string", "minLength": 2, "maxLength": 3 },
+            // Each fixes values of one of its types alone.
+            "side": { "type": ["string", "null"], "enum": ["L", "R"] },
+            "none": { "type": ["string", "null"], "enum": [null] },
         },
         "required": ["code", "unit", "size"], "additionalProperties": false,
     });
@@ -379,7 +376,14 @@ fn grammars_obey_schemas_of_texts() {
         for good in
             [arguments("AB-12", json!("C"), "ab"), arguments("ZZ-0", json!("F"), "<<<"), arguments("AB-1", Json::Null, "a b")]
         {
-            takes(good).unwrap_or_else(|error| panic!("{}: {error}", row.name));
+            takes(good.clone()).unwrap_or_else(|error| panic!("{}: {error}", row.name));
+            let with = |key: &str, value: Json| {
+                let mut more = good.clone();
+                more[key] = value;
+                takes(more)
+            };
+            with("side", json!("R")).unwrap_or_else(|error| panic!("{}: {error}", row.name));
+            with("none", Json::Null).unwrap_or_else(|error| panic!("{}: {error}", row.name));
         }
         // Values between quotes of their own have any text beside another type.
         let is_quoted = matches!(&row.head, Head::Name(_, super::format::Arguments::Quoted(_)));

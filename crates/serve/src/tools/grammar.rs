@@ -194,15 +194,18 @@ impl Writer<'_> {
         match way([Value::Text, Value::Schema]).filter(|_| is_text) {
             // Texts have a way of their own.
             Some(middle) if middle.value == Value::Text && !others.is_empty() => {
-                let fixed = fixed_values(schema);
-                let of = |texts: bool| {
-                    fixed.as_ref().map(|all| all.iter().filter(|value| value.is_string() == texts).collect::<Vec<_>>())
+                let (text, rest) = match fixed_values(schema) {
+                    Some(values) => {
+                        let (texts, rest): (Vec<Json>, Vec<Json>) = values.into_iter().partition(Json::is_string);
+                        // A side without a value is left out.
+                        let (has_texts, has_rest) = (!texts.is_empty(), !rest.is_empty() || texts.is_empty());
+                        (has_texts.then(|| json!({ "enum": texts })), has_rest.then(|| json!({ "enum": rest })))
+                    }
+                    None => (Some(schema.clone()), Some(json!({ "type": others }))),
                 };
-                let text = of(true).map_or_else(|| schema.clone(), |texts| json!({ "enum": texts }));
-                let rest = of(false).map_or_else(|| json!({ "type": others }), |rest| json!({ "enum": rest }));
-                let text = self.pair_as(pairs, middle, key, &text, true);
-                let rest = json_way.map(|middle| self.pair_as(pairs, middle, key, &rest, false));
-                self.rule(&[Some(text), rest].into_iter().flatten().collect::<Vec<_>>().join(" | "))
+                let text = text.map(|text| self.pair_as(pairs, middle, key, &text, true));
+                let rest = json_way.zip(rest).map(|(middle, rest)| self.pair_as(pairs, middle, key, &rest, false));
+                self.rule(&[text, rest].into_iter().flatten().collect::<Vec<_>>().join(" | "))
             }
             Some(middle) => self.pair_as(pairs, middle, key, schema, true),
             None => json_way.map_or_else(String::new, |middle| self.pair_as(pairs, middle, key, schema, false)),

@@ -69,7 +69,9 @@ impl Reader<'_> {
                 '$' if self.depth == 0 => self.ends = true,
                 '^' | '$' => return None,
                 '|' if self.depth == 0 => done.push(self.alternative()),
-                '\\' => self.escape(false)?,
+                '\\' => {
+                    self.escape(false)?;
+                }
                 '[' => self.class()?,
                 '(' => self.group()?,
                 ')' => {
@@ -106,39 +108,26 @@ impl Reader<'_> {
         }
     }
 
-    fn escape(&mut self, in_class: bool) -> Option<()> {
+    /// Reads what follows a backslash; whether it is a class.
+    fn escape(&mut self, in_class: bool) -> Option<bool> {
         let c = self.rest.next()?;
-        let class = match c {
-            'd' => "0-9",
-            'w' => "a-zA-Z0-9_",
-            's' => "\\s",
-            'n' | 't' | 'r' | 'f' | 'v' => {
+        let inside = match c {
+            'd' | 'D' => "0-9",
+            'w' | 'W' => "a-zA-Z0-9_",
+            's' | 'S' => "\\s",
+            c if matches!(c, 'n' | 't' | 'r' | 'f' | 'v') || c.is_ascii_punctuation() => {
                 self.out.extend(['\\', c]);
-                return Some(());
-            }
-            c if c.is_ascii_punctuation() => {
-                self.out.extend(['\\', c]);
-                return Some(());
-            }
-            'D' | 'W' | 'S' if !in_class => {
-                let inside = if c == 'D' {
-                    "0-9"
-                } else if c == 'W' {
-                    "a-zA-Z0-9_"
-                } else {
-                    "\\s"
-                };
-                self.out.push_str(&format!("[^{inside}]"));
-                return Some(());
+                return Some(false);
             }
             _ => return None,
         };
-        if in_class {
-            self.out.push_str(class)
-        } else {
-            self.out.push_str(&format!("[{class}]"))
+        match (in_class, c.is_ascii_lowercase()) {
+            (true, true) => self.out.push_str(inside),
+            (true, false) => return None,
+            (false, true) => self.out.push_str(&format!("[{inside}]")),
+            (false, false) => self.out.push_str(&format!("[^{inside}]")),
         }
-        Some(())
+        Some(true)
     }
 
     /// A class of characters.
@@ -151,14 +140,32 @@ impl Reader<'_> {
         if self.rest.peek() == Some(&']') {
             return None;
         }
+        // What a `-` may join to its next part, and what it joins: whether they are classes.
+        let (mut left, mut joined) = (None, None);
         loop {
-            match self.rest.next()? {
+            let is_class = match self.rest.next()? {
                 ']' => break,
                 '\\' => self.escape(true)?,
-                '[' => self.out.push_str("\\["),
-                c @ ('&' | '~') => self.out.extend(['\\', c]),
                 '-' if self.rest.peek() == Some(&'-') => return None,
-                c => self.push(c),
+                '-' if left.is_some() && self.rest.peek() != Some(&']') => {
+                    joined = left.take();
+                    // Beside a class it is a character.
+                    self.out.push_str(if joined == Some(true) { "\\-" } else { "-" });
+                    continue;
+                }
+                c @ ('-' | '[' | '&' | '~') => {
+                    self.out.extend(['\\', c]);
+                    false
+                }
+                c => {
+                    self.push(c);
+                    false
+                }
+            };
+            match joined.take() {
+                Some(false) if is_class => return None,
+                Some(_) => {}
+                None => left = Some(is_class),
             }
         }
         self.out.push(']');
@@ -211,12 +218,20 @@ mod tests {
             (r"^(?:a|b)/[\d/]$", r"((?:a|b)\/[0-9\/])"),
             ("^[[&]$", r"([\[\&])"),
             ("^a+?b{2,}$", "(a+b{2,})"),
+            (r"^[\w-\.]$", r"([a-zA-Z0-9_\-\.])"),
+            (r"^[\w-z]$", r"([a-zA-Z0-9_\-z])"),
+            (r"^[\d-a-z]$", r"([0-9\-a\-z])"),
+            (r"^[\s-\d]$", r"([\s\-0-9])"),
+            (r"^[+-9a-z]$", r"([+-9a-z])"),
+            (r"^[-\w]+[\w-]$", r"([\-a-zA-Z0-9_]+[a-zA-Z0-9_\-])"),
+            (r"^\D\W\S$", r"([^0-9][^a-zA-Z0-9_][^\s])"),
         ] {
             assert_eq!(anchored(pattern).as_deref(), Some(expected), "{pattern}");
         }
-        for pattern in
-            ["(?=a)", r"\bword", r"(a)\1", "a^b", "(^a)", "[]", "a{x}", "(a", "a)", r"\p{L}", "a{9999}", "$a", "*a", "a**", "(?:+)"]
-        {
+        for pattern in [
+            "(?=a)", r"\bword", r"(a)\1", "a^b", "(^a)", "[]", "a{x}", "(a", "a)", r"\p{L}", "a{9999}", "$a", "*a", "a**", "(?:+)",
+            r"[a-\d]", r"[\D]",
+        ] {
             assert_eq!(anchored(pattern), None, "{pattern}");
         }
     }

@@ -14,6 +14,22 @@ fn row(name: &str) -> &'static format::Format {
     table::FORMATS.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("no format {name}"))
 }
 
+/// Text of an answer, and its calls with their arguments.
+pub(super) fn folded(pieces: Vec<Piece>) -> (String, Vec<(String, String)>) {
+    let (mut text, mut calls): (String, Vec<(String, String)>) = Default::default();
+    for piece in pieces {
+        match piece {
+            Piece::Text(more) => text.push_str(&more),
+            Piece::Call { number, name, .. } => {
+                assert_eq!(number, calls.len());
+                calls.push((name, String::new()));
+            }
+            Piece::Arguments { number, text } => calls[number].1.push_str(&text),
+        }
+    }
+    (text, calls)
+}
+
 /// Text and calls of an answer that arrives in pieces of every size.
 fn check_with(form: &str, single: bool, answer: &str, text: &str, calls: &[(&str, &str)]) {
     for size in 1..=answer.len() {
@@ -23,17 +39,7 @@ fn check_with(form: &str, single: bool, answer: &str, text: &str, calls: &[(&str
             parser.push(&piece.iter().collect::<String>(), &mut out);
         }
         parser.finish(&mut out);
-        let (mut found, mut called): (String, Vec<(String, String)>) = Default::default();
-        for piece in out {
-            match piece {
-                Piece::Text(text) => found.push_str(&text),
-                Piece::Call { number, name, .. } => {
-                    assert_eq!(number, called.len());
-                    called.push((name, String::new()));
-                }
-                Piece::Arguments { number, text } => called[number].1.push_str(&text),
-            }
-        }
+        let (found, called) = folded(out);
         let expected: Vec<(String, String)> = calls.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
         assert_eq!((found.as_str(), &called), (text, &expected), "pieces of {size} of {answer}");
         assert_eq!(parser.calls(), calls.len());
@@ -149,14 +155,7 @@ fn after(form: &str, prompt: &str, tools: &Tools, answer: &str) -> (String, Vec<
         let (mut parser, mut out) = (Parser::new(row(form), tools.clone(), 0, false).after(prompt), Vec::new());
         chars.chunks(size).for_each(|piece| parser.push(&piece.iter().collect::<String>(), &mut out));
         parser.finish(&mut out);
-        let (mut text, mut calls): (String, Vec<(String, String)>) = Default::default();
-        for piece in out {
-            match piece {
-                Piece::Text(more) => text.push_str(&more),
-                Piece::Call { name, .. } => calls.push((name, String::new())),
-                Piece::Arguments { number, text } => calls[number].1.push_str(&text),
-            }
-        }
+        let (text, calls) = folded(out);
         let calls = calls.into_iter().map(|(name, text)| (name, serde_json::from_str(&text).unwrap())).collect();
         let found = (text, calls);
         assert_eq!(*first.get_or_insert_with(|| found.clone()), found, "pieces of {size} of {answer}");
