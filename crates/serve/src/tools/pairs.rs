@@ -32,7 +32,7 @@ enum PairState {
     /// In a string that is emitted as it arrives; true if nothing was emitted yet.
     Text(bool),
     /// In the value of this key, which is emitted when complete.
-    ResponseBuilder(String, Value),
+    Whole(String, Value),
 }
 
 /// Matches the start of a pair; returns the offset of its key.
@@ -71,7 +71,7 @@ impl PairReader {
                     }
                 },
                 PairState::Text(is_first) => self.text(is_first, number, out),
-                PairState::ResponseBuilder(key, kind) => self.whole(&key, kind, tools, number, out),
+                PairState::Whole(key, kind) => self.whole(&key, kind, tools, number, out),
             };
             if !moves {
                 return None;
@@ -122,7 +122,7 @@ impl PairReader {
         if is_text {
             out.push(Piece::Arguments { number, text: "\"".to_owned() });
         }
-        self.place = if is_text { PairState::Text(true) } else { PairState::ResponseBuilder(key, kind) };
+        self.place = if is_text { PairState::Text(true) } else { PairState::Whole(key, kind) };
     }
 
     fn text(&mut self, is_first: bool, number: usize, out: &mut Vec<Piece>) -> bool {

@@ -73,7 +73,7 @@ enum Begin {
     /// Code, as the text of this argument.
     Code(String),
     /// All of the arguments.
-    ResponseBuilder(String),
+    Whole(String),
 }
 
 impl Parser {
@@ -260,7 +260,7 @@ impl Parser {
                 out.push(Piece::Arguments { number, text: format!("{{{}:\"", Json::from(argument)) });
                 ParserState::Arguments(ArgumentReader::Code)
             }
-            Begin::ResponseBuilder(text) => {
+            Begin::Whole(text) => {
                 out.push(Piece::Arguments { number, text });
                 ParserState::End
             }
@@ -455,7 +455,7 @@ fn arguments_at(format: &Format, arguments: &'static Arguments, text: &str) -> F
     }
     // A call without arguments ends here; the first word of the marker tells.
     let ends = || match format.close.split_whitespace().next() {
-        Some(word) => meet(word, rest).map(|_| (0, Begin::ResponseBuilder("{}".to_owned()))),
+        Some(word) => meet(word, rest).map(|_| (0, Begin::Whole("{}".to_owned()))),
         None => Found::No,
     };
     match arguments {
@@ -466,10 +466,8 @@ fn arguments_at(format: &Format, arguments: &'static Arguments, text: &str) -> F
             Found::More => Found::More,
             Found::No => ends(),
         },
-        Arguments::Python => literal::python(rest).map(|(length, text)| (blank + length, Begin::ResponseBuilder(text))),
-        Arguments::Quoted(quote) => {
-            literal::quoted(rest, quote).map(|(length, text)| (blank + length, Begin::ResponseBuilder(text)))
-        }
+        Arguments::Python => literal::python(rest).map(|(length, text)| (blank + length, Begin::Whole(text))),
+        Arguments::Quoted(quote) => literal::quoted(rest, quote).map(|(length, text)| (blank + length, Begin::Whole(text))),
     }
 }
 
