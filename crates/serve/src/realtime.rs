@@ -125,13 +125,14 @@ struct Open {
 impl Talk {
     /// Talks until the client leaves or the server stops. Committed turns are then transcribed
     /// first.
-    async fn run(mut self, door: Option<listener::Open>) -> Result<(), Gone> {
+    async fn run(mut self, mut door: Option<listener::Open>) -> Result<(), Gone> {
         self.send("session.created", json!({ "session": self.session.to_json() })).await?;
         let mut stop = self.app.stop.clone();
         let stopped = async move { stop.wait_for(|stop| *stop).await.is_ok() };
-        let closing = async move {
-            match door {
-                Some(mut door) => door.is_over().await,
+        // The door stays with this frame: the server waits until it is dropped.
+        let closing = async {
+            match &mut door {
+                Some(door) => door.is_over().await,
                 None => std::future::pending().await,
             }
         };

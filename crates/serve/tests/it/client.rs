@@ -125,6 +125,25 @@ impl Client {
         Some((head[0] & 15, contents))
     }
 
+    /// Sends a text as a WebSocket's frame, masked by zeros.
+    pub(crate) fn send_text(&mut self, text: &str) {
+        let mut frame = vec![0x81];
+        match u16::try_from(text.len()) {
+            Ok(length) if length < 126 => frame.push(0x80 | length as u8),
+            Ok(length) => {
+                frame.push(0x80 | 126);
+                frame.extend(length.to_be_bytes());
+            }
+            Err(_) => {
+                frame.push(0x80 | 127);
+                frame.extend((text.len() as u64).to_be_bytes());
+            }
+        }
+        frame.extend([0; 4]);
+        frame.extend(text.bytes());
+        self.send(&frame);
+    }
+
     /// Whether the server hangs up, rather than saying more or nothing.
     pub(crate) fn is_closed(&mut self) -> bool {
         match self.stream.read(&mut [0; 1]) {

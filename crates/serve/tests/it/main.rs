@@ -112,6 +112,7 @@ fn main() -> ExitCode {
         batches::batches_end_early_when_they_are_told_to,
         batches::batches_of_messages_bring_their_requests,
         realtime::sessions_are_closed_when_the_server_stops,
+        realtime::committed_turns_are_told_before_the_server_stops,
         clients::the_table_of_clients_names_what_the_tests_run,
         traces::a_collector_that_is_away_costs_no_request,
     ];

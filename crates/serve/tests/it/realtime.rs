@@ -1,15 +1,17 @@
 //! Sound that is transcribed while it comes.
 
-use std::process::Command;
+use std::{fs, process::Command, thread::sleep, time::Duration};
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use flambeau::runners::speech::Settings;
 use flambeau_serve::{Config, Keys};
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use crate::{
     audio,
     client::{Client, get},
     clients::{REALTIME_CALLS, client, python, worked},
+    hardening::hooked,
     server::{Running, config},
 };
 
@@ -36,17 +38,61 @@ pub(crate) fn openai_transcribes_live() {
     assert!(reply.status == 400 && reply.body.contains("WebSocket"), "{}", reply.body);
 }
 
-pub(crate) fn sessions_are_closed_when_the_server_stops() {
-    let mut server = Running::with(Vec::new(), vec![audio::model("parakeet-tdt")], config());
+/// A new session.
+fn session(server: &Running) -> Client {
     let mut client = Client::new(server.address);
     let key = ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
     let headers = [("connection", "upgrade"), ("upgrade", "websocket"), ("sec-websocket-version", "13"), key];
     client.send_request("GET", "/v1/realtime", &headers, "");
     assert_eq!(client.head().expect("a session").status, 101);
+    assert_eq!(event(&mut client)["type"], "session.created");
+    client
+}
+
+/// The next event of a session.
+fn event(client: &mut Client) -> Json {
     let (kind, event) = client.frame().expect("an event");
-    assert!(kind == 1 && String::from_utf8_lossy(&event).contains("session.created"));
-    server.stop();
+    assert_eq!(kind, 1, "{}", String::from_utf8_lossy(&event));
+    serde_json::from_slice(&event).unwrap()
+}
+
+/// Reads the frame that closes a session of a server that stops.
+fn is_closed(client: &mut Client) {
     let (kind, reason) = client.frame().expect("a close frame");
     assert_eq!((kind, &reason[..2]), (8, &1001_u16.to_be_bytes()[..]));
+}
+
+pub(crate) fn sessions_are_closed_when_the_server_stops() {
+    let mut server = Running::with(Vec::new(), vec![audio::model("parakeet-tdt")], config());
+    let mut client = session(&server);
+    server.stop();
+    is_closed(&mut client);
+    server.wait();
+}
+
+pub(crate) fn committed_turns_are_told_before_the_server_stops() {
+    let mut model = audio::model("parakeet-tdt");
+    let transcript = audio::offline(&model, Settings { live: Some(1.0), ..Settings::default() }).text();
+    // Each run takes a while, so that the server stops in the midst of the turn.
+    model.engine = hooked(|_| sleep(Duration::from_millis(20)));
+    let mut server = Running::with(Vec::new(), vec![model], config());
+    let mut client = session(&server);
+    let input = json!({ "format": { "type": "audio/pcm", "rate": 16_000 }, "turn_detection": null });
+    client.send_text(&json!({ "type": "session.update", "session": { "audio": { "input": input } } }).to_string());
+    assert_eq!(event(&mut client)["type"], "session.updated");
+    let file = fs::read(audio::recording("parakeet-tdt")).unwrap();
+    let sound = STANDARD.encode(&file[44..]);
+    client.send_text(&json!({ "type": "input_audio_buffer.append", "audio": sound }).to_string());
+    client.send_text(&json!({ "type": "input_audio_buffer.commit" }).to_string());
+    while event(&mut client)["type"] != "input_audio_buffer.committed" {}
+    server.stop();
+    let told = loop {
+        let event = event(&mut client);
+        if event["type"] == "conversation.item.input_audio_transcription.completed" {
+            break event;
+        }
+    };
+    assert_eq!(told["transcript"], transcript.trim());
+    is_closed(&mut client);
     server.wait();
 }
