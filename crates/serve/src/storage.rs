@@ -31,8 +31,8 @@ const LOCK: &str = "lock";
 /// File name suffixes of records and contents.
 const RECORD: &str = "json";
 const CONTENTS: &str = "data";
-const BATCH_PREFIX: &str = "batch_";
-/// Beginning of the ids of batches in Anthropic's form.
+/// Beginnings of the ids of batches in OpenAI's form, and in Anthropic's.
+pub(crate) const BATCH_PREFIX: &str = "batch_";
 pub(crate) const MESSAGES_PREFIX: &str = "msgbatch_";
 
 /// Location and limits of the store.
@@ -315,7 +315,11 @@ impl Store {
         let mut state = self.state();
         state.batches.retain(|batch| batch.id != id);
         self.remove(id);
-        let files = [batch.input_file_id, batch.output_id, batch.error_id];
+        let mut files = vec![batch.output_id, batch.error_id];
+        // Another batch may still read the input.
+        if state.uses(&batch.input_file_id).is_none() {
+            files.push(batch.input_file_id);
+        }
         state.files.retain(|file| !files.contains(&file.id));
         files.iter().for_each(|id| self.remove(id));
         Ok(())

@@ -1,6 +1,9 @@
 //! `/v1/files`.
 
-use std::sync::Arc;
+use std::{
+    io::{self, Read},
+    sync::Arc,
+};
 
 use axum::{
     Extension,
@@ -24,14 +27,18 @@ use crate::{
     model::now,
     openapi::{BodyKind, Routes},
     reply,
-    storage::{Store, record::FileRecord, unwritten},
+    storage::{
+        Store,
+        record::{FileRecord, MAX_LIFETIME},
+        unwritten,
+    },
 };
 
 /// Maximum length of a file name, in characters.
 const MAX_NAME: usize = 255;
 
 /// Allowed expiry times of a file in seconds: one hour to 30 days.
-pub(super) const LIFETIMES: std::ops::RangeInclusive<u64> = 3600..=2_592_000;
+pub(super) const LIFETIMES: std::ops::RangeInclusive<u64> = 3600..=MAX_LIFETIME;
 
 /// Read buffer size in bytes.
 const BLOCK: usize = 64 << 10;
@@ -163,19 +170,22 @@ async fn content(State(app): State<Arc<App>>, Extension(caller): Extension<Calle
     let id = read_id(id)?;
     let store = app.batches()?;
     let record = store.file(caller, &id)?;
-    let file = store.open_file(caller, &id)?;
-    let blocks = stream::unfold(file, |mut file| async move {
+    let mut file = store.open_file(caller, &id)?;
+    let body = blocks(move || {
         let mut block = vec![0; BLOCK];
-        let read = block_in_place(|| std::io::Read::read(&mut file, &mut block));
-        match read {
-            Ok(0) => None,
-            Ok(count) => {
-                block.truncate(count);
-                Some((Ok(block), file))
-            }
-            Err(error) => Some((Err(error), file)),
-        }
+        let count = file.read(&mut block)?;
+        block.truncate(count);
+        Ok(block)
     });
     let headers = [(header::CONTENT_TYPE, "application/jsonl".to_owned()), (header::CONTENT_LENGTH, record.bytes.to_string())];
-    Ok((headers, Body::from_stream(blocks)).into_response())
+    Ok((headers, body).into_response())
+}
+
+/// A body of blocks that are made one after another, until an empty one.
+pub(super) fn blocks(next: impl FnMut() -> io::Result<Vec<u8>> + Send + 'static) -> Body {
+    Body::from_stream(stream::unfold(next, |mut next| async move {
+        let block = block_in_place(&mut next);
+        let is_end = block.as_ref().is_ok_and(Vec::is_empty);
+        (!is_end).then_some((block, next))
+    }))
 }

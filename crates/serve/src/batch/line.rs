@@ -38,10 +38,19 @@ impl Line {
         let known = ENDPOINTS.into_iter().find(|known| *known == url);
         let url = known.ok_or_else(|| wrong("url", &format!("one of {}", ENDPOINTS.join(", ")), &url.into()))?;
         let body = fields.object("body")?.ok_or_else(|| ApiError::value("body", "`body` is missing"))?;
-        if body.get("stream").is_some_and(|stream| *stream != Json::Bool(false) && !stream.is_null()) {
-            return Err(ApiError::unsupported("body.stream", "answers in a batch are whole: `stream` cannot be true"));
-        }
+        refuse_stream(&body).map_err(|error| error.inside("body"))?;
         Ok(Line { custom_id, url, body })
+    }
+}
+
+/// Refuses a request for a stream.
+///
+/// # Errors
+/// `stream` is set.
+pub(super) fn refuse_stream(body: &Map<String, Json>) -> Result<()> {
+    match body.get("stream") {
+        None | Some(Json::Null | Json::Bool(false)) => Ok(()),
+        Some(_) => Err(ApiError::unsupported("stream", "answers in a batch are whole: `stream` cannot be true")),
     }
 }
 
@@ -79,8 +88,8 @@ impl Outcome {
 pub(crate) struct Written {
     pub(crate) custom_id: String,
     pub(crate) is_success: bool,
-    /// Response body.
-    pub(crate) body: Json,
+    /// Response; null if the request did not run.
+    pub(crate) response: Json,
 }
 
 /// Prefix of each output line.
@@ -98,8 +107,8 @@ impl Written {
         let mut line: Json = serde_json::from_slice(text.strip_suffix(b"\n")?).ok()?;
         let custom_id = line["custom_id"].as_str()?.to_owned();
         let status = line["response"]["status_code"].as_u64();
-        let body = line["response"]["body"].take();
-        Some(Written { custom_id, is_success: status.is_some_and(|status| (200..300).contains(&status)), body })
+        let response = line["response"].take();
+        Some(Written { custom_id, is_success: status.is_some_and(|status| (200..300).contains(&status)), response })
     }
 }
 

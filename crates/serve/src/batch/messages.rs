@@ -15,14 +15,14 @@ use axum::{
     http::{HeaderMap, Request, header},
     response::{IntoResponse, Response},
 };
-use futures_util::stream;
 use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
 use tokio::task::block_in_place;
 
 use super::{
     MAX_LINES,
-    files::{Id, LIFETIMES, read_id},
+    files::{Id, blocks, read_id},
+    line::refuse_stream,
     validate::Lines,
 };
 use crate::{
@@ -38,7 +38,7 @@ use crate::{
     reply,
     storage::{
         MESSAGES_PREFIX, Store,
-        record::{BatchRecord, FileRecord, Status, Sums, Times},
+        record::{BatchRecord, FileRecord, MAX_LIFETIME, Status, Sums, WINDOW},
         unwritten,
     },
     time::rfc3339,
@@ -46,8 +46,6 @@ use crate::{
 
 /// The path that requests of these batches ask.
 const ENDPOINT: &str = "/v1/messages";
-/// Seconds after which a batch expires.
-const WINDOW: u64 = 24 * 60 * 60;
 /// Longest name of a request.
 const MAX_NAME: usize = 64;
 /// Bytes of results that are made at a time.
@@ -109,27 +107,15 @@ fn begin(store: &Store, caller: Caller, fields: &mut Fields) -> Result<BatchReco
         created_at,
         filename: "requests.jsonl".to_owned(),
         purpose: "batch".to_owned(),
-        expires_at: None,
+        // Its results have gone by then.
+        expires_at: Some(created_at + WINDOW.1 + MAX_LIFETIME),
     };
-    let input = store.add_file(file, &mut lines)?;
-    store.add_batch(BatchRecord {
-        id: id(MESSAGES_PREFIX),
-        owner: caller.number(),
-        endpoint: ENDPOINT.to_owned(),
-        input_file_id: input.id,
-        completion_window: "24h".to_owned(),
-        created_at,
-        expires_at: created_at + WINDOW,
-        status: Status::Validating,
-        times: Times::default(),
-        errors: Vec::new(),
-        metadata: Map::new(),
-        output_seconds: *LIFETIMES.end(),
-        output_id: id("file-"),
-        error_id: id("file-"),
-        has_output: false,
-        has_failures: false,
-        sums: Sums::of(total),
+    let input = store.add_file(file, &mut lines)?.id;
+    let batch = BatchRecord::new(MESSAGES_PREFIX, caller, ENDPOINT.to_owned(), input.clone());
+    let batch = BatchRecord { sums: Sums::of(total), ..batch };
+    store.add_batch(batch).inspect_err(|_| {
+        // A file that is gone is as good.
+        let _ = store.delete_file(caller, &input);
     })
 }
 
@@ -142,9 +128,7 @@ fn read_request(request: Json) -> Result<(String, Map<String, Json>)> {
     let expected = format!("each request needs a `custom_id` of 1 to {MAX_NAME} letters, digits, _ and -");
     let name = name.ok_or_else(|| ApiError::value("custom_id", expected))?;
     let params = fields.object("params")?.ok_or_else(|| ApiError::value("params", "`params` is missing"))?;
-    if params.get("stream").is_some_and(|stream| *stream != Json::Bool(false) && !stream.is_null()) {
-        return Err(ApiError::unsupported("params.stream", "answers in a batch are whole: `stream` cannot be true"));
-    }
+    refuse_stream(&params).map_err(|error| error.inside("params"))?;
     fields.finish(&[])?;
     Ok((name, params))
 }
@@ -166,7 +150,7 @@ async fn list(
 ) -> Response {
     let cut = || -> Result<Response> {
         let batches = app.batches()?.batches(caller);
-        let own = batches.iter().rev().filter(|batch| is_own(batch));
+        let own = batches.iter().rev().filter(|batch| batch.is_of_messages());
         let mut list: Vec<Json> = own.map(|batch| to_json(batch, &headers)).collect();
         let find = |list: &[Json], name: &str, id: &str| {
             let at = list.iter().position(|entry| entry["id"] == *id);
@@ -194,15 +178,11 @@ async fn list(
     cut().unwrap_or_else(anthropic::refuse)
 }
 
-fn is_own(batch: &BatchRecord) -> bool {
-    batch.id.starts_with(MESSAGES_PREFIX)
-}
-
 /// A batch of the caller's in this form.
 fn find(app: &App, caller: Caller, id: Id) -> Result<BatchRecord> {
     let id = read_id(id)?;
     let batch = app.batches()?.batch(caller, &id)?;
-    if is_own(&batch) { Ok(batch) } else { Err(ApiError::missing(format!("the batch {id:?} does not exist"))) }
+    if batch.is_of_messages() { Ok(batch) } else { Err(ApiError::missing(format!("the batch {id:?} does not exist"))) }
 }
 
 /// `GET /v1/messages/batches/ID`: a batch.
@@ -234,25 +214,17 @@ async fn results(State(app): State<Arc<App>>, Extension(caller): Extension<Calle
         }
         block_in_place(|| Results::open(app.batches()?, caller, &batch))
     };
-    let results = match find(&app, caller, id).and_then(open) {
-        Ok(results) => results,
-        Err(error) => return anthropic::refuse(error),
-    };
-    let blocks = stream::unfold(results, |mut results| async move {
-        match block_in_place(|| results.block()) {
-            Ok(block) if block.is_empty() => None,
-            Ok(block) => Some((Ok(block), results)),
-            Err(error) => Some((Err(error), results)),
-        }
-    });
-    ([(header::CONTENT_TYPE, "application/x-jsonl")], Body::from_stream(blocks)).into_response()
+    let jsonl = [(header::CONTENT_TYPE, "application/x-jsonl")];
+    let answer = |mut results: Results| (jsonl, blocks(move || results.block())).into_response();
+    find(&app, caller, id).and_then(open).map_or_else(anthropic::refuse, answer)
 }
 
 /// The results of a batch that has ended: its answers, its failures, and the requests without
 /// either.
 struct Results {
     outputs: Vec<BufReader<File>>,
-    input: Lines<File>,
+    /// The requests, where some have neither.
+    input: Option<Lines<File>>,
     done: BTreeSet<String>,
     /// Result of the requests that did not run.
     rest: Json,
@@ -270,7 +242,11 @@ impl Results {
                 json!({ "type": "errored", "error": { "type": "error", "error": { "type": "api_error", "message": message } } })
             }
         };
-        let input = Lines::new(store.open_file(caller, &batch.input_file_id)?, usize::MAX >> 1);
+        let Sums { total, completed, failed, .. } = batch.sums;
+        let input = match completed + failed < total {
+            true => Some(Lines::new(store.open_file(caller, &batch.input_file_id)?, usize::MAX >> 1)),
+            false => None,
+        };
         Ok(Results { outputs: opened.collect::<Result<_>>()?, input, done: BTreeSet::new(), rest })
     }
 
@@ -296,7 +272,8 @@ impl Results {
             let name = written["custom_id"].take();
             return Ok(Some((name, result(written))));
         }
-        while let Some((_, line)) = self.input.next()? {
+        let Some(input) = &mut self.input else { return Ok(None) };
+        while let Some((_, line)) = input.next()? {
             let request: Json = serde_json::from_slice(&line)?;
             if let Some(name) = request["custom_id"].as_str().filter(|name| !self.done.contains(*name)) {
                 return Ok(Some((name.into(), self.rest.clone())));
@@ -352,4 +329,76 @@ fn to_json(batch: &BatchRecord, headers: &HeaderMap) -> Json {
         "archived_at": null,
         "results_url": url,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::BatchConfig;
+
+    fn store() -> (tempfile::TempDir, Store) {
+        let folder = tempfile::tempdir().unwrap();
+        let config = BatchConfig { folder: folder.path().to_owned(), bytes: 1 << 20, file_bytes: 1 << 20, at_once: 1 };
+        let store = Store::open(config).unwrap();
+        (folder, store)
+    }
+
+    fn begun(store: &Store, caller: Caller) -> Result<BatchRecord> {
+        let body = json!({ "requests": [{ "custom_id": "a", "params": {} }, { "custom_id": "b", "params": {} }] });
+        begin(store, caller, &mut Fields::parse(body.to_string().as_bytes())?)
+    }
+
+    #[test]
+    fn inputs_do_not_outlive_their_use() {
+        let (_folder, store) = store();
+        let caller = Caller::of(1);
+        let first = begun(&store, caller).unwrap();
+        let ends = store.file(caller, &first.input_file_id).unwrap().expires_at;
+        assert!(ends.is_some_and(|end| end >= first.expires_at), "inputs are swept after their batch: {ends:?}");
+        let count = (1..).find(|_| begun(&store, caller).is_err()).unwrap();
+        assert_eq!(store.files(caller).len(), count, "a batch that is refused leaves no file");
+    }
+
+    #[test]
+    fn inputs_that_another_batch_reads_stay() {
+        let (_folder, store) = store();
+        let caller = Caller::of(1);
+        let first = begun(&store, caller).unwrap();
+        let other = BatchRecord { id: "batch_other".to_owned(), ..first.clone() };
+        store.add_batch(other.clone()).unwrap();
+        let end = |batch: &BatchRecord| store.change(&batch.id, |batch| batch.enter(Status::Completed, now())).unwrap();
+        end(&first);
+        store.forget_batch(caller, &first.id).unwrap();
+        assert!(store.open_file(caller, &first.input_file_id).is_ok());
+        end(&other);
+        store.forget_batch(caller, &other.id).unwrap();
+        assert!(store.files(caller).is_empty());
+    }
+
+    #[test]
+    fn results_need_the_input_for_requests_without_one_alone() {
+        let (_folder, store) = store();
+        let caller = Caller::of(1);
+        let batch = begun(&store, caller).unwrap();
+        let lines = [("a", json!({ "status_code": 200, "body": {} })), ("b", json!({ "status_code": 400, "body": {} }))];
+        for (id, (name, response)) in [&batch.output_id, &batch.error_id].into_iter().zip(lines) {
+            let mut file = store.open_output(id).unwrap();
+            writeln!(file, "{}", json!({ "custom_id": name, "response": response })).unwrap();
+            assert!(store.finish_output(&batch, id, "out.jsonl".to_owned()).unwrap());
+        }
+        let ended = |completed: usize| {
+            let change = |batch: &mut BatchRecord| {
+                (batch.has_output, batch.has_failures) = (true, true);
+                (batch.sums.completed, batch.sums.failed) = (completed, 1);
+                batch.enter(Status::Completed, now());
+            };
+            store.change(&batch.id, change).unwrap()
+        };
+        let (partly, whole) = (ended(0), ended(1));
+        assert!(Results::open(&store, caller, &partly).is_ok());
+        store.delete_file(caller, &batch.input_file_id).unwrap();
+        let text = Results::open(&store, caller, &whole).unwrap().block().unwrap();
+        assert_eq!(text.iter().filter(|byte| **byte == b'\n').count(), 2);
+        assert!(Results::open(&store, caller, &partly).is_err());
+    }
 }

@@ -17,23 +17,18 @@ use super::{
     files::{Id, LIFETIMES, Page, read_id},
 };
 use crate::{
-    answer::id,
     app::App,
     error::{ApiError, Result},
     http::body,
     json::{Fields, wrong},
     keys::Caller,
-    model::now,
     openapi::{BodyKind, Routes},
     reply,
     storage::{
-        MESSAGES_PREFIX,
-        record::{BatchRecord, Status, Sums, Times},
+        BATCH_PREFIX,
+        record::{BatchRecord, WINDOW},
     },
 };
-
-/// The only completion window, and its length in seconds.
-const WINDOW: (&str, u64) = ("24h", 24 * 60 * 60);
 
 /// Maximum number of metadata pairs, and maximum lengths of keys and values in characters.
 const MAX_METADATA: (usize, usize, usize) = (16, 64, 512);
@@ -69,26 +64,8 @@ async fn create(State(app): State<Arc<App>>, Extension(caller): Extension<Caller
     if input.purpose != "batch" {
         return Err(ApiError::value("input_file_id", format!("the file {input_file_id:?} has the purpose {:?}", input.purpose)));
     }
-    let created_at = now();
-    let batch = BatchRecord {
-        id: id("batch_"),
-        owner: caller.number(),
-        endpoint,
-        input_file_id,
-        completion_window,
-        created_at,
-        expires_at: created_at + WINDOW.1,
-        status: Status::Validating,
-        times: Times::default(),
-        errors: Vec::new(),
-        metadata,
-        output_seconds,
-        output_id: id("file-"),
-        error_id: id("file-"),
-        has_output: false,
-        has_failures: false,
-        sums: Sums::default(),
-    };
+    let batch = BatchRecord::new(BATCH_PREFIX, caller, endpoint, input_file_id);
+    let batch = BatchRecord { metadata, output_seconds, ..batch };
     let kept = block_in_place(|| store.add_batch(batch))?;
     Ok(reply::json(&kept.to_json()))
 }
@@ -125,7 +102,7 @@ fn output_seconds(fields: &mut Fields) -> Result<u64> {
 /// `GET /v1/batches`: lists the caller's batches.
 async fn list(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, Query(page): Query<Page>) -> Result<Response> {
     let batches = app.batches()?.batches(caller);
-    let own = batches.iter().filter(|batch| !batch.id.starts_with(MESSAGES_PREFIX));
+    let own = batches.iter().filter(|batch| !batch.is_of_messages());
     page.cut(own.map(BatchRecord::to_json).collect(), 100)
 }
 

@@ -89,7 +89,7 @@ struct Run {
     caller: Caller,
 }
 
-/// Counts of successes and failures so far.
+/// Output files of a batch.
 struct Outputs {
     answers: File,
     failures: File,
@@ -187,14 +187,10 @@ impl Run {
         if !self.store.reserve(text.len() as u64) {
             return Err(End::failed("storage_full", "the server has no room for more answers"));
         }
-        let is_success = outcome.is_success();
-        let file = if is_success { &mut outputs.answers } else { &mut outputs.failures };
+        let file = if outcome.is_success() { &mut outputs.answers } else { &mut outputs.failures };
         block_in_place(|| file.write_all(text.as_bytes()))?;
         outputs.done.insert(name.to_owned());
-        self.store.note(&batch.id, |batch| {
-            batch.sums.add(is_success, &record["response"]["body"]);
-            batch.sums.expired += usize::from(matches!(outcome, Outcome::Dropped { .. }));
-        });
+        self.store.note(&batch.id, |batch| batch.sums.add(&record["response"]));
         Ok(())
     }
 
@@ -225,7 +221,7 @@ fn reopen(store: &Store, batch: &BatchRecord) -> io::Result<(Outputs, Sums)> {
     let mut sums = Sums::default();
     for file in [&mut outputs.answers, &mut outputs.failures] {
         read_written(file, |line, _| {
-            sums.add(line.is_success, &line.body);
+            sums.add(&line.response);
             outputs.done.insert(line.custom_id);
         })?;
     }
@@ -274,4 +270,31 @@ fn finish(store: &Store, id: &str, end: End) -> io::Result<()> {
         batch.enter(status, now());
     })?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        batch::call::Answer,
+        storage::{BATCH_PREFIX, BatchConfig},
+    };
+
+    #[test]
+    fn restarts_count_what_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = BatchConfig { folder: folder.path().to_owned(), bytes: 1 << 20, file_bytes: 1 << 20, at_once: 1 };
+        let store = Store::open(config).unwrap();
+        let batch = BatchRecord::new(BATCH_PREFIX, Caller::of(1), "/v1/embeddings".to_owned(), "file-1".to_owned());
+        let answer = |status| Outcome::Answered(Answer { status, request_id: "req_1".into(), body: json!({}) });
+        let late = Outcome::Dropped { code: "batch_expired", message: "late" };
+        let lines = [(&batch.output_id, "a", answer(200)), (&batch.error_id, "b", answer(400)), (&batch.error_id, "c", late)];
+        for (id, name, outcome) in &lines {
+            writeln!(store.open_output(id).unwrap(), "{}", outcome.to_json(name)).unwrap();
+        }
+        let (outputs, sums) = reopen(&store, &batch).unwrap();
+        assert_eq!((outputs.done.len(), sums.completed, sums.failed, sums.expired), (3, 1, 2, 1));
+    }
 }

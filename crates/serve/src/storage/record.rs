@@ -3,7 +3,14 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json, json};
 
+use super::MESSAGES_PREFIX;
 pub(crate) use super::sums::Sums;
+use crate::{answer::id, keys::Caller, model::now};
+
+/// The only completion window of batches, and its length in seconds.
+pub(crate) const WINDOW: (&str, u64) = ("24h", 24 * 60 * 60);
+/// Longest lifetime of a file in seconds: 30 days.
+pub(crate) const MAX_LIFETIME: u64 = 2_592_000;
 
 /// A file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -104,6 +111,36 @@ pub(crate) struct BatchRecord {
 }
 
 impl BatchRecord {
+    /// A batch that begins now. Its output files are kept for as long as files may be.
+    pub(crate) fn new(prefix: &str, owner: Caller, endpoint: String, input_file_id: String) -> BatchRecord {
+        let (window, seconds) = WINDOW;
+        let created_at = now();
+        BatchRecord {
+            id: id(prefix),
+            owner: owner.number(),
+            endpoint,
+            input_file_id,
+            completion_window: window.to_owned(),
+            created_at,
+            expires_at: created_at + seconds,
+            status: Status::Validating,
+            times: Times::default(),
+            errors: Vec::new(),
+            metadata: Map::new(),
+            output_seconds: MAX_LIFETIME,
+            output_id: id("file-"),
+            error_id: id("file-"),
+            has_output: false,
+            has_failures: false,
+            sums: Sums::default(),
+        }
+    }
+
+    /// Whether the batch has Anthropic's form.
+    pub(crate) fn is_of_messages(&self) -> bool {
+        self.id.starts_with(MESSAGES_PREFIX)
+    }
+
     /// Changes the state.
     pub(crate) fn enter(&mut self, status: Status, now: u64) {
         self.status = status;

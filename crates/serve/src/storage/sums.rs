@@ -23,14 +23,17 @@ impl Sums {
         Sums { total, ..Sums::default() }
     }
 
-    /// Counts a request and the usage that its answer states.
-    pub(crate) fn add(&mut self, is_success: bool, body: &Json) {
-        if is_success {
-            self.completed += 1;
-        } else {
-            self.failed += 1;
+    /// Counts a request by its response, and the usage that it states.
+    pub(crate) fn add(&mut self, response: &Json) {
+        match response["status_code"].as_u64() {
+            Some(200..300) => self.completed += 1,
+            Some(_) => self.failed += 1,
+            None => {
+                self.failed += 1;
+                self.expired += 1;
+            }
         }
-        let usage = &body["usage"];
+        let usage = &response["body"]["usage"];
         let first = |names: [&str; 2]| names.iter().find_map(|name| usage[*name].as_u64()).unwrap_or(0);
         let of = |name: &str| usage[name]["cached_tokens"].as_u64();
         self.input += first(["prompt_tokens", "input_tokens"]);
