@@ -51,22 +51,14 @@ impl AnswerReader {
             return content(text, &mut self.parser, out);
         };
         let (parser, part, thoughts) = (&mut self.parser, &mut self.part, &mut self.thoughts);
-        splitter.push(text, &mut |found, text| {
-            if found == Part::Thinking && parser.is_some() {
-                thoughts.push_str(text);
-            }
-            divide(found, text, part, parser, out);
-        });
+        splitter.push(text, &mut |found, text| divide(found, text, part, parser, thoughts, out));
     }
 
     /// Ends the text and emits the deltas held back.
     pub(crate) fn finish(&mut self, out: &mut Vec<Delta>) {
         if let Some(splitter) = &mut self.splitter {
             let (parser, part, thoughts) = (&mut self.parser, &mut self.part, &mut self.thoughts);
-            splitter.finish(&mut |found, text| {
-                thoughts.push_str(if found == Part::Thinking { text } else { "" });
-                divide(found, text, part, parser, out);
-            });
+            splitter.finish(&mut |found, text| divide(found, text, part, parser, thoughts, out));
         }
         if self.part == Some(Part::Thinking) {
             self.find_calls_in_thoughts(out);
@@ -103,10 +95,22 @@ impl AnswerReader {
     }
 }
 
-fn divide(found: Part, text: &str, part: &mut Option<Part>, parser: &mut Option<Parser>, out: &mut Vec<Delta>) {
+fn divide(
+    found: Part,
+    text: &str,
+    part: &mut Option<Part>,
+    parser: &mut Option<Parser>,
+    thoughts: &mut String,
+    out: &mut Vec<Delta>,
+) {
     *part = Some(found);
     match found {
-        Part::Thinking => out.push(Delta::Thinking(text.to_owned())),
+        Part::Thinking => {
+            if parser.is_some() {
+                thoughts.push_str(text);
+            }
+            out.push(Delta::Thinking(text.to_owned()));
+        }
         Part::Answer => content(text, parser, out),
     }
 }

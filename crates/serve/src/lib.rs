@@ -52,7 +52,7 @@ pub use keys::Keys;
 pub use model::NewModel;
 pub use models::{AnyModel, Loader, ModelKind, ModelOnDemand, ModelSource};
 pub use offline::{BatchFile, BatchFileError, Progress};
-pub use rerank::RerankList;
+pub use rerank::{RerankList, entities_entry, label_entry};
 pub use server::{Server, stop_signal};
 pub use storage::BatchConfig;
 pub use template::TemplateProbe;

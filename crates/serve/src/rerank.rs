@@ -10,7 +10,7 @@ use axum::{Extension, body::Body, extract::State, http::Request, response::Respo
 use flambeau::runners::embed::{Scoring, Tokens, probabilities};
 use serde_json::{Value as Json, json};
 
-pub use self::answer::RerankList;
+pub use self::answer::{RerankList, entities_entry, label_entry};
 use self::request::{RerankRequest, input_texts, pairs, scored_pairs};
 use crate::{
     answer::id,
@@ -74,7 +74,8 @@ pub(crate) async fn score(
     Extension(caller): Extension<Caller>,
     request: Request<Body>,
 ) -> Result<Response> {
-    let scored = scored(&app, caller, opened(&app, request).await?, scored_pairs).await?;
+    let read = |fields: &mut Fields, model: &ServedEncoder| Ok((scored_pairs(fields, model)?, ()));
+    let scored = scored(&app, caller, opened(&app, request).await?, read).await?;
     let scoring = scoring(&scored.model)?;
     Ok(scored.list("score-", |index, scores| json!({ "index": index, "object": "score", "score": scoring.relevance(scores) })))
 }
@@ -90,37 +91,37 @@ pub(crate) async fn classify(
     if model.worker.facts.tagging.is_some() {
         return entities::found(&app, caller, fields, model).await;
     }
-    let scored = scored(&app, caller, (fields, model), input_texts).await?;
+    let read = |fields: &mut Fields, model: &ServedEncoder| Ok((input_texts(fields, model)?, ()));
+    let scored = scored(&app, caller, (fields, model), read).await?;
     let labels = scoring(&scored.model)?.labels();
-    Ok(scored.list("classify-", |index, scores| {
-        let shares = probabilities(scores);
-        let best = (0..shares.len()).max_by(|&a, &b| shares[a].total_cmp(&shares[b])).unwrap_or_default();
-        json!({ "index": index, "label": labels.get(best), "probs": shares, "num_classes": labels.len() })
-    }))
+    Ok(scored.list("classify-", |index, scores| label_entry(index, labels, &probabilities(scores))))
 }
 
 /// Scores of a request's texts, with the number of input tokens.
-struct Scored {
+struct Scored<T> {
     model: Arc<ServedEncoder>,
+    /// What was read beside the tokens.
+    texts: T,
     rows: Vec<Vec<f32>>,
     tokens: usize,
 }
 
-/// Computes the scores of the texts that `read` extracts from a request.
-async fn scored(
+/// Computes the scores of the texts that `read` extracts from a request, with what it keeps of them.
+async fn scored<T: Send + 'static>(
     app: &App,
     caller: Caller,
     (mut fields, model): (Fields, Arc<ServedEncoder>),
-    read: impl FnOnce(&mut Fields, &ServedEncoder) -> Result<Vec<Tokens>> + Send + 'static,
-) -> Result<Scored> {
+    read: impl FnOnce(&mut Fields, &ServedEncoder) -> Result<(Vec<Tokens>, T)> + Send + 'static,
+) -> Result<Scored<T>> {
     let (place, handle) = (model.place()?, Arc::clone(&model));
-    let texts = app.aside(move || read(&mut fields, &handle).and_then(|texts| fields.finish(&["user"]).map(|()| texts))).await?;
-    let tokens = count(&texts);
-    let rows = model.rows(app, caller, texts, place).await?;
-    Ok(Scored { model, rows, tokens })
+    let read = move || read(&mut fields, &handle).and_then(|read| fields.finish(&["user"]).map(|()| read));
+    let (ids, texts) = app.aside(read).await?;
+    let tokens = count(&ids);
+    let rows = model.rows(app, caller, ids, place).await?;
+    Ok(Scored { model, texts, rows, tokens })
 }
 
-impl Scored {
+impl Scored<()> {
     /// Response in vLLM's format with one entry per text.
     fn list(&self, prefix: &str, entry: impl Fn(usize, &[f32]) -> Json) -> Response {
         let data = self.rows.iter().enumerate().map(|(index, scores)| entry(index, scores)).collect();

@@ -1,6 +1,8 @@
-//! Ranked documents in the format of Jina and others.
+//! Ranked documents in the format of Jina and others, and labels in vLLM's.
 
+use flambeau::{runners::embed::Entity, text::argmax};
 use serde::Serialize;
+use serde_json::{Value as Json, json};
 
 /// Ranked documents in the format of `/v1/rerank`, serialized as JSON.
 #[derive(Debug, Serialize)]
@@ -52,9 +54,38 @@ impl<'a> RerankList<'a> {
     }
 }
 
+/// An entry of `/v1/classify` for a text: the label with the highest of `shares`, the first one on a
+/// tie, and all probabilities.
+pub fn label_entry(index: usize, labels: &[String], shares: &[f32]) -> Json {
+    let best = argmax(shares).map_or(0, |(best, _)| best as usize);
+    json!({ "index": index, "label": labels.get(best), "probs": shares, "num_classes": labels.len() })
+}
+
+/// An entry of `/v1/classify` for the entities of a text.
+pub fn entities_entry(index: usize, entities: &[Entity]) -> Json {
+    let entry = |entity: &Entity| {
+        let Entity { entity_group, score, word, start, end } = entity;
+        json!({ "entity_group": entity_group, "score": score, "word": word, "start": start, "end": end })
+    };
+    json!({ "index": index, "entities": entities.iter().map(entry).collect::<Json>() })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_of_equal_labels_counts() {
+        let entry = label_entry(2, &["a", "b", "c"].map(str::to_owned), &[0.25, 0.375, 0.375]);
+        assert_eq!(entry, json!({ "index": 2, "label": "b", "probs": [0.25, 0.375, 0.375], "num_classes": 3 }));
+    }
+
+    #[test]
+    fn entities_are_listed_with_their_places() {
+        let entity = Entity { entity_group: "LOC".to_owned(), score: 0.5, word: "Ulm".to_owned(), start: 3, end: 6 };
+        let expected = json!({ "entity_group": "LOC", "score": 0.5, "word": "Ulm", "start": 3, "end": 6 });
+        assert_eq!(entities_entry(1, &[entity]), json!({ "index": 1, "entities": [expected] }));
+    }
 
     #[test]
     fn documents_come_by_falling_relevance() {
