@@ -106,7 +106,8 @@ struct Scored<T> {
     tokens: usize,
 }
 
-/// Computes the scores of the texts that `read` extracts from a request, with what it keeps of them.
+/// Computes the scores of the texts that `read` extracts from a request. Returns the rest of the
+/// request too.
 async fn scored<T: Send + 'static>(
     app: &App,
     caller: Caller,
