@@ -4,6 +4,7 @@
     python3 scripts/soak.py MODEL [--speech MODEL --recording FILE] [--clients 64] [--minutes 20] [-- OPTIONS OF flambeau serve]
     python3 scripts/soak.py models/smollm2-4bit.pte --speech models/whisper-tiny-en.pte --recording talk.wav
     python3 scripts/soak.py models/smollm2-4bit.pte --clients 2 --pause 3 --minutes 60
+    python3 scripts/soak.py models/smollm2-4bit.pte --clients 2 --only distinct --minutes 60
 
 Clients stream or wait, chat, continue texts, ask for JSON of a schema, for calls of tools and for transcripts, go away in the midst of an
 answer, and send what is no request. Three things must hold: nobody gets an answer that its request does not explain; a greedy answer is what
@@ -111,6 +112,7 @@ class Kinds:
 
     def __init__(self, server, args):
         self.server = server
+        self.only = args.only
         # Computed alone, and from the beginning.
         self.alone = {q: self.text(server.ask("/v1/chat/completions", chat(q, cache_prompt=False))) for q in QUESTIONS}
         self.form = None
@@ -188,7 +190,8 @@ class Kinds:
 
     def all(self):
         kinds = [self.whole, self.stream, self.continued, self.distinct, self.completion, self.schema, self.messages, self.gone, self.hostile]
-        return kinds + ([self.spoken] if self.form else [])
+        kinds += [self.spoken] if self.form else []
+        return [kind for kind in kinds if not self.only or kind.__name__ in self.only]
 
 
 class Tally:
@@ -238,6 +241,7 @@ def main():
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--pause", type=float, default=0, help="mean seconds that a client waits before a request")
+    parser.add_argument("--only", nargs="+", metavar="KIND", help="kinds of requests, such as distinct; all without it")
     # By hand: the parser takes nothing behind `--` when options stand between the model and it.
     own, options = sys.argv[1:], []
     if "--" in own:
@@ -247,6 +251,8 @@ def main():
         parser.error("--speech and --recording go together")
     server = Server(args)
     kinds, tally = Kinds(server, args), Tally()
+    if not kinds.all():
+        parser.error(f"--only {' '.join(args.only)} names no kind")
     end = time.monotonic() + 60 * args.minutes
     threads = [threading.Thread(target=work, args=(client, kinds, tally, end, args.pause)) for client in range(args.clients)]
     for thread in threads:

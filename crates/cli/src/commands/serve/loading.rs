@@ -229,6 +229,7 @@ fn describe(model: &NewModel) -> String {
     let context =
         model.model.context().map_or_else(|| "a context of unknown length".into(), |n| format!("a context of {n} tokens"));
     let each = memory::human(model.model.sequence_bytes() as u64);
-    let Limits { running, sequences, .. } = model.limits;
-    format!("{context}, {running} requests at a time, up to {sequences} sequences of {each}")
+    let Limits { running, sequences, kept_bytes, .. } = model.limits;
+    let kept = memory::human(kept_bytes as u64);
+    format!("{context}, {running} requests at a time, up to {sequences} sequences of {each}, copies of up to {kept}")
 }

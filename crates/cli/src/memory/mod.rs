@@ -1,6 +1,10 @@
-//! Memory of this process and of the machine.
+//! Memory of this process and of the machine or the container.
+
+use std::path::Path;
 
 use crate::failure::hint;
+
+mod groups;
 
 /// Peak memory of the process in bytes; `None` if unknown.
 pub(crate) fn peak() -> Option<u64> {
@@ -18,14 +22,24 @@ fn kilobytes(text: &str, name: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Available memory in bytes; `None` if unknown.
+/// Available memory in bytes, within the limits of a container; `None` if unknown.
 pub(crate) fn available() -> Option<u64> {
-    kilobytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
+    available_under(Path::new("/"))
 }
 
-/// Memory of the machine in bytes; `None` if unknown.
+/// Memory of the machine in bytes, or of the container where that has less; `None` if unknown.
 pub(crate) fn total() -> Option<u64> {
-    kilobytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
+    total_under(Path::new("/"))
+}
+
+fn available_under(root: &Path) -> Option<u64> {
+    let free = kilobytes(&std::fs::read_to_string(root.join("proc/meminfo")).ok()?, "MemAvailable:")?;
+    Some(groups::strictest(root).map_or(free, |group| free.min(group.free)))
+}
+
+fn total_under(root: &Path) -> Option<u64> {
+    let all = kilobytes(&std::fs::read_to_string(root.join("proc/meminfo")).ok()?, "MemTotal:")?;
+    Some(groups::strictest(root).map_or(all, |group| all.min(group.limit)))
 }
 
 /// Checks that caches fit the available memory, before any computation.
@@ -65,6 +79,25 @@ mod tests {
     fn peak_is_read_from_the_status_text() {
         assert_eq!(peak_of("Name:\tx\nVmHWM:\t  12 kB\nVmRSS:\t 3 kB\n"), Some(12288));
         assert_eq!(peak_of("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn the_smaller_of_machine_and_container_counts() -> std::io::Result<()> {
+        let root = tempfile::tempdir()?;
+        let write = |path: &str, text: &str| std::fs::write(root.path().join(path), text);
+        std::fs::create_dir_all(root.path().join("proc/self"))?;
+        write("proc/meminfo", "MemTotal: 4000 kB\nMemAvailable: 3000 kB\n")?;
+        let both = || (available_under(root.path()), total_under(root.path()));
+        assert_eq!(both(), (Some(3000 * 1024), Some(4000 * 1024)));
+        write("proc/self/cgroup", "0::/\n")?;
+        write("proc/self/mountinfo", "1 0 0:1 / /groups rw - cgroup2 none rw\n")?;
+        std::fs::create_dir(root.path().join("groups"))?;
+        write("groups/memory.max", "2000000\n")?;
+        write("groups/memory.current", "1500000\n")?;
+        assert_eq!(both(), (Some(500_000), Some(2_000_000)));
+        write("groups/memory.max", "9223372036854771712\n")?;
+        assert_eq!(both(), (Some(3000 * 1024), Some(4000 * 1024)));
+        Ok(())
     }
 
     #[test]
