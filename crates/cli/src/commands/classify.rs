@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use flambeau::{
     runners::embed::{Classifier, Entity, Tagger, Tokens, probabilities, truncate},
-    text::{Placed, Tokenizer},
+    text::{Placed, Tokenizer, argmax},
 };
+use flambeau_serve::{entities_entry, label_entry};
 use serde_json::{Value as Json, json};
 
 use super::text_model::{Labeller, TextModelArgs, texts};
@@ -41,19 +42,20 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let texts = texts(&args.texts)?;
     let (model, tokenizer) = args.flags.labeller(&args.flags.engine.engine(false)?)?;
-    let data = match model {
+    let (data, tokens) = match model {
         Labeller::OfTexts(model) => labels(args, model, &tokenizer, &texts)?,
         Labeller::OfTokens(model) => entities(args, model, &tokenizer, &texts)?,
     };
     if args.json {
-        let list = json!({ "object": "list", "model": args.flags.model.name(), "data": data });
+        let usage = json!({ "prompt_tokens": tokens, "total_tokens": tokens });
+        let list = json!({ "object": "list", "model": args.flags.model.name(), "data": data, "usage": usage });
         files::print_line(list.to_string())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Labels of texts; prints them unless JSON is asked for.
-fn labels(args: &Args, mut model: Classifier, tokenizer: &Tokenizer, texts: &[String]) -> Result<Vec<Json>> {
+/// Labels of texts, and the number of tokens; prints the labels unless JSON is asked for.
+fn labels(args: &Args, mut model: Classifier, tokenizer: &Tokenizer, texts: &[String]) -> Result<(Vec<Json>, usize)> {
     let scoring = model.scoring().clone();
     let mut list = Vec::with_capacity(texts.len());
     for (number, text) in texts.iter().enumerate() {
@@ -69,18 +71,17 @@ fn labels(args: &Args, mut model: Classifier, tokenizer: &Tokenizer, texts: &[St
     let mut data = Vec::with_capacity(rows.len());
     for (index, (row, text)) in rows.iter().zip(texts).enumerate() {
         let shares = probabilities(row);
-        let best = (0..shares.len()).fold(0, |best, i| if shares[i] > shares[best] { i } else { best });
-        let label = &scoring.labels()[best];
         if !args.json {
-            files::print_line(format!("{:.4}\t{label}\t{text}", shares[best]))?;
+            let (best, share) = argmax(&shares).context("the model computes no probabilities")?;
+            files::print_line(format!("{share:.4}\t{}\t{text}", scoring.labels()[best as usize]))?;
         }
-        data.push(json!({ "index": index, "label": label, "probs": shares, "num_classes": shares.len() }));
+        data.push(label_entry(index, scoring.labels(), &shares));
     }
-    Ok(data)
+    Ok((data, list.iter().map(|tokens| tokens.ids.len()).sum()))
 }
 
-/// Entities in texts; prints them unless JSON is asked for.
-fn entities(args: &Args, mut model: Tagger, tokenizer: &Tokenizer, texts: &[String]) -> Result<Vec<Json>> {
+/// Entities in texts, and the number of tokens; prints the entities unless JSON is asked for.
+fn entities(args: &Args, mut model: Tagger, tokenizer: &Tokenizer, texts: &[String]) -> Result<(Vec<Json>, usize)> {
     let tagging = model.tagging().clone();
     let mut list: Vec<Placed> = Vec::with_capacity(texts.len());
     for (number, text) in texts.iter().enumerate() {
@@ -100,14 +101,9 @@ fn entities(args: &Args, mut model: Tagger, tokenizer: &Tokenizer, texts: &[Stri
                 files::print_line(format!("{score:.4}\t{entity_group}\t{word}\t{start}..{end}"))?;
             }
         }
-        data.push(json!({ "index": index, "entities": entities.iter().map(of_entity).collect::<Json>() }));
+        data.push(entities_entry(index, &entities));
     }
-    Ok(data)
-}
-
-fn of_entity(entity: &Entity) -> Json {
-    let Entity { entity_group, score, word, start, end } = entity;
-    json!({ "entity_group": entity_group, "score": score, "word": word, "start": start, "end": end })
+    Ok((data, list.iter().map(|tokens| tokens.ids.len()).sum()))
 }
 
 fn checked(found: Result<(), flambeau::runners::Error>, number: usize) -> Result<()> {

@@ -23,6 +23,7 @@ fn entities_are_those_of_the_pipeline() {
     let json = flambeau(dir.path(), &[&["classify", &model, "--json"], &texts[..]].concat());
     assert_eq!(json.code, 0, "{}", json.stderr);
     let found: Json = serde_json::from_str(&json.stdout).unwrap();
+    assert!(found["usage"]["prompt_tokens"].as_u64().unwrap() > texts.len() as u64, "{found}");
     let mut lines = String::new();
     for (index, expected) in described["entities"].as_array().unwrap().iter().enumerate() {
         let entities = found["data"][index]["entities"].as_array().unwrap();
@@ -49,6 +50,8 @@ fn texts_get_the_most_probable_label() {
     assert_eq!(json.code, 0, "{}", json.stderr);
     let found: Json = serde_json::from_str(&json.stdout).unwrap();
     let plain = flambeau(dir.path(), &["classify", &model, "Fox", "A man eats a fox!"]);
+    let tokens = found["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert!(tokens > 2 && found["usage"]["total_tokens"] == tokens, "{found}");
     let mut lines = plain.stdout.lines();
     for (one, text) in found["data"].as_array().unwrap().iter().zip(["Fox", "A man eats a fox!"]) {
         let shares: Vec<f64> = one["probs"].as_array().unwrap().iter().map(|share| share.as_f64().unwrap()).collect();
