@@ -38,6 +38,7 @@ mod reference;
 mod reranker;
 mod sampling;
 mod shelf;
+mod shift;
 mod source_map;
 pub mod tensors;
 mod tokenizer;

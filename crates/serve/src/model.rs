@@ -41,6 +41,9 @@ pub struct NewModel {
     /// Whether prompt lookup drafts tokens; not every model supports it
     /// ([`check_judges`](flambeau::runners::llm::Model::check_judges)).
     pub prompt_lookup: bool,
+    /// Whether answers continue when the context is full, and how many tokens of the prompt stay:
+    /// [`Request::shift`](flambeau::runners::llm::Request::shift).
+    pub shift: Option<usize>,
 }
 
 /// A language model with its thread.
@@ -55,6 +58,7 @@ pub(crate) struct Served {
     pub(crate) sampling: SamplingParams,
     pub(crate) thinks: bool,
     pub(crate) prompt_lookup: bool,
+    pub(crate) shift: Option<usize>,
     pub(crate) context: Option<usize>,
     /// Size of the program's files in bytes.
     program_bytes: usize,
@@ -79,7 +83,7 @@ impl Served {
     /// # Errors
     /// Fails if the thread cannot start.
     pub(crate) fn start(new: NewModel, metrics: Arc<Metrics>, disk: Option<DiskCache>) -> std::io::Result<Served> {
-        let NewModel { name, model, tokenizer, template, sampling, limits, thinks, prompt_lookup, .. } = new;
+        let NewModel { name, model, tokenizer, template, sampling, limits, thinks, prompt_lookup, shift, .. } = new;
         let context = model.context();
         let lora = Lora::new(model.metadata().adapters.clone());
         let program_bytes = model.program_bytes();
@@ -103,6 +107,7 @@ impl Served {
             sampling,
             thinks,
             prompt_lookup,
+            shift,
             context,
             program_bytes,
             limits,

@@ -33,6 +33,7 @@ use crate::{
     language_model::LanguageModelArgs,
     prompt::{TemplateArgs, unescape},
     sampling::SamplingArgs,
+    shift::ShiftArgs,
 };
 
 /// Chat with a language model
@@ -85,10 +86,8 @@ pub(crate) struct Args {
     #[arg(long)]
     stats: bool,
 
-    /// When the context is full, omit the oldest messages from the prompt, except the system
-    /// message, instead of rejecting the next message
-    #[arg(long)]
-    context_shift: bool,
+    #[command(flatten)]
+    shift: ShiftArgs,
 }
 
 const HELP: &str = "\

@@ -26,6 +26,7 @@ use crate::{
     profile::ProfileArgs,
     prompt::{PromptArgs, TemplateArgs, unescape},
     sampling::SamplingArgs,
+    shift::ShiftArgs,
     tokenizer::TextModel,
 };
 
@@ -68,6 +69,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     constraint: ConstraintArgs,
+
+    #[command(flatten)]
+    shift: ShiftArgs,
 
     /// Do not stop at an end-of-sequence token
     #[arg(long)]
@@ -115,6 +119,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         logprobs: args.logprobs,
         constraint: form.map(|form| form.constraint(&rendered)).transpose()?,
         prompt_lookup: args.draft.looks_up(),
+        shift: args.shift.shift(),
         ..Request::default()
     };
     let cancelled = interrupt::flag()?;
@@ -127,7 +132,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         files::print_json(&json)?;
     }
     if generation.finish == FinishReason::Context {
-        eprintln!("the context is full, and the text ends here (-c N gives a checkpoint's program room for N tokens)");
+        eprintln!(
+            "the context is full, and the text ends here (-c N gives a checkpoint's program room for N tokens, and --context-shift drops older text)"
+        );
     }
     if !args.quiet {
         print_stats(&generation.stats);

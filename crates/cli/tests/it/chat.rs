@@ -62,6 +62,24 @@ fn a_context_is_as_long_as_asked_and_says_when_it_is_full() {
 }
 
 #[test]
+fn a_text_outgrows_the_context() {
+    let dir = tempfile::tempdir().unwrap();
+    let ids = |prompt: &str, flags: &[&str]| -> Vec<u64> {
+        let fixed = ["generate", TINY, "--raw", "--ignore-eos", "--json", "-q", "-c", "8", "-p", prompt, "--threads", "1"];
+        let done = flambeau(dir.path(), &[&fixed, flags].concat());
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        let json: Json = serde_json::from_str(&done.stdout).unwrap();
+        json["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect()
+    };
+    let full = ids("the cat sat", &["-n", "-1"]);
+    let shifted = ids("the cat sat", &["-n", "20", "--context-shift"]);
+    assert!(full.len() < 8 && shifted.len() == 20 && shifted.starts_with(&full), "{full:?} {shifted:?}");
+    assert_ne!(shifted, ids("the cat sat", &["-n", "20", "--context-shift", "--keep", "-1"]));
+    let alone = flambeau(dir.path(), &["generate", TINY, "-p", "the cat", "--keep", "2"]);
+    assert!(alone.code == 2 && alone.stderr.contains("--context-shift"), "{}", alone.stderr);
+}
+
+#[test]
 fn a_folder_without_a_tokenizer_is_refused_before_it_is_exported() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("bare")).unwrap();

@@ -196,6 +196,22 @@ fn a_servers_models_are_listed() {
 }
 
 #[test]
+fn answers_outgrow_the_context() {
+    let folder = tempfile::tempdir().unwrap();
+    let body = json!({ "prompt": "the cat sat", "temperature": 0, "max_tokens": 90, "ignore_eos": true }).to_string();
+    let answer = |flags: &[&str]| -> Json {
+        let serving = serve(folder.path(), &[&["--threads", "1"], flags].concat());
+        let (status, reply) = ask(&serving.address, "POST", "/v1/completions", "", &body);
+        assert_eq!(status, 200, "{reply}");
+        serde_json::from_str(&reply).unwrap()
+    };
+    let (full, shifted) = (answer(&[]), answer(&["--context-shift", "--keep", "2"]));
+    let text = |answer: &Json| answer["choices"][0]["text"].as_str().unwrap().to_owned();
+    assert_eq!(shifted["usage"]["completion_tokens"], 90);
+    assert!(full["usage"]["completion_tokens"].as_u64() < Some(64) && text(&shifted).starts_with(&text(&full)), "{shifted}");
+}
+
+#[test]
 fn batches_have_a_folder_of_their_own() {
     let folder = tempfile::tempdir().unwrap();
     let files = |serving: &Serving| ask(&serving.address, "GET", "/v1/files", "", "").0;

@@ -23,7 +23,7 @@ pub struct Request {
     pub before: Vec<u32>,
     /// Adapters that compute the text. They must be those of the text in the caches.
     pub adapters: Adapters,
-    /// Maximum number of tokens to generate; the context may end earlier.
+    /// Maximum number of tokens to generate; the context may end earlier, unless `shift` is set.
     pub max_new_tokens: usize,
     pub sampling: SamplingParams,
     /// Texts that end generation; excluded from the result.
@@ -43,6 +43,10 @@ pub struct Request {
     /// tokens after it. A step may then yield several tokens. It is faster where texts repeat their
     /// prompts. Tokens only change by the rounding of multi-token steps.
     pub prompt_lookup: bool,
+    /// Continues the text when the context is full. It keeps this many tokens of the prompt's
+    /// beginning (and a BOS token), drops the older half of the others, and computes the rest again
+    /// as a new prompt. `None` ends the text.
+    pub shift: Option<usize>,
 }
 
 impl Default for Request {
@@ -60,6 +64,7 @@ impl Default for Request {
             logprobs: None,
             constraint: None,
             prompt_lookup: false,
+            shift: None,
         }
     }
 }

@@ -30,6 +30,10 @@ pub struct Generator {
     processed: usize,
     /// Length of the sequence before the prompt.
     before: usize,
+    /// Number of tokens at the beginning that stay when the context is full; `None` ends the text.
+    kept: Option<usize>,
+    /// Number of generated tokens in the prompt, since the text was shortened.
+    reread: usize,
     source: Source,
     /// Buffer for the logits of tokens allowed by the constraint.
     allowed: Vec<f32>,
@@ -107,10 +111,13 @@ impl Generator {
         }
         sequence.set_adapters(&request.adapters)?;
         check_room(sequence, request.prompt.len())?;
+        let history = [request.before.as_slice(), &request.prompt].concat();
+        let bos = usize::from(tokenizer.bos_id().is_some_and(|bos| history.first() == Some(&bos)));
         Ok(Generator {
+            kept: request.shift.map(|keep| keep.saturating_add(bos).min(history.len())),
             stream: tokenizer.stream(true).keeping(&request.kept_ids),
             tokenizer: tokenizer.clone(),
-            history: [request.before.as_slice(), &request.prompt].concat(),
+            history,
             source: Source::of(sequence, &request)?,
             stats: Stats { prompt_tokens: request.prompt.len(), ..Stats::default() },
             request,
@@ -121,6 +128,7 @@ impl Generator {
             allowed: Vec::new(),
             processed: 0,
             before: sequence.position(),
+            reread: 0,
             finish: None,
             began,
             first: began,
@@ -166,7 +174,9 @@ impl Generator {
             if self.is_reading() {
                 return Ok(GenerationStep::default());
             }
-            self.stats.prefill = now().saturating_sub(self.began);
+            if self.stats.first_token.is_none() {
+                self.stats.prefill = now().saturating_sub(self.began);
+            }
             if self.request.max_new_tokens == 0 {
                 return self.end_with(String::new(), None, FinishReason::Length);
             }
@@ -222,7 +232,7 @@ impl Generator {
     /// Finishes the generation and returns its result. Removes tokens after the end of the text
     /// from the sequence.
     pub fn end(mut self, sequence: &mut Sequence, now: &dyn Fn() -> Duration) -> Generation {
-        sequence.truncate(self.before + self.request.prompt.len() + self.ids.len());
+        sequence.truncate(self.before + self.request.prompt.len() + self.ids.len() - self.reread);
         match self.stats.first_token {
             Some(_) => self.stats.decode = now().saturating_sub(self.first),
             None if self.is_reading() => self.stats.prefill = now().saturating_sub(self.began),
@@ -340,7 +350,7 @@ impl Generator {
     }
 
     /// Adds a token: its text, and the reason if it is the last one.
-    fn take(&mut self, sequence: &Sequence, id: u32) -> Result<GenerationStep> {
+    fn take(&mut self, sequence: &mut Sequence, id: u32) -> Result<GenerationStep> {
         self.ids.push(id);
         self.history.push(id);
         let is_end = self.tokenizer.is_eos(id) || self.request.stop_ids.contains(&id);
@@ -355,13 +365,37 @@ impl Generator {
         let finish = match () {
             () if shown.stopped.is_some() => FinishReason::Stop,
             () if self.ids.len() >= self.request.max_new_tokens => FinishReason::Length,
-            () if is_full => FinishReason::Context,
+            () if is_full && !self.shift(sequence) => FinishReason::Context,
             () => {
                 self.text.push_str(&shown.text);
                 return Ok(GenerationStep { text: shown.text, token: Some(id), ..GenerationStep::default() });
             }
         };
         self.end_with(shown.text, Some(id), finish)
+    }
+
+    /// Shortens a text that fills the context. The next steps compute the newer half of the text
+    /// behind its kept beginning again, as for a new prompt. False if the request does not allow
+    /// that, or if there is nothing to drop.
+    fn shift(&mut self, sequence: &mut Sequence) -> bool {
+        let Some(kept) = self.kept else { return false };
+        // The last token is not in the caches yet.
+        let held = sequence.position();
+        let dropped = held.saturating_sub(kept) / 2;
+        if dropped == 0 || self.history.len() != held + 1 {
+            return false;
+        }
+        self.history.drain(kept..kept + dropped);
+        match &mut self.source {
+            Source::Lookup(lookup) => lookup.begin(Vec::new()),
+            Source::Program(sampling) => *sampling = sampling.next(),
+            Source::Logits(_) | Source::Guesses(_) | Source::Engine => {}
+        }
+        self.before = sequence.truncate(kept);
+        self.request.prompt = self.history[self.before..].to_vec();
+        self.processed = 0;
+        self.reread = self.ids.len();
+        true
     }
 
     /// The last step: returns the withheld text after `text`.

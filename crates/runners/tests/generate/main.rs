@@ -90,6 +90,7 @@ fn main() -> ExitCode {
         stopping::end_tokens_can_be_ignored,
         stopping::as_many_tokens_as_asked_for,
         stopping::a_full_context_ends_generation,
+        stopping::a_full_context_may_drop_older_tokens,
         stopping::callers_cancel_between_tokens,
         draft_model::another_models_guesses_change_no_text,
         draft_model::another_models_guesses_change_no_draw,

@@ -6,7 +6,7 @@ use flambeau_runners::llm::{FinishReason, Request};
 
 use crate::{
     AnyEngine, generate_with, load,
-    model::{END, bigrams, cycle},
+    model::{END, bigrams, cycle, masked, running},
     request, run,
 };
 
@@ -49,6 +49,33 @@ pub(crate) fn as_many_tokens_as_asked_for(engine: &AnyEngine) {
         let expected: Vec<u32> = [1, 2, 0].into_iter().cycle().take(count).collect();
         assert_eq!((done.ids, done.finish), (expected, FinishReason::Length));
     }
+}
+
+pub(crate) fn a_full_context_may_drop_older_tokens(engine: &AnyEngine) {
+    let table = cycle(0);
+    // A model that cannot truncate computes the kept tokens again, too.
+    for program in [masked(&table), running(&table)] {
+        for keep in [0, 2] {
+            let shifting = Request { shift: Some(keep), ..request(&[1, 1, 2], 20) };
+            let done = run(engine, &program, &shifting).unwrap();
+            let (mut text, mut expected) = (shifting.prompt.clone(), Vec::new());
+            while expected.len() < 20 {
+                let part = run(engine, &program, &request(&text, 20 - expected.len())).unwrap();
+                text.extend(&part.ids);
+                expected.extend(&part.ids);
+                let dropped = (text.len() - 1 - keep) / 2;
+                text.drain(keep..keep + dropped);
+            }
+            assert_eq!((done.ids, done.finish), (expected, FinishReason::Length), "{keep} tokens stay");
+            assert_eq!((done.stats.prompt_tokens, done.stats.generated_tokens), (3, 20));
+        }
+    }
+    // Only the prompt stays, and the context must leave room behind it.
+    let context = |prompt: &[u32]| {
+        let kept = Request { shift: Some(usize::MAX), ..request(prompt, 50) };
+        run(engine, &bigrams(&cycle(0), 4), &kept).unwrap().finish
+    };
+    assert_eq!([context(&[0]), context(&[0, 1, 2])], [FinishReason::Length, FinishReason::Context]);
 }
 
 pub(crate) fn a_full_context_ends_generation(engine: &AnyEngine) {

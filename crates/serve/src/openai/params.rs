@@ -93,6 +93,7 @@ impl Params {
                 logprobs: self.logprobs,
                 constraint: self.constraint.clone(),
                 prompt_lookup: model.prompt_lookup,
+                shift: model.shift,
                 ..Request::default()
             },
             reuses: self.reuses,

@@ -248,5 +248,6 @@ fn new_model(name: &str, model: Model, tokenizer: Tokenizer, template: Option<Ch
         limits: LIMITS,
         thinks: false,
         prompt_lookup: false,
+        shift: None,
     }
 }

@@ -168,7 +168,7 @@ impl<'a> Talk<'a> {
     /// Renders a prompt that leaves room for the answer, omitting the oldest messages if necessary.
     fn fitting_prompt(&mut self) -> Result<(String, Vec<u32>)> {
         let (mut prompt, mut ids) = self.prompt()?;
-        let Some(context) = self.context().filter(|_| self.args.context_shift) else { return Ok((prompt, ids)) };
+        let Some(context) = self.context().filter(|_| self.args.shift.context_shift) else { return Ok((prompt, ids)) };
         let room = self.settings.max_new_tokens.unwrap_or(usize::MAX).min(context / ANSWER_SHARE);
         if ids.len() + room <= context {
             return Ok((prompt, ids));
@@ -210,6 +210,7 @@ impl<'a> Talk<'a> {
             kept_ids: self.kept_ids.clone(),
             constraint: self.form.as_ref().map(|form| form.constraint(prompt)).transpose()?,
             prompt_lookup: self.args.draft.looks_up(),
+            shift: self.args.shift.shift(),
             ..Request::default()
         };
         let start = Instant::now();

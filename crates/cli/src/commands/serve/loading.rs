@@ -20,6 +20,7 @@ use crate::{
     memory,
     model::{ExportArgs, Kind, ModelArgs, Opened},
     prompt::TemplateArgs,
+    shift::ShiftArgs,
 };
 
 #[derive(Clone, Debug, clap::Args)]
@@ -57,6 +58,9 @@ pub(crate) struct LoadingArgs {
 
     #[command(flatten)]
     pub(crate) template: TemplateArgs,
+
+    #[command(flatten)]
+    pub(crate) shift: ShiftArgs,
 
     #[command(flatten)]
     pub(crate) draft: DraftArgs,
@@ -170,6 +174,7 @@ impl Loading {
             limits: self.limits(&model)?,
             thinks: args.think,
             prompt_lookup: args.draft.looks_up(),
+            shift: args.shift.shift(),
             model,
         })
     }
