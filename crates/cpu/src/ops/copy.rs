@@ -78,17 +78,7 @@ pub(crate) fn cast_into(pool: &Pool, x: &Array, out: &mut Array) -> Result<()> {
             Ok(kernels::cast_float::<S, D>(pool, &x.view()?, &mut out.view_mut()?)?)
         }));
     }
-    if x.dtype == DType::U16 {
-        return cast_u16(pool, x, out);
-    }
     Ok(kernels::cast(pool, &x.any()?, &mut out.any_mut()?)?)
-}
-
-/// Sixteen-bit random words, the only `u16` in a graph.
-fn cast_u16(pool: &Pool, x: &Array, out: &mut Array) -> Result<()> {
-    let words: Vec<u32> = x.slice::<u16>()?.iter().map(|&w| u32::from(w)).collect();
-    let wide = Tensor::from_slice(&words, &x.shape).map_err(|e| OpError::value(e.to_string()))?;
-    cast_into(pool, &Array::from_tensor(&wide), out)
 }
 
 /// `value`, narrowed from f32 by the rules of casts, in every element of `out`.

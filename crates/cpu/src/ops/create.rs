@@ -18,7 +18,7 @@ use crate::{
 /// `y[i] = start + i · step`, narrowed to the type of `y`.
 fn count(start: i64, step: i64, y: &mut Array) -> Result<()> {
     let at = |i: usize| start.wrapping_add((i as i64).wrapping_mul(step));
-    with_dtype!(y.dtype, T in [U8, I8, I16, I32, I64, U32] => {
+    with_dtype!(y.dtype, T in [U8, I8, I16, U16, I32, I64, U32] => {
         y.slice_mut::<T>()?.iter_mut().enumerate().for_each(|(i, v)| *v = at(i) as T);
         Ok(())
     }, else => with_dtype!(y.dtype, T in [F16, BF16] => {

@@ -243,6 +243,7 @@ plus! {
     u8: |a, b| Int::add(a, b);
     i8: |a, b| Int::add(a, b);
     i16: |a, b| Int::add(a, b);
+    u16: |a, b| Int::add(a, b);
     i32: |a, b| Int::add(a, b);
     i64: |a, b| Int::add(a, b);
     u32: |a, b| Int::add(a, b);

@@ -83,7 +83,7 @@ macro_rules! ints {
 #[allow(unused_comparisons, reason = "one body for signed and unsigned types")]
 mod impls {
     use super::Int;
-    ints!(u8, i8, i16, i32, i64, u32);
+    ints!(u8, i8, i16, u16, i32, i64, u32);
 }
 
 #[cfg(test)]

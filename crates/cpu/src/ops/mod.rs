@@ -25,7 +25,7 @@ use flambeau_tensor::DType;
 /// Runs `$body` with `$t` bound to the Rust type of an array of any element type that graphs carry.
 macro_rules! any_dtype {
     ($dtype:expr, $t:ident => $body:expr) => {
-        flambeau_tensor::with_dtype!($dtype, $t in [U8, I8, I16, I32, I64, U32, F16, BF16, F32, Bool] => $body,
+        flambeau_tensor::with_dtype!($dtype, $t in [U8, I8, I16, U16, I32, I64, U32, F16, BF16, F32, Bool] => $body,
             else => Err($crate::error::OpError::DType($dtype)))
     };
 }
@@ -33,7 +33,7 @@ macro_rules! any_dtype {
 /// As `any_dtype!`, for integers.
 macro_rules! int_dtype {
     ($dtype:expr, $t:ident => $body:expr) => {
-        flambeau_tensor::with_dtype!($dtype, $t in [U8, I8, I16, I32, I64, U32] => $body,
+        flambeau_tensor::with_dtype!($dtype, $t in [U8, I8, I16, U16, I32, I64, U32] => $body,
             else => Err($crate::error::OpError::DType($dtype)))
     };
 }

@@ -126,7 +126,7 @@ macro_rules! types {
         }
     };
 }
-types!(U8: u8, I8: i8, I16: i16, I32: i32, I64: i64, U32: u32, Bool: Bool, F32: f32, F16: f16, BF16: bf16);
+types!(U8: u8, I8: i8, I16: i16, U16: u16, I32: i32, I64: i64, U32: u32, Bool: Bool, F32: f32, F16: f16, BF16: bf16);
 
 /// The work on a block. Elements after the end of a run are arbitrary.
 enum Work<'a> {
