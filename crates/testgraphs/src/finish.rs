@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use flambeau_ir::{Graph, Node, Slot, SlotCounts, SlotRef, TensorMeta, Tid, Vid, check, engine::Value};
+use flambeau_ir::{Checked, Graph, Node, Slot, SlotCounts, SlotRef, TensorMeta, Tid, Vid, check, engine::Value};
 
 use crate::{Generator, RandomGraph, Source};
 
@@ -14,10 +14,27 @@ impl Generator {
         if results.is_empty() {
             return None;
         }
-        let inputs: Vec<u32> =
-            (0..self.tensors.len() as u32).filter(|&t| matches!(self.tensors[t as usize], Source::Input(_))).collect();
+        let (graph, _) = self.graph(&results)?;
+        let (every, numbers) = self.graph(&self.written().collect::<Vec<_>>())?;
+        let tensors = self.inputs().filter_map(|t| match &self.tensors[t as usize] {
+            Source::Input(tensor) => Some(Value::Tensor(tensor.clone())),
+            Source::Node => None,
+        });
+        let arguments = tensors.chain(self.values.iter().flatten().map(|&v| Value::Int(v))).collect();
+        let tainted = results.iter().map(|&t| self.tainted.contains(&Tid(t))).collect();
+        let results = results.iter().map(|&t| numbers.get(&Tid(t)).copied()).collect::<Option<_>>()?;
+        Some(RandomGraph { graph, every, inputs: arguments, tainted, rounding: self.rounding, results })
+    }
+
+    fn inputs(&self) -> impl Iterator<Item = u32> {
+        (0..self.tensors.len() as u32).filter(|&t| matches!(self.tensors[t as usize], Source::Input(_)))
+    }
+
+    /// A graph with these results, and its number of each provisional slot.
+    fn graph(&self, results: &[u32]) -> Option<(Checked, HashMap<Tid, Tid>)> {
+        let inputs: Vec<u32> = self.inputs().collect();
         let mut numbers: HashMap<Tid, Tid> = HashMap::new();
-        for &t in inputs.iter().chain(&results) {
+        for &t in inputs.iter().chain(results) {
             numbers.insert(Tid(t), Tid(numbers.len() as u32));
         }
         let fixed = numbers.len() as u32;
@@ -30,9 +47,8 @@ impl Generator {
                 }
             });
         }
-        let given = |v: &u32| self.values[*v as usize].is_some();
-        let values: Vec<u32> = (0..self.values.len() as u32).filter(given).collect();
-        let meta = inputs.iter().chain(&results).map(|&t| {
+        let values = (0..self.values.len() as u32).filter(|&v| self.values[v as usize].is_some());
+        let meta = inputs.iter().chain(results).map(|&t| {
             let spec = self.env.get(Tid(t))?;
             let shape: Vec<u32> = spec.shape()?.iter().map(|&n| n as u32).collect();
             Some(TensorMeta::fixed(spec.dtype, &shape))
@@ -41,30 +57,25 @@ impl Generator {
             slots: SlotCounts { inputs: inputs.len() as u32, outputs: results.len() as u32, temps, ..SlotCounts::default() },
             values: self.values.len() as u32,
             chains,
-            inputs: (0..inputs.len() as u32)
-                .map(|i| Slot::Tensor(Tid(i)))
-                .chain(values.iter().map(|&v| Slot::Value(Vid(v))))
-                .collect(),
+            inputs: (0..inputs.len() as u32).map(|i| Slot::Tensor(Tid(i))).chain(values.map(|v| Slot::Value(Vid(v)))).collect(),
             outputs: (inputs.len() as u32..fixed).map(|i| Slot::Tensor(Tid(i))).collect(),
             meta: meta.collect::<Option<_>>()?,
             ..Graph::default()
         };
-        let tensors = inputs.iter().filter_map(|&t| match &self.tensors[t as usize] {
-            Source::Input(tensor) => Some(Value::Tensor(tensor.clone())),
-            Source::Node => None,
-        });
-        let arguments = tensors.chain(values.iter().filter_map(|&v| self.values[v as usize].map(Value::Int))).collect();
-        let tainted = results.iter().map(|&t| self.tainted.contains(&Tid(t))).collect();
-        Some(RandomGraph { graph: check(graph).ok()?, inputs: arguments, tainted })
+        Some((check(graph).ok()?, numbers))
+    }
+
+    /// Slots that nodes write.
+    fn written(&self) -> impl Iterator<Item = u32> {
+        let is_written =
+            |t: &u32| matches!(self.tensors[*t as usize], Source::Node) && self.env.get(Tid(*t)).and_then(|s| s.shape()).is_some();
+        (0..self.tensors.len() as u32).filter(is_written)
     }
 
     /// Slots that nodes write and no node reads, and a random part of the other written slots.
     fn results(&self) -> Vec<u32> {
         let mut rng = self.rng.clone();
-        let written =
-            |t: &u32| matches!(self.tensors[*t as usize], Source::Node) && self.env.get(Tid(*t)).and_then(|s| s.shape()).is_some();
-        let all = (0..self.tensors.len() as u32).filter(written);
-        all.filter(|&t| !self.read.contains(&Tid(t)) || rng.usize(..4) == 0).collect()
+        self.written().filter(|&t| !self.read.contains(&Tid(t)) || rng.usize(..4) == 0).collect()
     }
 
     /// Assigns numbers to the remaining slots; a number is reused after the last read. Returns the

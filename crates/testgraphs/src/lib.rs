@@ -13,6 +13,7 @@
 
 mod fields;
 mod finish;
+mod rounding;
 mod templates;
 
 use std::collections::HashSet;
@@ -27,10 +28,15 @@ use flambeau_tensor::{DType, Tensor};
 #[derive(Clone, Debug)]
 pub struct RandomGraph {
     pub graph: Checked,
+    /// The same nodes with the same inputs, and every slot that a node writes as an output.
+    pub every: Checked,
     pub inputs: Vec<Value>,
     /// For each output, whether engines may differ by rounding. Other outputs must be equal bit by
     /// bit on engines with the same element functions.
     pub tainted: Vec<bool>,
+    rounding: Rounding,
+    /// Slots of `every` with the results of `graph`.
+    results: Vec<Tid>,
 }
 
 /// Whether a node does not amplify rounding differences of its operands.
@@ -83,6 +89,16 @@ pub enum Rounding {
     FusedNodes,
     /// Every node with a float result.
     FloatNodes,
+}
+
+impl Rounding {
+    /// Whether a node may round differently; `is_float`: it has a float result.
+    fn includes(self, node: &Node, is_float: bool) -> bool {
+        match self {
+            Rounding::FusedNodes => is_fused(node),
+            Rounding::FloatNodes => is_float,
+        }
+    }
 }
 
 /// A valid graph of up to `nodes` nodes; the same arguments give the same graph.
@@ -183,11 +199,7 @@ impl Generator {
             return false;
         }
         let is_float = |t: &Tid| self.env.get(*t).is_some_and(|spec| spec.dtype.is_float());
-        let rounds = match self.rounding {
-            Rounding::FusedNodes => is_fused(&node),
-            Rounding::FloatNodes => writes.iter().any(is_float),
-        };
-        if tainted || rounds {
+        if tainted || self.rounding.includes(&node, writes.iter().any(is_float)) {
             self.tainted.extend(writes);
         }
         self.read.extend(reads);
@@ -201,8 +213,8 @@ impl Generator {
     }
 
     fn dtype(&mut self) -> DType {
-        use DType::{BF16, Bool, F16, F32, I32, I64, U8, U32};
-        [F32, F32, F32, F32, F16, BF16, I32, I64, Bool, U8, U32][self.rng.usize(..11)]
+        use DType::{BF16, Bool, F16, F32, I32, I64, U8, U16, U32};
+        [F32, F32, F32, F32, F16, BF16, I32, I64, Bool, U8, U16, U32][self.rng.usize(..12)]
     }
 
     fn float(&mut self) -> DType {
@@ -282,15 +294,16 @@ impl Generator {
         self.env.get(slot).and_then(Spec::shape).map(|s| s.to_vec()).unwrap_or_default()
     }
 
-    /// A literal, or a value input with this value.
+    /// A literal, or a value input with this value. Zero is a literal: whether a softmax has elements
+    /// is known when it is decomposed.
     fn int(&mut self, value: i64) -> Int {
-        if self.rng.usize(..5) == 0 { Int::Vid(self.fresh_value(Some(value as i32))) } else { Int::Lit(value) }
+        if self.rng.usize(..5) == 0 && value != 0 { Int::Vid(self.fresh_value(Some(value as i32))) } else { Int::Lit(value) }
     }
 }
 
 /// Random elements of a type: floats of both signs around 1, or small integers.
 fn elements(rng: &mut Rng, dtype: DType, count: usize) -> Tensor {
-    let signed = if matches!(dtype, DType::U8 | DType::U32 | DType::Bool) { 0.0 } else { -4.0 };
+    let signed = if matches!(dtype, DType::U8 | DType::U16 | DType::U32 | DType::Bool) { 0.0 } else { -4.0 };
     let values: Vec<f32> = (0..count)
         .map(|_| if dtype.is_float() { rng.f32() * 4.0 - 2.0 } else { (signed + rng.f32() * (8.0 - signed)).floor() })
         .collect();
