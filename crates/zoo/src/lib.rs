@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod adapter;
+mod alibi;
 mod block;
 mod builder;
 mod checkpoint;

@@ -97,8 +97,8 @@ impl Decoder<'_> {
                 };
                 return Ok((one("q", 0, q)?, Some([one("k", q, kv)?, one("v", q + kv, kv)?])));
             }
-            Joined::Heads => {
-                let mut one = |part| self.part_of_each_head(x, a, path, part);
+            Joined::Groups => {
+                let mut one = |part| self.joined_part(x, a, path, part);
                 return Ok((one(0)?, Some([one(1)?, one(2)?])));
             }
         }
@@ -119,15 +119,13 @@ impl Decoder<'_> {
         Ok((queries, Some([keys, values])))
     }
 
-    /// Query (0), key (1) or value (2) of each head [1, s, H·D], from a joined matrix that stores
-    /// them head by head.
-    fn part_of_each_head(&mut self, x: &Val, a: &Attention, path: &str, part: usize) -> Result<Val> {
-        let (dim, module) = (a.head_dim, format!("{path}.qkv_proj"));
-        let rows: Vec<usize> = (0..a.heads * dim).map(|row| (row / dim * 3 + part) * dim + row % dim).collect();
+    /// All queries (0), keys (1) or values (2) [1, s, heads·D], from a joined matrix in groups.
+    fn joined_part(&mut self, x: &Val, a: &Attention, path: &str, part: usize) -> Result<Val> {
+        let (module, rows, total) = (format!("{path}.qkv_proj"), a.joined_rows(part), (a.heads + 2 * a.kv_heads) * a.head_dim);
         let weight = format!("{module}.weight");
-        let source = self.w.source(&weight, &[3 * rows.len(), self.config.hidden])?.rows(&weight, rows.clone())?;
+        let source = self.w.source(&weight, &[total, self.config.hidden])?.rows(&weight, rows.clone())?;
         let y = self.w.project(x, &module, &format!("{module}.{part}.weight"), &source, false)?;
-        self.with_bias_of(&y, a, &module, &part.to_string(), 3 * rows.len(), rows)
+        self.with_bias_of(&y, a, &module, &part.to_string(), total, rows)
     }
 
     /// Adds a part's elements of the joined bias of `total` rows, if there is a bias.

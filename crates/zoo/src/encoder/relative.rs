@@ -3,7 +3,7 @@
 use flambeau_tensor::Tensor;
 
 use super::{Distances, Parts};
-use crate::{Error, Result, builder::Val};
+use crate::{Error, Result, alibi::slopes, builder::Val};
 
 /// Distance from which all distances share a bucket.
 const FARTHEST: f32 = 128.0;
@@ -44,7 +44,7 @@ impl Parts<'_> {
     /// The negative distance times the slope of each head, [heads, s, s].
     fn sloped(&mut self, heads: usize) -> Result<Val> {
         self.w.b.enter("encoder.alibi");
-        let slopes: Vec<f32> = slopes(heads).iter().map(|&slope| -slope as f32).collect();
+        let slopes: Vec<f32> = slopes(heads, 8.0).iter().map(|&slope| -slope as f32).collect();
         let slopes = Tensor::from_slice(&slopes, &[heads, 1, 1]);
         let slopes = slopes.map_err(|e| Error::tensor("alibi_slopes", "a slope for each head", e.to_string()))?;
         let slopes = self.w.b.constant("alibi_slopes", &slopes);
@@ -57,14 +57,6 @@ impl Parts<'_> {
         let biases = b.mul(&slopes, &distance);
         Ok(b.cast(&biases, self.dtype))
     }
-}
-
-/// Slopes of heads: powers of 2^(-8/n) for n heads. Beyond the largest power of two of them, every
-/// other slope of twice as many.
-fn slopes(heads: usize) -> Vec<f64> {
-    let powers = |n: usize| (1..=n).map(move |i| (-8.0 * i as f64 / n as f64).exp2());
-    let whole = 1 << heads.max(1).ilog2();
-    powers(whole).chain(powers(2 * whole).step_by(2)).take(heads).collect()
 }
 
 /// The bucket of a key `distance` positions after its query. Each direction has half of the
@@ -83,14 +75,6 @@ fn bucket(distance: i64, buckets: usize) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn slopes_of_uneven_numbers_of_heads_come_from_two_series() {
-        assert_eq!(slopes(8), [1, 2, 3, 4, 5, 6, 7, 8].map(|i| 0.5f64.powi(i)));
-        let twelve = slopes(12);
-        assert_eq!(twelve[..8], slopes(8));
-        assert_eq!(twelve[8..], [-0.5f64, -1.5, -2.5, -3.5].map(f64::exp2));
-    }
 
     #[test]
     fn buckets_grow_with_the_distance() {

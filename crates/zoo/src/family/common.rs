@@ -22,10 +22,8 @@ pub(super) struct Defaults {
     /// Elements of a head. `None` means the width divided by the number of heads.
     pub(super) head_dim: Option<usize>,
     pub(super) positions: usize,
-    /// Key of the number of positions.
-    pub(super) positions_key: &'static str,
-    /// Key of the number of layers.
-    pub(super) layers_key: &'static str,
+    /// Other names of Llama's keys, each after Llama's. Configs may use either.
+    pub(super) keys: &'static [(&'static str, &'static str)],
     pub(super) norm_eps: f64,
     pub(super) norm: NormKind,
     pub(super) norm_key: &'static str,
@@ -41,8 +39,7 @@ impl Defaults {
         kv_heads: None,
         head_dim: None,
         positions: 2048,
-        positions_key: "max_position_embeddings",
-        layers_key: "num_hidden_layers",
+        keys: &[],
         norm_eps: 1e-6,
         norm: NormKind::Rms,
         norm_key: "rms_norm_eps",
@@ -51,6 +48,12 @@ impl Defaults {
         theta: 10_000.0,
         rotary_part: 1.0,
     };
+
+    /// The name under which a config states Llama's key `key`.
+    pub(super) fn key(&self, f: &Fields<'_>, key: &'static str) -> &'static str {
+        let other = self.keys.iter().find(|(known, _)| *known == key).map(|(_, other)| *other);
+        other.filter(|other| f.get(other).is_some() || f.get(key).is_none()).unwrap_or(key)
+    }
 }
 
 /// Hyperparameters that most families share.
@@ -69,22 +72,25 @@ pub(super) struct Base {
 
 impl Base {
     pub(super) fn read(f: &Fields<'_>, defaults: &Defaults) -> Result<Base> {
-        let (hidden, heads, layers) = (f.size("hidden_size")?, f.size("num_attention_heads")?, f.size(defaults.layers_key)?);
+        let [hidden_key, heads_key, layers_key, kv_heads_key, positions_key] =
+            ["hidden_size", "num_attention_heads", "num_hidden_layers", "num_key_value_heads", "max_position_embeddings"]
+                .map(|key| defaults.key(f, key));
+        let (hidden, heads, layers) = (f.size(hidden_key)?, f.size(heads_key)?, f.size(layers_key)?);
         let even = || hidden.is_multiple_of(heads).then(|| hidden / heads);
         let head_dim = f.size_opt("head_dim")?.or(defaults.head_dim).or_else(even);
-        let head_dim = head_dim.ok_or_else(|| f.error("num_attention_heads", format!("a divisor of hidden_size {hidden}")))?;
-        let kv_heads = f.size_opt("num_key_value_heads")?.or(defaults.kv_heads).unwrap_or(heads);
+        let head_dim = head_dim.ok_or_else(|| f.error(heads_key, format!("a divisor of {hidden_key} {hidden}")))?;
+        let kv_heads = f.size_opt(kv_heads_key)?.or(defaults.kv_heads).unwrap_or(heads);
         if layers > MAX_LAYERS {
-            return Err(f.error(defaults.layers_key, format!("at most {MAX_LAYERS}")));
+            return Err(f.error(layers_key, format!("at most {MAX_LAYERS}")));
         }
         if head_dim > MAX_HEAD_DIM {
             return Err(Error::limit("elements of an attention head", head_dim as u64, MAX_HEAD_DIM as u64));
         }
         if !heads.is_multiple_of(kv_heads) {
-            return Err(f.error("num_key_value_heads", format!("a divisor of the {heads} attention heads")));
+            return Err(f.error(kv_heads_key, format!("a divisor of the {heads} attention heads")));
         }
         let norm = Norm { eps: f.positive_or(defaults.norm_key, defaults.norm_eps)?, kind: defaults.norm };
-        let positions = f.size_or(defaults.positions_key, defaults.positions)?;
+        let positions = f.size_or(positions_key, defaults.positions)?;
         let activation = activation(f, defaults.activation_key)?;
         Ok(Base { defaults: *defaults, hidden, layers, heads, kv_heads, head_dim, positions, norm, activation })
     }

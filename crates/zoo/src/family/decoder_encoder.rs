@@ -57,7 +57,7 @@ fn is_plain(a: &Attention) -> bool {
     let plain_norm = matches!(a.qk_norm, QkNorm::None | QkNorm::Heads | QkNorm::Whole);
     plain_norm
         && a.values == Values::Projected
-        && a.joined != Joined::Heads
+        && a.joined != Joined::Groups
         && a.gate == Gate::None
         && a.output_norm.is_none()
         && a.factors == [1.0; 2]

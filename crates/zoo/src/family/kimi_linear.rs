@@ -13,7 +13,12 @@ use crate::{
 
 /// Kimi Linear: latent attention without a rotary embedding.
 pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
-    let defaults = Defaults { norm_eps: 1e-5, positions_key: "model_max_length", positions: 1 << 20, ..Defaults::LLAMA };
+    let defaults = Defaults {
+        norm_eps: 1e-5,
+        keys: &[("max_position_embeddings", "model_max_length")],
+        positions: 1 << 20,
+        ..Defaults::LLAMA
+    };
     let (base, latent) = deepseek::latent(f, &defaults, &LatentDefaults::V3)?;
     f.expect_bool("mla_use_nope", true)?;
     f.expect_bool("use_grouped_topk", true)?;
@@ -52,7 +57,12 @@ pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
 
 /// Ling's hybrid: latent attention with one gate per head, and decays with a lower bound.
 pub(super) fn bailing(f: &Fields<'_>) -> Result<DecoderConfig> {
-    let defaults = Defaults { positions_key: "model_max_length", positions: 262_144, theta: 6_000_000.0, ..Defaults::LLAMA };
+    let defaults = Defaults {
+        keys: &[("max_position_embeddings", "model_max_length")],
+        positions: 262_144,
+        theta: 6_000_000.0,
+        ..Defaults::LLAMA
+    };
     let (base, latent) = deepseek::latent(f, &defaults, &LatentDefaults::V3)?;
     let latent = Latent { gate: Some("g_proj"), ..latent };
     let bounded = f.bool_or("kda_safe_gate", true)?;

@@ -186,7 +186,7 @@ pub(super) fn gpt_neox(f: &Fields<'_>) -> Result<DecoderConfig> {
     f.magnitude_opt("classifier_dropout")?;
     let bias = f.bool_or("attention_bias", true)?;
     let attention = Attention {
-        joined: Joined::Heads,
+        joined: Joined::Groups,
         qkv_bias: bias.into(),
         output_bias: bias,
         ..base.attention(Some(rope::read(f, &base)?))

@@ -132,7 +132,7 @@ pub(super) fn arcee(f: &Fields<'_>) -> Result<DecoderConfig> {
 /// EXAONE 3: Llama with GPT's tensor names.
 pub(super) fn exaone(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults {
-        layers_key: "num_layers",
+        keys: &[("num_hidden_layers", "num_layers")],
         norm_key: "layer_norm_epsilon",
         norm_eps: 1e-5,
         activation_key: "activation_function",

@@ -234,8 +234,8 @@ fn as_stored(file: &Gguf, config: &mut DecoderConfig) {
         match &mut layer.mixer {
             Mixer::Attention(a) | Mixer::AttentionAndMamba(a, _) => {
                 (a.qkv_bias, a.output_bias) = ((has("attn_q") || has("attn_qkv")).into(), has("attn_output"));
-                // Converters reorder projections joined head by head into blocks.
-                if a.joined == Joined::Heads {
+                // Converters reorder projections joined in groups into blocks.
+                if a.joined == Joined::Groups {
                     a.joined = Joined::Blocks;
                 }
             }

@@ -50,6 +50,13 @@ impl Attention {
     pub(crate) fn value_dim(&self) -> usize {
         self.value_dim.unwrap_or(self.head_dim)
     }
+
+    /// The rows of the joined matrix that hold all queries (0), keys (1) or values (2), head by
+    /// head.
+    pub(crate) fn joined_rows(&self, part: usize) -> Vec<usize> {
+        let kv = self.kv_heads * self.head_dim;
+        self.joined.rows([self.heads * self.head_dim, kv, kv], self.kv_heads, part)
+    }
 }
 
 /// Normalization of queries and keys, before the rotation unless stated otherwise.
@@ -82,8 +89,19 @@ pub(crate) enum Joined {
     No,
     /// All queries, then all keys, then all values.
     Blocks,
-    /// Query, key and value of one head after another.
-    Heads,
+    /// The queries of one key head, its key and its value, then the same of the next key head.
+    Groups,
+}
+
+impl Joined {
+    /// The rows of a joined matrix that hold all queries (0), keys (1) or values (2). A part has
+    /// `sizes` rows in total, divided among `groups` key heads.
+    fn rows(self, sizes: [usize; 3], groups: usize, part: usize) -> Vec<usize> {
+        let blocks = if self == Joined::Groups { groups } else { 1 };
+        let each = sizes.map(|size| size / blocks);
+        let (total, start) = (each.iter().sum::<usize>(), each[..part].iter().sum::<usize>());
+        (0..blocks).flat_map(|block| (0..each[part]).map(move |row| block * total + start + row)).collect()
+    }
 }
 
 /// Gate on the results of attention.
