@@ -6,7 +6,7 @@ import io
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from . import _native, runtime
 from ._flags import engine_flags, flags
@@ -40,6 +40,7 @@ def compile(
     group_size: int | None = None,
     recipe: str | os.PathLike[str] | None = None,
     require_full: bool = False,
+    ties: Literal["pytorch", "any"] = "pytorch",
     engine: str = "cpu",
     threads: int | None = None,
     device: str | None = None,
@@ -50,17 +51,21 @@ def compile(
     method ``forward``. A mapping of method names to such sources compiles several methods.
     ``qlinear``, ``qembedding``, ``group_size`` and ``recipe`` quantize weights like the same flags
     of ``flambeau compile``. With ``require_full``, a call that cannot be delegated is an error;
-    otherwise portable kernels run it.
+    otherwise portable kernels run it. ``ties`` chooses the positions that sorting and selection
+    give among equal elements: PyTorch's, for which some calls run outside of delegates, or any.
 
     The program runs on ``engine``. :class:`flambeau.CompileError` lists the calls that cannot be
     compiled, with source lines.
     """
+    if ties not in ("pytorch", "any"):
+        raise ValueError(f"ties is {ties!r}, expected 'pytorch' or 'any'")
     methods = source if isinstance(source, Mapping) else {"forward": source}
     quantize = {"qlinear": qlinear, "qembedding": qembedding, "group_size": group_size, "recipe": recipe}
     program, report = _native.compile(
         [(name, archive_of(one)) for name, one in methods.items()],
         quantize=flags(quantize),
         require_full=require_full,
+        any_ties=ties == "any",
         engine=engine_flags(engine, threads, device),
     )
     return Program(program, json.loads(report))

@@ -126,6 +126,7 @@ def compile(
     *,
     quantize: Sequence[str] = ...,
     require_full: bool = False,
+    any_ties: bool = False,
     undelegated: Sequence[str] = ...,
     engine: Sequence[str] = ...,
 ) -> tuple[Program, str]: ...

@@ -7,7 +7,7 @@ use flambeau_tensor::{DType, Expr, Shape, Symbol, Tensor, cast};
 use flambeau_wire::pte::EValue;
 
 use crate::{
-    Options,
+    Options, Ties,
     functionalize::bare,
     portable::{Kernel, Param, kernel_for},
 };
@@ -60,6 +60,8 @@ impl KernelArg {
 pub(crate) struct Fallback {
     /// Whether a call without nodes may fall back.
     allowed: bool,
+    /// The positions that sorting and selection give among equal elements.
+    pub(crate) ties: Ties,
     /// Targets that the caller keeps out of delegates.
     undelegated: Vec<String>,
     /// Number of open chains of control flow. Kernels cannot run there, inside a delegate.
@@ -70,7 +72,7 @@ pub(crate) struct Fallback {
 impl Fallback {
     pub(crate) fn new(options: &Options) -> Fallback {
         let undelegated = options.undelegated.iter().map(|target| bare(target).to_owned()).collect();
-        Fallback { allowed: !options.require_full, undelegated, open_chains: 0, calls: Vec::new() }
+        Fallback { allowed: !options.require_full, ties: options.ties, undelegated, open_chains: 0, calls: Vec::new() }
     }
 
     /// Whether the caller keeps a target out of delegates.

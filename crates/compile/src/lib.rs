@@ -69,6 +69,8 @@ pub struct Options {
     /// Refuses calls that nodes cannot express instead of leaving them to ExecuTorch's portable
     /// kernels.
     pub require_full: bool,
+    /// The positions that sorting and selection give among equal elements.
+    pub ties: Ties,
     /// Operators that run on portable kernels even if nodes can express them, such as
     /// `aten.sin.default`.
     pub undelegated: Vec<String>,
@@ -82,6 +84,16 @@ pub struct Options {
     /// Statistics of inputs. Affine codes of weights with statistics have the least error of the
     /// products with such inputs.
     pub statistics: Arc<Statistics>,
+}
+
+/// The positions that `sort`, `argsort`, `topk`, `kthvalue` and `mode` give among equal elements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ties {
+    /// The positions of PyTorch on CPUs. Some of these calls run on kernels, outside of delegates.
+    #[default]
+    PyTorch,
+    /// Any valid positions, so that all of these calls become nodes.
+    Any,
 }
 
 /// A compiled program that is ready to be written.

@@ -252,7 +252,7 @@ pub mod pt2 {
 pub mod compile {
     pub use flambeau_compile::{
         CallReport, Delegate, Error, Fit, InputStatistics, Layers, MethodReport, ObserveError, Observer, Options, Outcome, Output,
-        Precision, Report, Scheme, SchemeError, SchemeName, Statistics, WeightRule, compile, dry_run,
+        Precision, Report, Scheme, SchemeError, SchemeName, Statistics, Ties, WeightRule, compile, dry_run,
     };
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use flambeau::{
-    compile::{Options, Output, compile},
+    compile::{Options, Output, Ties, compile},
     pt2::{Archive, Exported},
     runtime::{Program, map_file},
 };
@@ -19,17 +19,19 @@ use crate::{
 /// Compiles archives of `torch.export`; each is a method name with a path or bytes. Returns the
 /// program and a JSON report on each call.
 #[pyfunction(name = "compile")]
-#[pyo3(signature = (methods, *, quantize=vec![], require_full=false, undelegated=vec![], engine=vec![]))]
+#[pyo3(signature = (methods, *, quantize=vec![], require_full=false, any_ties=false, undelegated=vec![], engine=vec![]))]
 pub(crate) fn compile_methods(
     py: Python<'_>,
     methods: Vec<(String, Bound<'_, PyAny>)>,
     quantize: Vec<String>,
     require_full: bool,
+    any_ties: bool,
     undelegated: Vec<String>,
     engine: Vec<String>,
 ) -> PyResult<(PyProgram, String)> {
     let quantize = flambeau_cli::library::compile_options(&quantize).map_err(|error| errors::load(&error))?;
-    let options = Options { require_full, undelegated, ..quantize };
+    let ties = if any_ties { Ties::Any } else { Ties::PyTorch };
+    let options = Options { require_full, ties, undelegated, ..quantize };
     let archives = read_all(methods)?;
     let on = engines::engine(py, &engine)?;
     let (file, report) = py.detach(|| -> PyResult<(Vec<u8>, String)> {
@@ -81,14 +83,17 @@ fn delegate<'py>(py: Python<'py>, output: &Output<'_>, method: &str) -> PyResult
     Ok((PyBytes::new(py, &payload), nodes, constants))
 }
 
-/// Reports the outcome of each call of archives as JSON, without compiling. Reads no weights.
+/// Reports as JSON which calls of archives delegates can hold, without compiling. Reads no weights.
 #[pyfunction]
 pub(crate) fn dry_run(py: Python<'_>, methods: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<String> {
     let archives = read_all(methods)?;
     py.detach(|| {
         let programs = open(archives)?;
         let methods: Vec<(&str, &Exported)> = programs.iter().map(|(name, exported)| (name.as_str(), exported)).collect();
-        Ok(flambeau::compile::dry_run(&methods, &Options::default()).map_err(refused)?.to_json().to_string())
+        Ok(flambeau::compile::dry_run(&methods, &Options { ties: Ties::Any, ..Options::default() })
+            .map_err(refused)?
+            .to_json()
+            .to_string())
     })
 }
 

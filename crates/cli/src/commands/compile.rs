@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use flambeau::{
-    compile::{self, Options, Output, Report, Scheme, SchemeName},
+    compile::{self, Options, Output, Report, Scheme, SchemeName, Ties},
     pt2::{Archive, Exported},
 };
 
@@ -43,6 +43,11 @@ pub(crate) struct Args {
     #[arg(long)]
     require_full: bool,
 
+    /// Positions that sorting and selection give among equal elements: PyTorch's, for which some
+    /// calls run outside of delegates, or any valid ones
+    #[arg(long, value_name = "RULE", default_value = "pytorch")]
+    ties: TieRule,
+
     /// Write no program; print what would become of each operator
     #[arg(long)]
     dry_run: bool,
@@ -60,6 +65,22 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     engine: EngineArgs,
+}
+
+/// The positions of equal elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum TieRule {
+    Pytorch,
+    Any,
+}
+
+impl From<TieRule> for Ties {
+    fn from(rule: TieRule) -> Ties {
+        match rule {
+            TieRule::Pytorch => Ties::PyTorch,
+            TieRule::Any => Ties::Any,
+        }
+    }
 }
 
 /// How float weights are quantized.
@@ -124,6 +145,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let start = Instant::now();
     let mut options = args.quantize.options()?;
     options.require_full = args.require_full;
+    options.ties = args.ties.into();
     options.threads = args.engine.threads;
     let files = named_files(args)?;
     let written: Vec<&Path> =

@@ -5,18 +5,22 @@ use flambeau_pt2::{Graph, Node};
 use flambeau_tensor::DType;
 
 use super::Trace;
+use crate::Ties;
 
 /// PyTorch sorts axes of this size or less stably.
 const STABLE_UP_TO: i64 = 16;
 
 impl Trace<'_> {
     /// Leaves a call to a kernel of the host if the program uses positions among equal elements, or
-    /// the order of an unsorted `topk`. Returns `None` for other calls, and where kernels cannot
-    /// run.
+    /// the order of an unsorted `topk`. Returns `None` for other calls, where kernels cannot
+    /// run, and if any positions will do.
     ///
     /// Whole delegates matter more than positions in f32 and positions that only other calls read.
     /// Routers of experts call `topk` in every layer, and `sort` has no kernel in ExecuTorch.
     pub(super) fn ranked(&mut self, graph: &Graph, node: &Node, call: &Call, id: u32) -> Option<Vec<Item>> {
+        if self.fallback.ties == Ties::Any {
+            return None;
+        }
         let has_positions = call.outputs.last()?.used;
         let x = self.lower.spec(call.tensor("self").ok()?);
         let dim = call.int("dim").unwrap_or(-1);

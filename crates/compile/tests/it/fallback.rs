@@ -1,10 +1,10 @@
 //! Tests of fallback calls.
 
-use flambeau_compile::{Error, Options, Outcome, compile};
+use flambeau_compile::{Error, Options, Outcome, Ties, compile};
 use flambeau_runtime::{Program, Value};
 use flambeau_wire::pte::{EValue, Instruction};
 
-use crate::support::{check_runs, compiled, engine, exported, method, runs};
+use crate::support::{check_runs, close, compiled, engine, exported, method, runs};
 
 fn without(targets: &[&str]) -> Options {
     Options { undelegated: targets.iter().map(|t| (*t).to_owned()).collect(), ..Options::default() }
@@ -98,6 +98,21 @@ fn element_types_without_nodes_are_left_to_kernels() {
     assert!(calls(&bytes).1 >= 7, "kernel calls");
     check_runs(&mut method(bytes, "forward"), "double");
     check_runs(&mut method(compiled("narrowed", &Options::default()).unwrap(), "forward"), "narrowed");
+}
+
+#[test]
+fn positions_of_equal_elements_are_the_kernels_unless_any_will_do() {
+    let bytes = compiled("ties", &Options::default()).unwrap();
+    assert_eq!(calls(&bytes), (0, 5));
+    check_runs(&mut method(bytes, "forward"), "ties");
+    let bytes = compiled("ties", &Options { ties: Ties::Any, ..Options::default() }).unwrap();
+    assert_eq!(calls(&bytes), (1, 0));
+    let (inputs, expected) = runs("ties").remove(0);
+    let found = method(bytes, "forward").run(&inputs.into_iter().map(Value::Tensor).collect::<Vec<_>>()).unwrap();
+    for i in [0, 2, 4, 6] {
+        let Value::Tensor(found) = &found[i] else { panic!("result {i}") };
+        close(found, &expected[i], &format!("result {i}"));
+    }
 }
 
 #[test]
