@@ -25,7 +25,7 @@ impl<'a> Trace<'a> {
                 self.bind_results(graph, node, items);
                 self.report(node, Outcome::Absorbed);
             }
-            Err(_) if node.output_names().iter().all(|name| !self.names.used.contains(*name)) => {
+            Err(_) if !may_write(node) && node.output_names().iter().all(|name| !self.names.used.contains(*name)) => {
                 self.lose(node);
                 self.report(node, Outcome::Absorbed);
             }
@@ -237,6 +237,17 @@ fn float_item(node: &Node) -> Option<&str> {
         ("aten.item.default" | "aten._local_scalar_dense.default", Argument::SymFloat(SymArg::Name(name))) => Some(name),
         _ => None,
     }
+}
+
+/// Whether an operator that nothing else is known of writes to its operands: it returns nothing, or
+/// has PyTorch's name of an in-place operator.
+fn may_write(node: &Node) -> bool {
+    let (namespace, name) = bare(&node.target).split_once('.').unwrap_or_default();
+    let base = name.split('.').next().unwrap_or_default();
+    let in_place = base.ends_with('_') && !base.ends_with("__");
+    let reads_tensors = node.inputs.iter().any(|input| matches!(input.arg, Argument::Tensor(_) | Argument::Tensors(_)));
+    let returns_nothing = node.outputs.iter().all(|out| matches!(out, Argument::None));
+    namespace != "profiler" && reads_tensors && (in_place || returns_nothing)
 }
 
 /// The first result as an argument.

@@ -23,6 +23,7 @@ fn refusals_name_the_call_its_line_and_the_reason() {
     let full = Options { require_full: true, ..Options::default() };
     check_with("mutated_input", &full, &["user_input_mutation", "writes to an input"]);
     check_with("mutated_input_aten", &full, &["user_input_mutation", "writes to an input"]);
+    check("list_writes", &["1 calls", "aten._foreach_add_.Scalar", "it is a step of training"]);
     check("refused", &["1 calls", "aten.linalg_ldl_factor.default", "make.py", "no rule for this operator"]);
 }
 
