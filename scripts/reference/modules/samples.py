@@ -23,6 +23,11 @@ def running_extremes():
     case("samples.running", lambda x: (*x.chunk(3)[2].cummax(0), *x.chunk(3)[2].cummin(0), *(x > 0).cummax(1), *x.long().cummin(0)), randn(13, 4), dyn={0: {0: Dim.AUTO}})
 
 
+def carried_halves():
+    case("samples.carried", lambda x, y: tuple(r for t in (x, y) for r in (t.cumprod(0), t.logcumsumexp(0))),
+         (1 + randn(200, 2) / 20).half(), (1 + randn(200, 2) / 20).bfloat16(), rtol=4e-3)
+
+
 def complex_halves():
     def halves(x, y, length, angle):
         a, b = torch.view_as_complex(x), torch.view_as_complex(y)
@@ -114,6 +119,7 @@ def samples():
     attention_ranks()
     casts()
     running_extremes()
+    carried_halves()
     complex_halves()
     empty_axes()
     strides_and_cubes()

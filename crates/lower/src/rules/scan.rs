@@ -158,17 +158,20 @@ fn cumsum(cx: &mut Lower, call: &Call) -> Items {
     one(ops::cumsum(cx, x, axis)?)
 }
 
+/// Combines the elements up to each one. Halves are carried in f32, like PyTorch's.
 fn running(cx: &mut Lower, call: &Call, from: f64, combine: fn(&mut Lower, Tid, Tid) -> Emitted) -> Items {
     let (x, axis) = operand(cx, call)?;
     if cx.spec(x).rank() == 0 || cx.spec(x).numel().as_int() == Some(0) {
         return one(x);
     }
+    let dtype = cx.spec(x).dtype;
+    let x = if matches!(dtype, DType::F16 | DType::BF16) { cx.cast(x, DType::F32)? } else { x };
     let init = start(cx, x, axis, from)?;
     let (_, out) = scan(cx, &[x], axis, &[init], |cx, slices, carried| {
         let next = combine(cx, carried[0], slices[0])?;
         Ok(LoopStep { carry: vec![next], collect: vec![next] })
     })?;
-    one(out[0])
+    one(cx.cast(out[0], dtype)?)
 }
 
 fn cumprod(cx: &mut Lower, call: &Call) -> Items {
