@@ -54,14 +54,15 @@ impl AnswerReader {
         splitter.push(text, &mut |found, text| divide(found, text, part, parser, thoughts, out));
     }
 
-    /// Ends the text and emits the deltas held back.
-    pub(crate) fn finish(&mut self, out: &mut Vec<Delta>) {
+    /// Ends the text and emits the deltas held back. `is_cut`: a limit ended the text, not the
+    /// model.
+    pub(crate) fn finish(&mut self, is_cut: bool, out: &mut Vec<Delta>) {
         if let Some(splitter) = &mut self.splitter {
             let (parser, part, thoughts) = (&mut self.parser, &mut self.part, &mut self.thoughts);
             splitter.finish(&mut |found, text| divide(found, text, part, parser, thoughts, out));
         }
         if self.part == Some(Part::Thinking) {
-            self.find_calls_in_thoughts(out);
+            self.find_calls_in_thoughts(is_cut, out);
         }
         if let Some(parser) = &mut self.parser {
             let mut pieces = Vec::new();
@@ -70,20 +71,25 @@ impl AnswerReader {
         }
     }
 
-    /// Some models call without closing their thoughts. Calls at the end of such an answer count.
-    fn find_calls_in_thoughts(&mut self, out: &mut Vec<Delta>) {
+    /// Some models call without closing their thoughts. Calls in such an answer count, and in an
+    /// answer that was cut if only calls follow. Other text stays with the thoughts.
+    fn find_calls_in_thoughts(&mut self, is_cut: bool, out: &mut Vec<Delta>) {
         let Some(parser) = &self.parser else { return };
         let (mut found, mut pieces) = (parser.clone(), Vec::new());
         found.push(&self.thoughts, &mut pieces);
         if found.calls() == 0 || found.is_in_call() {
             return;
         }
+        found.finish(&mut pieces);
         let begin = pieces.iter().position(|piece| matches!(piece, Piece::Call { .. })).unwrap_or(pieces.len());
-        let calls = pieces.split_off(begin);
-        if calls.iter().all(|piece| !matches!(piece, Piece::Text(text) if !text.trim().is_empty())) {
-            out.extend(calls.into_iter().map(delta));
-            self.parser = Some(found);
+        let is_text = |piece: &Piece| matches!(piece, Piece::Text(text) if !text.trim().is_empty());
+        let mut calls = pieces.split_off(begin);
+        if is_cut && calls.iter().any(is_text) {
+            return;
         }
+        calls.retain(|piece| !matches!(piece, Piece::Text(_)));
+        out.extend(calls.into_iter().map(delta));
+        self.parser = Some(found);
     }
 
     fn is_in_call(&self) -> bool {
@@ -214,7 +220,8 @@ impl Choice {
 
     fn end(&mut self, generation: &Generation, out: &mut Vec<Delta>) {
         let cut_call = self.reader.is_in_call();
-        self.reader.finish(out);
+        let is_cut = matches!(generation.finish, FinishReason::Length | FinishReason::Context | FinishReason::Cancelled);
+        self.reader.finish(is_cut, out);
         self.stats = Some(generation.stats);
         self.stop = generation.stop;
         self.finish = Some(match generation.finish {
@@ -224,5 +231,52 @@ impl Choice {
             FinishReason::Stop | FinishReason::Cancelled => Finish::Stop,
             FinishReason::Length | FinishReason::Context => Finish::Length,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::tools::{ToolFormat, Tools};
+
+    /// Thoughts, content and the number of calls of an answer that arrives in pieces of each size.
+    fn read(text: &str, is_cut: bool) -> (String, String, usize) {
+        let source = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>\n\
+            {{ c.function | tojson }}\n</tool_call>{% endfor %}{% endfor %}";
+        let template = flambeau::text::ChatTemplate::new(source, &flambeau::text::SpecialTokens::default()).unwrap();
+        let tool = json!({ "type": "function", "function": { "name": "now", "parameters": {} } });
+        let (format, tools) = (ToolFormat::of(&template).unwrap().format, Tools::read(&[tool]).unwrap());
+        let mut first = None;
+        for size in 1..=text.len() {
+            let parser = Parser::new(format, tools.clone(), 0, false);
+            let (mut reader, mut out) = (AnswerReader::of_chat("<think>", Some(parser)), Vec::new());
+            text.as_bytes().chunks(size).for_each(|piece| reader.push(std::str::from_utf8(piece).unwrap(), &mut out));
+            reader.finish(is_cut, &mut out);
+            let mut found = (String::new(), String::new(), 0);
+            for delta in out {
+                match delta {
+                    Delta::Thinking(text) => found.0.push_str(&text),
+                    Delta::Content(text) => found.1.push_str(&text),
+                    Delta::Call { .. } => found.2 += 1,
+                    Delta::Arguments { text, .. } => assert_eq!(text.trim_matches(['{', '}']), ""),
+                }
+            }
+            assert_eq!(*first.get_or_insert_with(|| found.clone()), found, "pieces of {size}");
+        }
+        first.unwrap()
+    }
+
+    #[test]
+    fn calls_count_in_thoughts_that_are_never_closed() {
+        let call = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+        let thoughts = |text: &str, calls: usize| (text.to_owned(), String::new(), calls);
+        let (last, middle) = (format!("so {call}{call}\n"), format!("so {call}\nI will wait."));
+        assert_eq!((read(&last, false), read(&last, true)), (thoughts(&last, 2), thoughts(&last, 2)));
+        assert_eq!((read(&middle, false), read(&middle, true)), (thoughts(&middle, 1), thoughts(&middle, 0)));
+        let closed = format!("so {call}</think>yes");
+        assert_eq!(read(&closed, false), (format!("so {call}"), "yes".to_owned(), 0));
+        assert_eq!(read(&last[..last.len() - 20], false).2, 1);
     }
 }

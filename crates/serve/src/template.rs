@@ -68,7 +68,7 @@ impl<'a> TemplateProbe<'a> {
         };
         let (mut reader, mut deltas) = (AnswerReader::of_chat(prompt, parser), Vec::new());
         reader.push(text, &mut deltas);
-        reader.finish(&mut deltas);
+        reader.finish(false, &mut deltas);
         let mut message = Message::default();
         deltas.into_iter().for_each(|delta| message.add(delta));
         Ok(message.to_json())

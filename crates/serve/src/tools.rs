@@ -23,7 +23,7 @@ mod write;
 use flambeau::text::check_schema;
 use std::collections::BTreeMap;
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 pub(crate) use self::{detect::ToolFormat, grammar::ControlTokens, history::calls, parser::Parser};
 use crate::error::{ApiError, Result};
@@ -106,7 +106,13 @@ impl Tools {
             "True" => Some(Json::Bool(true)),
             "False" => Some(Json::Bool(false)),
             "None" => Some(Json::Null),
-            text => serde_json::from_str(text).ok(),
+            // Templates write nothing for what is empty.
+            "" if !types.contains(&"string") => match types[..] {
+                ["array"] => Some(json!([])),
+                ["object"] => Some(json!({})),
+                _ => None,
+            },
+            text => serde_json::from_str(text).ok().or_else(|| literal::collection(text)),
         };
         // A text that a text may be is raw.
         parsed.filter(|value| fits(value) && !(value.is_string() && types.contains(&"string"))).unwrap_or_else(|| text.into())

@@ -1,7 +1,7 @@
 //! Separation of a model's reasoning from its answer.
 
 /// Markers of thoughts, by model family. Kimi, Qwen, DeepSeek, GLM and many others write the first.
-const MARKERS: [(&str, &str); 10] = [
+const MARKERS: [(&str, &str); 12] = [
     ("<think>", "</think>"),
     ("<seed:think>", "</seed:think>"),
     ("[THINK]", "[/THINK]"),
@@ -19,13 +19,17 @@ const MARKERS: [(&str, &str); 10] = [
     ("<think:opensource>", "</think:opensource>"),
     // Solar Open.
     ("<|think|>", "<|end|>"),
+    // Kimi K3.
+    ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+    // Muse Glimmer: a message to the model itself.
+    (" to=self<|message|>", "<|eom|>"),
 ];
 
 /// Markers that only a prompt can open. Apriel's are plain words.
 const OPENED_BY_PROMPTS: [(&str, &str); 1] = [("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]")];
 
 /// Markers around answers, which are part of neither.
-const FRAMES: [&str; 8] = [
+const FRAMES: [&str; 13] = [
     "<|start|>assistant",
     "<|channel|>final<|message|>",
     "<|channel|>commentary<|message|>",
@@ -34,6 +38,11 @@ const FRAMES: [&str; 8] = [
     "<|START_TEXT|>",
     "<|END_TEXT|>",
     "<|begin|>assistant<|content|>",
+    "<|open|>response<|sep|>",
+    "<|close|>response<|sep|>",
+    "<|close|>message<|sep|>",
+    " to=user<|message|>",
+    "<|eom|>",
 ];
 
 /// Kind of a part of streamed text.
@@ -55,6 +64,8 @@ pub struct ThinkingSplitter {
     held: String,
     /// Whether to drop leading blank space.
     trims: bool,
+    /// Whether nothing was written yet. Models without thoughts may begin by closing them.
+    is_fresh: bool,
     /// Texts of answers that end thoughts without a marker.
     ends: Vec<&'static str>,
 }
@@ -76,7 +87,8 @@ impl ThinkingSplitter {
         let begun = MARKERS.into_iter().chain(OPENED_BY_PROMPTS).find(|markers| prompt.ends_with(markers.0.trim_end()));
         let part = if begun.is_some() { Part::Thinking } else { Part::Answer };
         let markers = begun.unwrap_or(MARKERS[0]);
-        ThinkingSplitter { markers, part, held: String::new(), trims: begun.is_some(), ends: Vec::new() }
+        let (trims, is_fresh) = (begun.is_some(), begun.is_none());
+        ThinkingSplitter { markers, part, held: String::new(), trims, is_fresh, ends: Vec::new() }
     }
 
     /// Ends thoughts at these texts too, which belong to the answer: some models call tools in the
@@ -111,7 +123,8 @@ impl ThinkingSplitter {
             self.flush(on_text);
             self.held = rest;
             self.markers = marker.markers;
-            self.trims |= self.part != marker.part;
+            self.trims |= self.part != marker.part || self.is_fresh;
+            self.is_fresh = false;
             self.part = marker.part;
         }
         let rest = self.held.split_off(self.held.len() - self.undecided());
@@ -136,14 +149,21 @@ impl ThinkingSplitter {
             Part::Answer => {
                 let opened = MARKERS.into_iter().map(|markers| (markers.0, Part::Thinking, markers));
                 let framed = FRAMES.into_iter().map(|frame| (frame, Part::Answer, markers));
-                let all = opened.chain(framed);
-                all.filter_map(|(text, part, markers)| {
+                let all = opened.chain(framed).filter_map(|(text, part, markers)| {
                     Some(Marker { at: self.held.find(text)?, length: text.len(), part, markers })
-                })
-                .collect()
+                });
+                all.chain(self.needless_close()).collect()
             }
         };
         found.into_iter().min_by_key(|marker| marker.at)
+    }
+
+    /// A closing marker with which the text begins, and the blank space before it.
+    fn needless_close(&self) -> Option<Marker> {
+        let text = self.held.trim_start();
+        let markers = MARKERS.into_iter().find(|markers| self.is_fresh && text.starts_with(markers.1))?;
+        let length = self.held.len() - text.len() + markers.1.len();
+        Some(Marker { at: 0, length, part: Part::Answer, markers })
     }
 
     /// Number of bytes at the end that may begin a marker.
@@ -153,7 +173,12 @@ impl ThinkingSplitter {
         };
         match self.part {
             Part::Thinking => self.ends.iter().copied().chain([self.markers.1]).map(begins).max().unwrap_or(0),
-            Part::Answer => MARKERS.iter().map(|markers| markers.0).chain(FRAMES).map(begins).max().unwrap_or(0),
+            Part::Answer => {
+                let text = self.held.trim_start();
+                let may_close = self.is_fresh && MARKERS.iter().any(|markers| markers.1.starts_with(text));
+                let begun = MARKERS.iter().map(|markers| markers.0).chain(FRAMES).map(begins).max();
+                if may_close { self.held.len() } else { begun.unwrap_or(0) }
+            }
         }
     }
 
@@ -161,7 +186,7 @@ impl ThinkingSplitter {
         let text = std::mem::take(&mut self.held);
         let shown = if self.trims { text.trim_start() } else { &text };
         if !shown.is_empty() {
-            self.trims = false;
+            (self.trims, self.is_fresh) = (false, false);
             on_text(self.part, shown);
         }
     }
@@ -219,6 +244,23 @@ mod tests {
     fn prompts_may_begin_the_thoughts_or_end_them() {
         check("assistant\n<think>\n", "so</think>yes", "so", "yes");
         check("assistant\n<think>\n\n</think>\n\n", "yes", "", "yes");
+    }
+
+    #[test]
+    fn an_answer_may_begin_by_closing_thoughts() {
+        check("", "</mm:think>yes", "", "yes");
+        check("assistant\n", "\n</think>\n\nyes", "", "yes");
+        check("", "yes</think>", "", "yes</think>");
+        check("", " </thin", "", " </thin");
+    }
+
+    #[test]
+    fn messages_name_their_reader() {
+        let text = " to=self<|message|>so<|eom|><|start|>assistant to=user<|message|>yes";
+        check("<|start|>assistant", text, "so", "yes");
+        check("<|start|>assistant", " to=user<|message|>yes", "", "yes");
+        let text = "so<|close|>think<|sep|><|open|>response<|sep|>yes<|close|>response<|sep|><|close|>message<|sep|>";
+        check("<|open|>message role=\"assistant\"<|sep|><|open|>think<|sep|>", text, "so", "yes");
     }
 
     #[test]

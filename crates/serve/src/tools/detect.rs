@@ -232,7 +232,7 @@ fn read(row: &'static Format, prompt: &str, answer: &str) -> (Vec<(String, Strin
     let mut reader = AnswerReader::of_chat(prompt, Some(Parser::new(row, known, 0, false).alone()));
     let mut deltas = Vec::new();
     reader.push(answer, &mut deltas);
-    reader.finish(&mut deltas);
+    reader.finish(false, &mut deltas);
     let (mut calls, mut left): (Vec<(String, String)>, usize) = (Vec::new(), 0);
     for delta in deltas {
         match delta {

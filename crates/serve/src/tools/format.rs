@@ -28,6 +28,8 @@ pub(crate) struct Format {
     pub(super) leads: &'static str,
     /// Marker before text, which a blank follows.
     pub(super) before_text: &'static str,
+    /// Markers around the name of a message's reader, which comes before calls and text.
+    pub(super) address: (&'static str, &'static str),
     /// Markers before raw code for a tool that runs code. The tool's name replaces `{tool}`.
     pub(super) code: &'static [&'static str],
     /// Other ways in which the same models write calls. They are read, and never asked for.
@@ -49,6 +51,7 @@ pub(super) const BASE: Format = Format {
     taught_by: &[],
     leads: "",
     before_text: "",
+    address: ("", ""),
     code: &[],
     also: &[],
 };
@@ -56,7 +59,7 @@ pub(super) const BASE: Format = Format {
 impl Format {
     /// All texts that may contain a control token.
     pub(crate) fn texts(&self) -> Vec<&'static str> {
-        let mut texts = vec![self.section.0, self.section.1, self.close, self.between];
+        let mut texts = vec![self.section.0, self.section.1, self.close, self.between, self.address.0, self.address.1];
         texts.extend(self.open);
         texts.extend(self.code);
         texts.extend(self.also.iter().flat_map(Format::texts));

@@ -18,6 +18,17 @@ pub(super) fn quoted(text: &str, quote: &'static str) -> Found<(usize, String)> 
     read(text, Style { quote: Some(quote), assign: ':', close: '}' })
 }
 
+/// Parses a whole text as a Python or JSON list or object; `None` if it is something else.
+pub(super) fn collection(text: &str) -> Option<Json> {
+    let text = text.trim();
+    if !text.starts_with(['[', '{', '(']) {
+        return None;
+    }
+    let mut reader = LiteralReader { text, at: 0, style: Style { quote: None, assign: ':', close: '}' } };
+    let value = reader.value(1).ok()?;
+    reader.rest().is_empty().then_some(value)
+}
+
 fn read(text: &str, style: Style) -> Found<(usize, String)> {
     let mut reader = LiteralReader { text, at: 0, style };
     match reader.pairs(style.assign, style.close, 0) {
@@ -43,6 +54,11 @@ enum Stop {
     No,
 }
 
+/// Whether a character may be part of an unquoted key or value.
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '+' | '$')
+}
+
 struct LiteralReader<'a> {
     text: &'a str,
     at: usize,
@@ -58,6 +74,20 @@ impl LiteralReader<'_> {
     fn peek(&mut self) -> Result<char, Stop> {
         self.at += self.rest().len() - self.rest().trim_start().len();
         self.rest().chars().next().ok_or(Stop::More)
+    }
+
+    /// Whether an argument ends at this offset of the rest.
+    fn ends_argument(&self, at: usize) -> Result<bool, Stop> {
+        let after = self.rest()[at..].trim_start();
+        match after.chars().next().ok_or(Stop::More)? {
+            ',' => {
+                let name = after[1..].trim_start();
+                let end = name.find(|c: char| !is_word(c)).ok_or(Stop::More)?;
+                let next = name[end..].trim_start().chars().next().ok_or(Stop::More)?;
+                Ok(next == if end == 0 { self.style.close } else { self.style.assign })
+            }
+            next => Ok(next == self.style.close),
+        }
     }
 
     fn take(&mut self, wanted: char) -> Result<(), Stop> {
@@ -93,7 +123,7 @@ impl LiteralReader<'_> {
 
     fn key(&mut self) -> Result<String, Stop> {
         if self.begins_text()? {
-            return self.quoted_text();
+            return self.quoted_text(false);
         }
         let word = self.word()?;
         if word.is_empty() { Err(Stop::No) } else { Ok(word) }
@@ -101,8 +131,7 @@ impl LiteralReader<'_> {
 
     /// A run of characters: an unquoted key, a number or a constant.
     fn word(&mut self) -> Result<String, Stop> {
-        let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '+' | '$');
-        let end = self.rest().find(|c| !is_part(c)).ok_or(Stop::More)?;
+        let end = self.rest().find(|c| !is_word(c)).ok_or(Stop::More)?;
         let word = self.rest()[..end].to_owned();
         self.at += end;
         Ok(word)
@@ -113,7 +142,7 @@ impl LiteralReader<'_> {
             return Err(Stop::No);
         }
         if self.begins_text()? {
-            return self.quoted_text().map(Json::from);
+            return self.quoted_text(depth == 0).map(Json::from);
         }
         match self.peek()? {
             '{' => {
@@ -165,7 +194,9 @@ impl LiteralReader<'_> {
         }
     }
 
-    fn quoted_text(&mut self) -> Result<String, Stop> {
+    /// A string. Models leave quotes inside a string as they are, so the quote that ends an
+    /// argument is the one before the next argument or the end.
+    fn quoted_text(&mut self, is_argument: bool) -> Result<String, Stop> {
         if let Some(quote) = self.style.quote.filter(|quote| self.rest().starts_with(quote)) {
             let inside = &self.rest()[quote.len()..];
             let (text, _) = inside.split_once(quote).ok_or(Stop::More)?;
@@ -178,7 +209,7 @@ impl LiteralReader<'_> {
         let mut text = String::new();
         while let Some((at, c)) = chars.next() {
             match c {
-                c if c == quote => {
+                c if c == quote && (!is_argument || self.ends_argument(at + c.len_utf8())?) => {
                     self.at += at + c.len_utf8();
                     return Ok(text);
                 }
@@ -254,8 +285,8 @@ mod tests {
     #[test]
     fn keyword_arguments_become_json() {
         check(python(") x"), 1, "{}");
-        let text = r#"a="x\"\n\u00e9", b = 'it''s', c=-1.5e3)"#;
-        assert_eq!(python(text), Found::No, "two texts side by side are no value");
+        let text = r#"a="x\"\n\u00e9", b = 'it's 'ok', (a'b)', c=-1.5e3)"#;
+        check(python(text), text.len(), r#"{"a":"x\"\né","b":"it's 'ok', (a'b)","c":-1500.0}"#);
         check(
             python(r#"a='it\'s', b=True, c=None, d=[1, {'k': "v"}], e=(2,),)"#),
             54,
@@ -267,6 +298,16 @@ mod tests {
         }
         for none in ["1)", "a b", "a=x y)", "a=b)"] {
             assert_eq!(python(none), Found::No, "{none}");
+        }
+    }
+
+    #[test]
+    fn lists_and_objects_may_be_pythons() {
+        let read = |text: &str| collection(text).map(|value| value.to_string());
+        assert_eq!(read("[{'a': True, 'b': (None, 1.5)}]\n").as_deref(), Some(r#"[{"a":true,"b":[null,1.5]}]"#));
+        assert_eq!(read("{\"it's\": 'x'}").as_deref(), Some(r#"{"it's":"x"}"#));
+        for other in ["[1", "[1] and", "1", "'a'", "", "{1, 2}", "[f(x)]"] {
+            assert_eq!(read(other), None, "{other}");
         }
     }
 

@@ -5,6 +5,7 @@ use serde_json::Value as Json;
 use super::{
     Piece, Tools,
     format::{Middle, Pairs, Value},
+    literal,
     marker::{Found, begun, meet},
     nested,
 };
@@ -168,7 +169,10 @@ impl PairReader {
         let inside = self.pairs.inner.and_then(|inner| nested::value(text, inner));
         let value = match kind {
             _ if inside.is_some() => inside.unwrap_or_default(),
-            Value::Json => serde_json::from_str(text.trim()).unwrap_or_else(|_| Json::from(text)),
+            Value::Json => {
+                let json = serde_json::from_str(text.trim()).ok();
+                json.or_else(|| literal::collection(text)).unwrap_or_else(|| Json::from(text))
+            }
             _ => tools.value(&self.function, key, text),
         };
         out.push(Piece::Arguments { number, text: value.to_string() });

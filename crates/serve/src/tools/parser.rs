@@ -208,7 +208,7 @@ impl Parser {
                 self.enter(at - shown, begun, out);
                 return true;
             }
-            let text = self.before_text(&self.held[at..]);
+            let text = first([self.before_text(&self.held[at..]), self.address(&self.held[at..])].into_iter());
             if let Found::Yes(length) = text {
                 let shown = self.held[..at].trim_end().len();
                 self.led = 0;
@@ -242,6 +242,22 @@ impl Parser {
                 Some(_) => Found::No,
             }),
         }
+    }
+
+    /// Whether a text begins with the name of a message's reader; the length with its markers.
+    fn address(&self, text: &str) -> Found<usize> {
+        let (open, close) = self.format.address;
+        if open.is_empty() {
+            return Found::No;
+        }
+        meet(open, text).and_then(|met| {
+            let name = &text[met.length..];
+            let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
+            match name.find(|c| !is_part(c)) {
+                None => Found::More,
+                Some(end) => meet(close, &name[end..]).map(|closed| met.length + end + closed.length),
+            }
+        })
     }
 
     /// Enters a call that begins after some bytes of the held text.

@@ -293,6 +293,7 @@ pub(super) const FORMATS: &[Format] = &[
         ),
         close: "\n</atem:invoke>",
         between: "\n",
+        address: ("to=", "<|message|>"),
         ..BASE
     },
     Format { name: "dots", section: ("<dots_function_call>\n", "\n</dots_function_call>"), ..INVOKE },
@@ -343,6 +344,7 @@ pub(super) const FORMATS: &[Format] = &[
             }),
         ),
         close: "<|close|>call<|sep|>",
+        ends_thoughts: &["<|open|>tools<|sep|>"],
         ..BASE
     },
     Format {

@@ -180,6 +180,38 @@ fn prompts_may_begin_the_first_call() {
 }
 
 #[test]
+fn messages_name_the_reader_before_calls_and_text() {
+    let read = |answer: &str| after("muse", "", &tools(), answer);
+    let call = "<atem:function_calls>\n<atem:invoke name=\"weather\">\n<atem:parameter name=\"days\">2</atem:parameter>\n</atem:invoke>\n</atem:function_calls>";
+    let weather = ("weather".to_owned(), json!({ "days": 2 }));
+    let two = format!(" to=weather<|message|>{call} to=a.b-c<|message|>{call}");
+    assert_eq!(read(&two), (String::new(), vec![weather.clone(), weather]));
+    assert_eq!(read(" to=user<|message|>Hi"), ("Hi".to_owned(), vec![]));
+    for text in ["go to=a and to=", "auto=x <|message|> y"] {
+        assert_eq!(read(text), (text.to_owned(), vec![]));
+    }
+}
+
+#[test]
+fn templates_write_values_in_pythons_way() {
+    let tool = json!({"type": "function", "function": {"name": "find", "parameters": {"properties": {
+        "list": { "type": "array" }, "map": { "type": "object" }, "word": { "type": "string" }, "any": {}
+    }}}});
+    let tools = Tools::read(&[tool]).unwrap();
+    let value = |key: &str, text: &str| {
+        let answer = format!("<function name=\"find\"><param name=\"{key}\">{text}</param></function>");
+        after("minicpm-5", "", &tools, &answer).1[0].1[key].clone()
+    };
+    assert_eq!(value("list", "[{'a': True, 'b': None}, \"it's\"]"), json!([{ "a": true, "b": null }, "it's"]));
+    assert_eq!(value("map", "{'a': [1, 2.5]}"), json!({ "a": [1, 2.5] }));
+    assert_eq!((value("list", ""), value("map", "\n"), value("any", "")), (json!([]), json!({}), json!("")));
+    for text in ["{'a': 1}", "[1]", ""] {
+        assert_eq!(value("word", text), json!(text));
+    }
+    assert_eq!(value("list", "[a, b]"), json!("[a, b]"));
+}
+
+#[test]
 fn raw_code_is_a_call_of_the_tool_that_runs_it() {
     let tool = |name: &str, properties: Json| json!({"type": "function", "function": {"name": name, "parameters": {"properties": properties}}});
     let code = json!({ "source": { "type": "string" }, "seconds": { "type": "integer" } });
