@@ -7,7 +7,7 @@ use flambeau_text::Tokenizer;
 
 use super::{
     Tokens,
-    texts::{Rows, Texts, text},
+    texts::{Rows, Texts, labels, text},
     truncate,
 };
 use crate::{Error, Result};
@@ -51,8 +51,7 @@ impl Classifier {
     /// Returns [`Error::NoEncoder`] for any other program, or an error of the engine if the method
     /// cannot be loaded.
     pub fn load(program: &Program, engine: &Arc<dyn Engine>) -> Result<Classifier> {
-        let labels = text(program, LABELS).ok_or_else(|| Error::NoEncoder(format!("it does not state `{LABELS}`")))?;
-        let labels: Vec<String> = serde_json::from_str(&labels).map_err(|e| Error::NoEncoder(format!("`{LABELS}`: {e}")))?;
+        let labels = labels(program, LABELS)?;
         let template = text(program, "get_pair_template").map(|text| Template::read(&text)).transpose()?;
         let texts = Texts::load(program, engine, labels.len(), Rows::OfTexts)?;
         let scoring = Scoring { labels, template, max_tokens: texts.max_tokens };
@@ -137,6 +136,11 @@ pub fn probabilities(scores: &[f32]) -> Vec<f32> {
     if let [one] = scores {
         return vec![(1.0 + (-f64::from(*one)).exp()).recip() as f32];
     }
+    softmax(scores)
+}
+
+/// The softmax of scores.
+pub(super) fn softmax(scores: &[f32]) -> Vec<f32> {
     let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let shares: Vec<f64> = scores.iter().map(|score| f64::from(score - most).exp()).collect();
     let total: f64 = shares.iter().sum();

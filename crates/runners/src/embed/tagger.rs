@@ -6,10 +6,10 @@ use flambeau_runtime::{Engine, Program};
 use flambeau_text::{Placed, Tokenizer};
 
 use super::{
-    probabilities,
-    texts::{Rows, Texts, text},
+    classifier::softmax,
+    texts::{Rows, Texts, labels},
 };
-use crate::{Error, Result};
+use crate::Result;
 
 const LABELS: &str = "get_token_labels";
 
@@ -54,11 +54,10 @@ impl Tagger {
     /// Loads a classifier of tokens exported by this project.
     ///
     /// # Errors
-    /// Returns [`Error::NoEncoder`] for any other program, or an error of the engine if the method
+    /// Returns [`crate::Error::NoEncoder`] for any other program, or an error of the engine if the method
     /// cannot be loaded.
     pub fn load(program: &Program, engine: &Arc<dyn Engine>) -> Result<Tagger> {
-        let labels = text(program, LABELS).ok_or_else(|| Error::NoEncoder(format!("it does not state `{LABELS}`")))?;
-        let labels: Vec<String> = serde_json::from_str(&labels).map_err(|e| Error::NoEncoder(format!("`{LABELS}`: {e}")))?;
+        let labels = labels(program, LABELS)?;
         let texts = Texts::load(program, engine, labels.len(), Rows::OfTokens)?;
         let tagging = Tagging { labels, max_tokens: texts.max_tokens };
         Ok(Tagger { texts, tagging })
@@ -105,7 +104,7 @@ impl Tagging {
     /// # Errors
     /// The tokenizer's decoder fails.
     pub fn entities(&self, tokens: &Placed, scores: &[f32], tokenizer: &Tokenizer) -> Result<Vec<Entity>> {
-        let rows = scores.chunks_exact(self.labels.len().max(1));
+        let rows = scores.chunks_exact(self.labels.len());
         let mut groups: Vec<Group<'_>> = Vec::new();
         for (at, row) in rows.enumerate().filter(|(at, _)| !tokens.special[*at]) {
             let (label, share) = self.best(row);
@@ -127,7 +126,7 @@ impl Tagging {
 
     /// The label of the largest score, the first of equals, and its probability.
     fn best(&self, row: &[f32]) -> (&str, f32) {
-        let shares = if let [_] = row { vec![1.0] } else { probabilities(row) };
+        let shares = softmax(row);
         let best = (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best });
         (&self.labels[best], shares[best])
     }

@@ -135,10 +135,35 @@ pub(super) fn size(program: &Program, name: &str) -> Result<usize> {
     size.ok_or_else(|| Error::NoEncoder(format!("it does not state `{name}`")))
 }
 
+/// The names of the numbers in a row, which the program states as a JSON list.
+pub(super) fn labels(program: &Program, name: &str) -> Result<Vec<String>> {
+    let list = text(program, name).ok_or_else(|| Error::NoEncoder(format!("it does not state `{name}`")))?;
+    read_labels(name, &list)
+}
+
+fn read_labels(name: &str, list: &str) -> Result<Vec<String>> {
+    let labels: Vec<String> = serde_json::from_str(list).map_err(|e| Error::NoEncoder(format!("`{name}`: {e}")))?;
+    if labels.is_empty() { Err(Error::NoEncoder(format!("`{name}` has no label"))) } else { Ok(labels) }
+}
+
 /// A text that the program states.
 pub(super) fn text(program: &Program, name: &str) -> Option<String> {
     match program.constant(name)?.pop()? {
         Value::String(text) => Some(text),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_have_at_least_one_label() {
+        assert_eq!(read_labels("get_labels", r#"["a", "b"]"#).unwrap(), ["a", "b"]);
+        for list in ["[]", "[1]", "{"] {
+            let error = read_labels("get_labels", list).unwrap_err().to_string();
+            assert!(error.contains("`get_labels`"), "{error}");
+        }
     }
 }
