@@ -8,7 +8,6 @@ mod fp8;
 mod gptq;
 mod grouped;
 mod mlx;
-mod numbers;
 mod parts;
 mod scheme;
 pub(crate) mod sentence;

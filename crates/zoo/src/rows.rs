@@ -2,6 +2,7 @@
 //! of scales and biases.
 
 pub(crate) mod codebooks;
+pub(crate) mod numbers;
 
 use std::{fmt, sync::Arc};
 

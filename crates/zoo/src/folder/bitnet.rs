@@ -7,13 +7,12 @@ use safetensors::Dtype;
 
 use super::{
     Stored,
-    numbers::Numbers,
     parts::{Tensors, matrix, numbers, one_float, part},
 };
 use crate::{
     CheckpointTensor, Result,
     fields::Fields,
-    rows::{CodedRows, FloatRows},
+    rows::{CodedRows, FloatRows, numbers::Numbers},
     source::{Codes, Mode},
 };
 

@@ -9,10 +9,12 @@ use serde_json::Value;
 use super::{
     Stored,
     grouped::{Grouped, Layout, Zeros},
-    numbers::Numbers,
     parts::{Tensors, finished, matrix, numbers, part},
 };
-use crate::{CheckpointTensor, Error, Result, rows::FloatRows};
+use crate::{
+    CheckpointTensor, Error, Result,
+    rows::{FloatRows, numbers::Numbers},
+};
 
 /// Name of the JSON that describes a 4-bit matrix, behind the weight's name. The type follows.
 const STATE: &str = "quant_state.bitsandbytes__";

@@ -4,10 +4,12 @@ use flambeau_tensor::{Bytes, e4m3};
 
 use super::{
     Stored,
-    numbers::Numbers,
     parts::{Tensors, matrix, numbers},
 };
-use crate::{CheckpointTensor, Error, Result, rows::FloatRows};
+use crate::{
+    CheckpointTensor, Error, Result,
+    rows::{FloatRows, numbers::Numbers},
+};
 
 /// 8-bit floats [rows, cols] with one scale per block.
 #[derive(Clone, Debug)]

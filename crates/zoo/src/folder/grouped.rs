@@ -3,7 +3,7 @@
 
 use flambeau_tensor::{Bytes, DType};
 
-use super::numbers::Numbers;
+use crate::rows::numbers::Numbers;
 use crate::{
     rows::{CodedRows, FloatRows},
     source::{Codes, Mode},

@@ -7,9 +7,8 @@ use safetensors::Dtype;
 use super::{
     Stored, dtype,
     grouped::{Grouped, Regrouped, Reordered},
-    numbers::Numbers,
 };
-use crate::{CheckpointTensor, Error, Result};
+use crate::{CheckpointTensor, Error, Result, rows::numbers::Numbers};
 
 /// The tensors of a folder by name.
 pub(super) type Tensors = IndexMap<String, Stored>;

@@ -4,15 +4,15 @@ use flambeau_tensor::{Bytes, DType, bf16, f16};
 
 /// Stored floats of 16 or 32 bits, or powers of two as exponent bytes.
 #[derive(Clone, Debug)]
-pub(super) struct Numbers {
+pub(crate) struct Numbers {
     /// `u8` for exponent bytes.
-    pub(super) dtype: DType,
-    pub(super) bytes: Bytes,
+    pub(crate) dtype: DType,
+    pub(crate) bytes: Bytes,
 }
 
 impl Numbers {
     /// Number `at`, or 0 beyond the end.
-    pub(super) fn get(&self, at: usize) -> f32 {
+    pub(crate) fn get(&self, at: usize) -> f32 {
         let size = self.dtype.size();
         match (self.dtype, self.bytes.get(at * size..(at + 1) * size)) {
             (DType::F16, Some(b)) => f16::from_le_bytes([b[0], b[1]]).to_f32(),
