@@ -34,6 +34,7 @@ OWN_CODE = {
     "mimo": "MiMoForCausalLM",
     "minicpm": "MiniCPMForCausalLM",
     "minicpm3": "MiniCPM3ForCausalLM",
+    "mpt": "MPTForCausalLM",
     "plamo2": "Plamo2ForCausalLM",
     "step3p5": "Step3p5ForCausalLM",
 }

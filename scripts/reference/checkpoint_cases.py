@@ -64,12 +64,13 @@ def greedy(model, prompt):
 
 
 @torch.no_grad()
-def write(folder, family, config, norms_less_one=False, prompt=PROMPT, drop=(), edit=None):
-    """One case: `config` over the common sizes, then keys of the written config dropped or edited."""
+def write(folder, family, config, norms_less_one=False, prompt=PROMPT, drop=(), edit=None, after=None, attention="eager"):
+    """One case: `config` over the common sizes, then keys of the written config dropped or edited, and the checkpoint changed by `after`."""
     text = getattr(transformers, f"{family}TextConfig", None)
     config = (text or getattr(transformers, f"{family}Config"))(**BASE | config)
-    config._attn_implementation = "eager"
-    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    config._attn_implementation = attention
+    head = getattr(transformers, f"{family}ForCausalLM", None) or getattr(transformers, f"{family}LMHeadModel")
+    model = head(config).eval()
     randomize(model, norms_less_one)
     model.save_pretrained(folder / "checkpoint")
     path = folder / "checkpoint" / "config.json"
@@ -77,6 +78,8 @@ def write(folder, family, config, norms_less_one=False, prompt=PROMPT, drop=(), 
     if edit:
         edit(written)
     path.write_text(json.dumps(written, indent=1))
+    if after:
+        after(folder / "checkpoint")
     write_expected(folder, model, written["model_type"], prompt)
 
 

@@ -37,13 +37,49 @@ SHARED = DELTA | EXPERTS | dict(shared_expert_intermediate_size=12)
 SECTIONS = rope("default", 1e4, partial_rotary_factor=0.5, mrope_section=[1, 1, 0], mrope_interleaved=True)
 CONVS = dict(layer_types=["conv", FULL], block_auto_adjust_ff_dim=False)
 GEMMA4 = dict(head_dim=8, global_head_dim=16, sliding_window=4, vocab_size_per_layer_input=32, hidden_size_per_layer_input=0, layer_types=KINDS)
+# Common sizes that the configs of older families lack.
+GPT = dict(drop=("intermediate_size", "num_key_value_heads"))
+# The eager attention of Falcon adds its biases by distance twice.
+SDPA = GPT | dict(attention="sdpa")
+MPT = dict(drop=("intermediate_size", "num_key_value_heads", "max_position_embeddings"))
+PUBLISHED_MPT = MPT | dict(edit=lambda config: config.update(architectures=["MPTForCausalLM"]))
 LESS_ONE = dict(norms_less_one=True)
+
+
+def internlm2(config):
+    config.update(model_type="internlm2", architectures=["InternLM2ForCausalLM"], bias=config.pop("attention_bias"))
+    del config["mlp_bias"]
+
+
+def join_groups(checkpoint):
+    """Gives Llama's tensors the names and the layout of InternLM 2, whose code is not part of transformers."""
+    heads, kv_heads = GROUPS["num_attention_heads"], GROUPS["num_key_value_heads"]
+    tensors, joined = load_file(checkpoint / "model.safetensors"), {}
+    names = {"embed_tokens": "tok_embeddings", "lm_head": "output", "self_attn.o_proj": "attention.wo", "mlp.gate_proj": "feed_forward.w1",
+             "mlp.down_proj": "feed_forward.w2", "mlp.up_proj": "feed_forward.w3", "input_layernorm": "attention_norm",
+             "post_attention_layernorm": "ffn_norm"}
+    for name, tensor in tensors.items():
+        if "q_proj" in name:
+            parts = [tensors[name.replace("q_proj", part)] for part in ("q_proj", "k_proj", "v_proj")]
+            dim = len(tensor) // heads
+            groups = torch.cat([part.view(kv_heads, -1, dim, part.shape[1]) for part in parts], 1)
+            joined[name.replace("self_attn.q_proj", "attention.wqkv")] = groups.reshape(-1, tensor.shape[1]).contiguous()
+        elif "k_proj" not in name and "v_proj" not in name:
+            for own, other in names.items():
+                name = name.replace(own, other)
+            joined[name] = tensor
+    save_file(joined, checkpoint / "model.safetensors", metadata={"format": "pt"})
+
+
+GROUPS = dict(num_attention_heads=4, num_key_value_heads=2, hidden_size=32)
+INTERNLM2 = dict(edit=internlm2, after=join_groups)
 
 # Architecture, family in transformers' spelling, config, and further arguments of `write`.
 ARCHITECTURES = [
     ("apertus", "Apertus", dict(num_key_value_heads=2) | rope("llama3", 5e3, factor=6.0, original_max_position_embeddings=24, low_freq_factor=1.0,
                                                               high_freq_factor=4.0)),
     ("arcee", "Arcee", {}),
+    ("bloom", "Bloom", dict(num_attention_heads=3, hidden_size=24), GPT),
     ("chatglm", "Glm", dict(head_dim=8, attention_bias=True)),
     ("cohere2", "Cohere2", dict(num_hidden_layers=4, sliding_window=4, logit_scale=0.25, rotary_pct=1.0)),
     ("command-r", "Cohere", dict(logit_scale=0.25)),
@@ -53,6 +89,8 @@ ARCHITECTURES = [
     ("dots1", "Dots1", GROUPED | dict(head_dim=8, routed_scaling_factor=1.5, n_group=1, topk_group=1)),
     ("ernie4_5", "Ernie4_5", dict(head_dim=8, rope_theta=1e4)),
     ("exaone4", "Exaone4", dict(num_hidden_layers=4, sliding_window=4, sliding_window_pattern=4)),
+    ("falcon", "Falcon", dict(num_kv_heads=1), GPT),
+    ("falcon-groups", "Falcon", dict(new_decoder_architecture=True, num_attention_heads=4, num_kv_heads=2), GPT),
     ("falcon-h1", "FalconH1", STATES | dict(head_dim=8, mamba_d_ssm=24, mamba_rms_norm=False, mamba_norm_before_gate=False, key_multiplier=0.5,
                                             embedding_multiplier=2.0, lm_head_multiplier=0.5, ssm_in_multiplier=0.5, attention_out_multiplier=2.0)),
     ("gemma", "Gemma", dict(head_dim=8), LESS_ONE),
@@ -71,6 +109,7 @@ ARCHITECTURES = [
     ("gpt-oss", "GptOss", dict(head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=4)
      | rope("yarn", 1e4, factor=4.0, original_max_position_embeddings=16, truncate=False)),
     ("gptneox", "GPTNeoX", dict(num_key_value_heads=2)),
+    ("gpt2", "GPT2", dict(n_ctx=64), GPT),
     ("granite", "Granite", dict(embedding_multiplier=12.0, logits_scaling=0.5, residual_multiplier=0.22, attention_multiplier=0.0625)),
     ("granitehybrid", "GraniteMoeHybrid", STATES | dict(
         mamba_expand=2, mamba_d_head=8, num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=12, layer_types=["mamba", "attention"],
@@ -79,6 +118,10 @@ ARCHITECTURES = [
         num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=12, embedding_multiplier=12.0, logits_scaling=0.5,
         residual_multiplier=0.22, attention_multiplier=0.0625)),
     ("hunyuan-dense", "HunYuanDenseV1", dict(head_dim=8)),
+    ("hunyuan-moe", "HunYuanMoEV1", dict(
+        num_experts=4, moe_topk=[2, 2], head_dim=8, num_shared_expert=[1, 1], moe_intermediate_size=[24, 24])),
+    ("internlm2", "Llama", GROUPS, INTERNLM2),
+    ("jais2", "Jais2", {}),
     ("jamba", "Jamba", dict(num_hidden_layers=4, num_experts=3, num_experts_per_tok=2, attn_layer_period=3, attn_layer_offset=1, mamba_dt_rank=3,
                             mamba_d_state=4, use_mamba_kernels=False)),
     ("lfm2", "Lfm2", CONVS),
@@ -94,6 +137,7 @@ ARCHITECTURES = [
     ("minicpm3", "MiniCPM3", dict(
         q_lora_rank=8, kv_lora_rank=8, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=6, num_key_value_heads=2, original_max_position_embeddings=64)
      | rope("longrope", 1e4, short_factor=[1.0, 1.5], long_factor=[1.0, 4.0], original_max_position_embeddings=64)),
+    ("mpt", "Mpt", dict(num_attention_heads=3, hidden_size=24, max_seq_len=64, attn_config=dict(clip_qkv=0.5)), PUBLISHED_MPT),
     ("nemotron", "Nemotron", dict(mlp_bias=True), LESS_ONE),
     ("olmo", "Olmo", {}),
     ("olmo2", "Olmo2", dict(num_key_value_heads=2)),
@@ -111,6 +155,7 @@ ARCHITECTURES = [
     ("qwen3next", "Qwen3Next", SHARED, LESS_ONE),
     ("seed_oss", "SeedOss", dict(head_dim=8)),
     ("stablelm", "StableLm", dict(use_qkv_bias=True)),
+    ("starcoder", "GPTBigCode", {}, GPT),
     ("starcoder2", "Starcoder2", dict(sliding_window=None)),
     ("smollm3", "SmolLM3", dict(num_hidden_layers=4, tie_word_embeddings=True)),
 ]
@@ -118,9 +163,24 @@ ARCHITECTURES = [
 
 # Folders of families: name, family in transformers' spelling, config, and further arguments of `write`.
 FAMILIES = [
+    ("bamba", "Bamba", STATES | dict(mamba_d_head=8, attn_layer_indices=[1])),
+    ("bloom", "Bloom", dict(num_attention_heads=3, hidden_size=24), GPT),
+    ("codegen", "CodeGen", dict(num_attention_heads=4, hidden_size=32, rotary_dim=4, n_inner=20), GPT),
     ("dots1-windows", "Dots1", GROUPED | dict(head_dim=8, sliding_window=4, max_window_layers=1, n_group=1, topk_group=1)),
     ("ernie4_5-moe-biases", "Ernie4_5_Moe", dict(
         use_bias=True, moe_num_experts=4, moe_k=2, moe_intermediate_size=8, moe_num_shared_experts=1, moe_layer_start_index=1, head_dim=8)),
+    ("falcon", "Falcon", dict(ffn_hidden_size=20), GPT),
+    ("falcon-groups", "Falcon", dict(new_decoder_architecture=True, num_attention_heads=4, num_kv_heads=2, bias=True), GPT),
+    ("falcon-one-norm", "Falcon", dict(new_decoder_architecture=True, num_kv_heads=1, num_ln_in_parallel_attn=1), GPT),
+    ("falcon-sloped", "Falcon", dict(alibi=True, parallel_attn=False, multi_query=False, num_kv_heads=2, bias=True), SDPA),
+    ("gpt-bigcode", "GPTBigCode", dict(n_inner=20), GPT),
+    ("gpt-bigcode-heads", "GPTBigCode", dict(multi_query=False), GPT),
+    ("gpt-neo", "GPTNeo", dict(intermediate_size=20, window_size=4, attention_types=[[["global", "local"], 1]]), dict(drop=("num_key_value_heads",))),
+    ("gpt2", "GPT2", dict(n_inner=20), GPT),
+    ("gptj", "GPTJ", dict(rotary_dim=4), GPT),
+    ("hunyuan-moe", "HunYuanMoEV1", dict(num_experts=4, moe_topk=2, head_dim=8) | rope("dynamic", 1e4, alpha=100.0, factor=1.0)),
+    ("internlm2", "Llama", GROUPS, INTERNLM2),
+    ("jais2", "Jais2", {}),
     ("kimi-linear-tied", "KimiLinear", dict(
         num_experts=4, num_experts_per_token=2, moe_intermediate_size=8, num_shared_experts=1, kv_lora_rank=8, q_lora_rank=None,
         qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=6, num_key_value_heads=2, num_expert_group=1, topk_group=1, linear_head_dim=8,
@@ -130,8 +190,10 @@ FAMILIES = [
     ("mimo_v2_flash", "MiMoV2Flash", dict(
         n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, head_dim=12, v_head_dim=8, n_group=1, topk_group=1, layer_types=[FULL, SLIDING], sliding_window=4, rope_parameters={
             kind: dict(rope_type="default", rope_theta=theta, partial_rotary_factor=0.334) for kind, theta in [(FULL, 1e4), (SLIDING, 1e3)]})),
+    ("mpt", "Mpt", dict(num_attention_heads=3, hidden_size=24, max_seq_len=64, attn_config=dict(clip_qkv=0.5)), MPT),
     ("olmo-clipped", "Olmo", dict(clip_qkv=0.5)),
     ("olmoe-clipped", "Olmoe", dict(num_experts=4, num_experts_per_tok=2, clip_qkv=0.5)),
+    ("opt", "OPT", dict(ffn_dim=20), GPT),
     ("phi-normed", "Phi", dict(qk_layernorm=True, num_key_value_heads=2)),
     ("qwen2-moe-windows", "Qwen2Moe", EXPERTS | dict(
         num_hidden_layers=3, shared_expert_intermediate_size=12, use_sliding_window=True, sliding_window=4, max_window_layers=2)),

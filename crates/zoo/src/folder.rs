@@ -26,6 +26,7 @@ use crate::{
     fields::Fields,
     limits::MAX_JSON_BYTES,
     mistral,
+    spec::DecoderConfig,
 };
 
 use self::scheme::Scheme;
@@ -141,17 +142,37 @@ pub(crate) fn plain_tensors(file: &str, bytes: &Bytes) -> Result<IndexMap<String
     stored_tensors(file, bytes)?.into_iter().map(plain).collect()
 }
 
-/// Reads JSON in Python's form, with an optional byte order mark and non-finite numbers. `Infinity`
-/// becomes the largest finite number, and `NaN` becomes null.
+/// Reads JSON in Python's form, with an optional byte order mark and non-finite numbers, also as
+/// transformers writes them. `Infinity` becomes the largest finite number, and `NaN` becomes null.
 ///
 /// # Errors
 /// The text is not JSON.
 pub fn parse_json(bytes: &[u8]) -> serde_json::Result<Value> {
     let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
-    serde_json::from_slice(bytes).or_else(|error| match std::str::from_utf8(bytes) {
+    let mut value = serde_json::from_slice(bytes).or_else(|error| match std::str::from_utf8(bytes) {
         Ok(text) => serde_json::from_str(&finite(text)).map_err(|_| error),
         Err(_) => Err(error),
-    })
+    })?;
+    name_floats(&mut value);
+    Ok(value)
+}
+
+/// Replaces objects `{"__float__": NAME}`, which transformers writes for non-finite numbers.
+fn name_floats(value: &mut Value) {
+    if let Value::Object(map) = value
+        && let Some(Value::String(name)) = map.get("__float__")
+    {
+        *value = match &name[..] {
+            "Infinity" => f64::MAX.into(),
+            "-Infinity" => f64::MIN.into(),
+            _ => Value::Null,
+        };
+    }
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(name_floats),
+        Value::Object(map) => map.values_mut().for_each(name_floats),
+        _ => {}
+    }
 }
 
 /// Replaces the words for non-finite numbers.
@@ -296,6 +317,22 @@ fn undo_conversion(tensors: &mut IndexMap<String, CheckpointTensor>) {
     }
 }
 
+/// Exchanges the axes of matrices that a family stores as [inputs, outputs]. MLX's converter stores
+/// rows, which the first of these matrices shows.
+fn turn_columns(tensors: &mut IndexMap<String, CheckpointTensor>, config: &DecoderConfig) -> Result<()> {
+    let Some(first) = config.columns.first() else { return Ok(()) };
+    let weight = |module: &&str| format!(".{module}.weight");
+    let shape = tensors.iter().find(|(name, _)| name.ends_with(&weight(first))).map(|(_, tensor)| tensor.shape());
+    if shape.is_none_or(|shape| shape.first() != Some(&config.hidden)) {
+        return Ok(());
+    }
+    let is_turned = |name: &String| config.columns.iter().any(|module| name.ends_with(&weight(module)));
+    for (name, tensor) in tensors.iter_mut().filter(|(name, _)| is_turned(name)) {
+        *tensor = tensor.transposed(name)?;
+    }
+    Ok(())
+}
+
 /// The tensors of a module of sentence-transformers, under the name of its folder.
 fn module_tensors(files: &Files, module: &str) -> Result<Vec<(String, CheckpointTensor)>> {
     let name = format!("{module}/{WEIGHTS}");
@@ -347,6 +384,9 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
         tensors = params.published(tensors)?;
     }
     undo_conversion(&mut tensors);
+    if let Architecture::Decoder(config) = &architecture {
+        turn_columns(&mut tensors, config)?;
+    }
     if let Architecture::Encoder(config) = &architecture {
         for dense in config.sentence.layers() {
             tensors.extend(module_tensors(&model, &dense.module)?);

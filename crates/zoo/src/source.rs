@@ -1,5 +1,6 @@
 //! Stored tensors of a checkpoint, and their conversion to weights of programs.
 
+mod columns;
 mod floats;
 mod weights;
 
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use flambeau_pt2::{Storage, View, Weight};
 use flambeau_tensor::{Bytes, DType, Tensor, cast, gguf::Block, numel};
 
+use self::columns::Columns;
 pub(crate) use self::weights::swapped;
 
 use crate::{
@@ -16,6 +18,7 @@ use crate::{
     rows::{
         Blocks, CodedRows, FloatRows, Mxfp4Blocks,
         codebooks::{self, Codebook, CodebookBlocks},
+        numbers::Numbers,
     },
 };
 
@@ -293,6 +296,22 @@ impl CheckpointTensor {
         match self.shape[..] {
             [channels, taps, 1] if taps > 1 => Some(CheckpointTensor { shape: vec![channels, 1, taps], ..self.clone() }),
             _ => None,
+        }
+    }
+
+    /// The transposed matrix.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] if it is no matrix of plain floats.
+    pub(crate) fn transposed(&self, name: &str) -> Result<CheckpointTensor> {
+        match (&self.data, &self.shape[..]) {
+            (&Data::Plain { dtype: dtype @ (DType::F16 | DType::BF16 | DType::F32), ref bytes }, &[rows, cols])
+                if self.rows == RowOrder::Plain =>
+            {
+                let numbers = Numbers { dtype, bytes: bytes.clone() };
+                Ok(CheckpointTensor::floats(vec![cols, rows], Columns { numbers, cols }))
+            }
+            _ => Err(Error::tensor(name, "a matrix of floats", format!("{} of shape {:?}", self.kind(), self.shape))),
         }
     }
 

@@ -40,8 +40,12 @@ pub(crate) struct DecoderConfig {
     pub(crate) tied: Option<bool>,
     /// Whether the head has a bias.
     pub(crate) head_bias: bool,
-    /// Whether the embedding's rows are normalized, without weights.
-    pub(crate) embedding_norm: bool,
+    /// Norm of the embedding's rows.
+    pub(crate) embedding_norm: Option<NormKind>,
+    /// The row of position 0 in a table of learned positions, which are added to the embedding.
+    pub(crate) learned_positions: Option<usize>,
+    /// Names of modules whose matrices the checkpoint stores as [inputs, outputs].
+    pub(crate) columns: &'static [&'static str],
     /// Replacements in the names of tensors, applied in order, that give the names of this config.
     pub(crate) renames: &'static [(&'static str, &'static str)],
     /// Divisor of the logits.

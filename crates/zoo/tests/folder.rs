@@ -190,8 +190,8 @@ fn complaints_name_the_key() {
     check(with("llama", json!({"hidden_size": -4})), "key `hidden_size`: expected an integer from 1");
     check(with("llama", json!({"num_key_value_heads": 3})), "key `num_key_value_heads`: expected a divisor of the 4");
     check(
-        with("llama", json!({"hidden_act": "relu"})),
-        "key `hidden_act`: expected silu, gelu, gelu_pytorch_tanh or relu2, found relu",
+        with("llama", json!({"hidden_act": "tanh"})),
+        "key `hidden_act`: expected silu, gelu, gelu_pytorch_tanh, relu or relu2, found tanh",
     );
     check(with("llama", json!({"rope_scaling": {"rope_type": "ntk"}})), "key `rope_scaling.rope_type`: expected default, linear");
     check(
@@ -216,6 +216,8 @@ fn options_are_held_against_the_model() {
     let none = Options::default();
     check(config("llama"), Options { max_seq_len: Some(0), ..none }, "option max_seq_len");
     check(config("llama"), Options { prefill_chunk: Some(257), ..none }, "option prefill_chunk: expected 1 to 256");
+    let learned = json!({"model_type": "gpt2", "n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 64, "vocab_size": 8});
+    check(learned, Options { max_seq_len: Some(65), ..none }, "option max_seq_len: expected 1 to 64");
     check(config("llama"), Options { dtype: Some(DType::I32), ..none }, "option dtype: expected f32, f16 or bf16");
 }
 
@@ -273,6 +275,8 @@ fn configs_that_python_wrote_are_read() {
     Checkpoint::from_folder(files).unwrap();
     let read = flambeau_zoo::parse_json(br#"{"a": [0.0, Infinity], "b": "Infinity \\", "c": NaN}"#).unwrap();
     assert_eq!(read, json!({"a": [0.0, f64::MAX], "b": "Infinity \\", "c": null}));
+    let named = flambeau_zoo::parse_json(br#"[{"__float__": "Infinity"}, {"a": {"__float__": "NaN"}}]"#).unwrap();
+    assert_eq!(named, json!([f64::MAX, {"a": null}]));
     assert!(flambeau_zoo::parse_json(b"{nothing}").is_err());
 }
 

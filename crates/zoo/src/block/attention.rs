@@ -97,7 +97,7 @@ impl Decoder<'_> {
                 };
                 return Ok((one("q", 0, q)?, Some([one("k", q, kv)?, one("v", q + kv, kv)?])));
             }
-            Joined::Groups => {
+            Joined::Groups | Joined::Shards(_) => {
                 let mut one = |part| self.joined_part(x, a, path, part);
                 return Ok((one(0)?, Some([one(1)?, one(2)?])));
             }
@@ -119,7 +119,7 @@ impl Decoder<'_> {
         Ok((queries, Some([keys, values])))
     }
 
-    /// All queries (0), keys (1) or values (2) [1, s, heads·D], from a joined matrix in groups.
+    /// All queries (0), keys (1) or values (2) [1, s, heads·D], from a joined matrix.
     fn joined_part(&mut self, x: &Val, a: &Attention, path: &str, part: usize) -> Result<Val> {
         let (module, rows, total) = (format!("{path}.qkv_proj"), a.joined_rows(part), (a.heads + 2 * a.kv_heads) * a.head_dim);
         let weight = format!("{module}.weight");
@@ -239,9 +239,10 @@ impl Decoder<'_> {
             return self.scored_attention(q, cache, window, a, path);
         }
         let chunk = a.chunk.filter(|&chunk| chunk < self.settings.positions);
-        let mask = match chunk {
-            Some(chunk) => Some(self.seen_in_chunk(chunk)),
-            None => window.map(|window| self.seen(Some(window))),
+        let mask = match (chunk, &a.slopes) {
+            (_, Some(slopes)) => Some(self.sloped(slopes, window)?),
+            (Some(chunk), _) => Some(self.seen_in_chunk(chunk)),
+            (None, _) => window.map(|window| self.seen(Some(window))),
         };
         self.w.b.enter(path);
         // The operator reads the rows before the first query, and one row per query.

@@ -1,8 +1,15 @@
 //! Masks of visible keys, and the flag for resetting state. They are created at first use and
 //! shared by all blocks.
 
+use std::sync::Arc;
+
+use flambeau_tensor::{DType, Tensor};
+
 use super::Decoder;
-use crate::builder::{Builder, Val};
+use crate::{
+    Error, Result,
+    builder::{Builder, Val},
+};
 
 #[derive(Debug)]
 pub(super) struct Masks {
@@ -15,13 +22,15 @@ pub(super) struct Masks {
     /// Visible keys by window, or all keys up to the query's own: [s, pos + s], or [s, rows] of a
     /// ring.
     seen: Vec<(Option<usize>, Val)>,
+    /// Biases of the scores by slopes of the heads, [1, H, s, n].
+    sloped: Vec<(Arc<[f32]>, Val)>,
     /// Rows [s] of the call's tokens, by ring length.
     ring_rows: Vec<(usize, Val)>,
 }
 
 impl Masks {
     pub(super) fn new(places: Val, first: Val) -> Masks {
-        Masks { places, first, fresh: None, seen: Vec::new(), ring_rows: Vec::new() }
+        Masks { places, first, fresh: None, seen: Vec::new(), sloped: Vec::new(), ring_rows: Vec::new() }
     }
 
     /// Positions of the queries [s].
@@ -34,6 +43,7 @@ impl Masks {
         let last = b.select(&self.places, 0, -1);
         self.places = b.unsqueeze(&last, 0);
         self.seen.clear();
+        self.sloped.clear();
     }
 }
 
@@ -54,6 +64,31 @@ impl Decoder<'_> {
         }
         self.masks.seen.push((window, mask.clone()));
         mask
+    }
+
+    /// Biases [1, H, s, n] of the scores for the keys that `seen` shows: the negative distance times
+    /// the slope of each head. Other keys have minus infinity.
+    pub(super) fn sloped(&mut self, slopes: &Arc<[f32]>, window: Option<usize>) -> Result<Val> {
+        if let Some((_, biases)) = self.masks.sloped.iter().find(|(known, _)| known == slopes) {
+            return Ok(biases.clone());
+        }
+        let seen = self.seen(window);
+        let (_, distance) = match self.ring(window) {
+            Some(rows) => self.seen_in_ring(rows),
+            None => self.seen_in_order(),
+        };
+        let factors: Vec<f32> = slopes.iter().map(|slope| -slope).collect();
+        let factors = Tensor::from_slice(&factors, &[1, slopes.len(), 1, 1]);
+        let factors = factors.map_err(|e| Error::tensor("alibi_slopes", "a slope for each head", e.to_string()))?;
+        let b = &mut self.w.b;
+        let factors = b.constant("alibi_slopes", &factors);
+        let distance = b.cast(&distance, DType::F32);
+        let biases = b.mul(&factors, &distance);
+        let hidden = b.not(&seen);
+        let biases = b.masked_fill(&biases, &hidden, f64::NEG_INFINITY);
+        let biases = b.cast(&biases, self.settings.dtype);
+        self.masks.sloped.push((Arc::clone(slopes), biases.clone()));
+        Ok(biases)
     }
 
     /// Mask [s, n] of cache rows for each query: rows of the same chunk of `chunk` positions, up to

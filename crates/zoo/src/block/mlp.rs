@@ -102,6 +102,7 @@ impl Decoder<'_> {
     pub(super) fn activated(&mut self, x: &Val, activation: Activation) -> Val {
         match activation {
             Activation::Silu | Activation::ClampedSwish { .. } | Activation::Xielu => self.w.b.silu(x),
+            Activation::Relu => self.w.b.relu(x),
             Activation::Relu2 => {
                 let positive = self.w.b.relu(x);
                 self.w.b.mul(&positive, &positive)

@@ -22,7 +22,7 @@ use crate::{
     builder::{Builder, Int, Rotary, Val},
     checkpoint::{EMBEDDING, HEAD, HEAD_BIAS},
     rope::Rope,
-    spec::{DecoderConfig, FeedForward, Layer, Mixer, Values},
+    spec::{DecoderConfig, FeedForward, Layer, Mixer, Norm, Values},
     writer::Writer,
 };
 
@@ -83,6 +83,7 @@ pub(crate) fn program(checkpoint: &Checkpoint, config: &DecoderConfig, settings:
     w.take_adapters()?;
     let mut decoder = Decoder::new(w, config, settings, places)?;
     let x = embedded(&mut decoder.w, config, &ids)?;
+    let x = decoder.placed(x)?;
     let per_layer = config.per_layer.map(|p| decoder.per_layer_inputs(&p, &ids, &x)).transpose()?;
     decoder.logits(x, per_layer)
 }
@@ -114,7 +115,10 @@ fn embedded(w: &mut Writer<'_>, config: &DecoderConfig, ids: &Val) -> Result<Val
     let x = w.b.embedding(&table, ids);
     let x = w.updated_rows(x, ids, EMBEDDING, &source)?;
     let x = w.b.scale(&x, config.embedding_scale);
-    Ok(if config.embedding_norm { w.b.rms_norm(&x, None, config.norm.eps) } else { x })
+    match config.embedding_norm {
+        Some(kind) => w.norm(&x, "model.embedding_norm", Norm { kind, ..config.norm }),
+        None => Ok(x),
+    }
 }
 
 impl<'a> Decoder<'a> {
@@ -130,6 +134,20 @@ impl<'a> Decoder<'a> {
         let masks = Masks::new(places, first);
         let caches = vec![None; config.layers.len()];
         Ok(Decoder { w, config, settings, ropes, span: Span { tokens, pos }, masks, caches })
+    }
+
+    /// Adds learned positions to rows of the embedding [1, s, hidden], if there are any.
+    fn placed(&mut self, x: Val) -> Result<Val> {
+        let c = self.config;
+        let Some(first) = c.learned_positions else { return Ok(x) };
+        const TABLE: &str = "model.embed_positions.weight";
+        self.w.b.enter("model.embed_positions");
+        let stored = self.w.tensors().get(TABLE).map_or(0, |table| table.shape().first().copied().unwrap_or(0));
+        let table = self.w.plain(TABLE, &[stored.max(self.settings.positions + first), c.hidden])?;
+        let places = self.masks.places();
+        let places = self.w.b.shift(&places, first as f64);
+        let added = self.w.b.embedding(&table, &places);
+        Ok(self.w.b.add(&x, &added))
     }
 
     /// Ends the program with the logits of the last layer's output.

@@ -117,6 +117,7 @@ impl Base {
             factors: [1.0; 2],
             temperature: None,
             chunk: None,
+            slopes: None,
             cap: None,
             sinks: false,
             names: AttentionNames::COMMON,
@@ -186,7 +187,9 @@ impl Base {
             final_norm: "norm",
             tied: f.bool_opt("tie_word_embeddings")?.or(self.defaults.tied.then_some(true)),
             head_bias: false,
-            embedding_norm: false,
+            embedding_norm: None,
+            learned_positions: None,
+            columns: &[],
             renames: &[],
             logits_divisor: 1.0,
             logits_cap: None,
@@ -286,8 +289,9 @@ pub(super) fn activation(f: &Fields<'_>, key: &str) -> Result<Activation> {
         None | Some("gelu_pytorch_tanh" | "gelu_new" | "gelu_fast") => Ok(Activation::GeluTanh),
         Some("silu" | "swish") => Ok(Activation::Silu),
         Some("gelu") => Ok(Activation::GeluErf),
+        Some("relu") => Ok(Activation::Relu),
         Some("relu2") => Ok(Activation::Relu2),
-        Some(other) => Err(Error::key(key, "silu, gelu, gelu_pytorch_tanh or relu2", other)),
+        Some(other) => Err(Error::key(key, "silu, gelu, gelu_pytorch_tanh, relu or relu2", other)),
     }
 }
 

@@ -19,7 +19,8 @@ pub(crate) fn encoder(mut config: DecoderConfig, causal: bool, sentence: Sentenc
     if config.per_layer.is_some()
         || config.conditioned.is_some()
         || config.streams.is_some()
-        || config.embedding_norm
+        || config.embedding_norm.is_some()
+        || config.learned_positions.is_some()
         || !config.layers.iter().all(is_supported)
     {
         let what =
@@ -57,7 +58,7 @@ fn is_plain(a: &Attention) -> bool {
     let plain_norm = matches!(a.qk_norm, QkNorm::None | QkNorm::Heads | QkNorm::Whole);
     plain_norm
         && a.values == Values::Projected
-        && a.joined != Joined::Groups
+        && matches!(a.joined, Joined::No | Joined::Blocks)
         && a.gate == Gate::None
         && a.output_norm.is_none()
         && a.factors == [1.0; 2]
@@ -66,6 +67,7 @@ fn is_plain(a: &Attention) -> bool {
         && !a.value_norm
         && a.temperature.is_none()
         && a.chunk.is_none()
+        && a.slopes.is_none()
         && a.cap.is_none()
         && !a.sinks
 }

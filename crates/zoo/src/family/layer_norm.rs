@@ -10,8 +10,8 @@ use crate::{
     fields::Fields,
     rope::Rope,
     spec::{
-        Attention, AttentionNames, DecoderConfig, Experts, Joined, Layer, LayerNorms, Mlp, MlpNames, NormKind, QkNorm, Router,
-        Scores,
+        Activation, Attention, AttentionNames, DecoderConfig, Experts, Joined, Layer, LayerNorms, Mlp, MlpNames, NormKind, QkNorm,
+        Router, Scores,
     },
 };
 
@@ -168,6 +168,17 @@ pub(super) fn nemotron(f: &Fields<'_>) -> Result<DecoderConfig> {
     let attention = Attention { qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope::read(f, &base)?)) };
     let mlp = Mlp { gated: false, bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };
     base.config(f, "nemotron", vec![layer(attention, mlp); base.layers])
+}
+
+/// Jais 2: layer norms and biases, and feed-forward layers without a gate, with squared ReLU.
+pub(super) fn jais2(f: &Fields<'_>) -> Result<DecoderConfig> {
+    let defaults = Defaults { positions: 8192, norm_eps: 1e-5, norm_key: "layer_norm_eps", norm: BIASED, ..Defaults::LLAMA };
+    let base = Base::read(f, &defaults)?;
+    let activation = if f.get("hidden_act").is_some() { base.activation } else { Activation::Relu2 };
+    let bias = f.bool_or("attention_bias", true)?;
+    let attention = Attention { qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope::read(f, &base)?)) };
+    let mlp = Mlp { gated: false, activation, bias: f.bool_or("mlp_bias", true)?.into(), ..base.mlp(f)? };
+    base.config(f, "jais2", vec![layer(attention, mlp); base.layers])
 }
 
 /// GPT-NeoX and Pythia: both halves read the layer's input, each through its own norm. Projections

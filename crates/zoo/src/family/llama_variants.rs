@@ -8,7 +8,7 @@ use crate::{
     Result,
     fields::Fields,
     rope::{Rope, Scaling},
-    spec::{Activation, Attention, AttentionNames, DecoderConfig, Layer, LayerNorms, Mlp, MlpNames, QkNorm},
+    spec::{Activation, Attention, AttentionNames, DecoderConfig, Joined, Layer, LayerNorms, Mlp, MlpNames, NormKind, QkNorm},
 };
 
 /// Seed-OSS: biases on queries, keys and values, and a separate switch for the output bias.
@@ -72,6 +72,31 @@ pub(super) fn helium(f: &Fields<'_>) -> Result<DecoderConfig> {
     let attention = Attention { qkv_bias: f.bool_or("attention_bias", false)?.into(), ..base.attention(Some(rope)) };
     let mlp = Mlp { bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };
     base.config(f, "helium", vec![layer(attention, mlp); base.layers])
+}
+
+/// InternLM 2: projections joined group by group, under names of its own.
+pub(super) fn internlm2(f: &Fields<'_>) -> Result<DecoderConfig> {
+    let base = Base::read(f, &Defaults { positions: 32_768, ..Defaults::LLAMA })?;
+    f.text("attn_implementation")?;
+    let bias = f.bool_or("bias", false)?;
+    let attention = Attention {
+        joined: Joined::Groups,
+        qkv_bias: bias.into(),
+        output_bias: bias,
+        ..base.attention(Some(rope::read(f, &base)?))
+    };
+    let renames = &[
+        (".tok_embeddings.", ".embed_tokens."),
+        ("output.", "lm_head."),
+        (".attention.wqkv.", ".self_attn.qkv_proj."),
+        (".attention.wo.", ".self_attn.o_proj."),
+        (".attention_norm.", ".input_layernorm."),
+        (".ffn_norm.", ".post_attention_layernorm."),
+        (".feed_forward.w1.", ".mlp.gate_proj."),
+        (".feed_forward.w2.", ".mlp.down_proj."),
+        (".feed_forward.w3.", ".mlp.up_proj."),
+    ];
+    Ok(DecoderConfig { renames, ..base.config(f, "internlm2", vec![layer(attention, base.mlp(f)?); base.layers])? })
 }
 
 /// InternLM 3: biases under separate keys.
@@ -186,6 +211,13 @@ pub(super) fn exaone_attentions(f: &Fields<'_>, base: &Base) -> Result<Vec<Atten
 /// base.
 pub(super) fn hunyuan(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults { norm_eps: 1e-5, ..Defaults::LLAMA })?;
+    let attention = hunyuan_attention(f, &base)?;
+    let mlp = Mlp { bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };
+    base.config(f, "hunyuan_v1_dense", vec![layer(attention, mlp); base.layers])
+}
+
+/// Attention of Hunyuan's layers.
+pub(super) fn hunyuan_attention(f: &Fields<'_>, base: &Base) -> Result<Attention> {
     f.expect_bool("use_cla", false)?;
     f.size_opt("cla_share_factor")?;
     f.expect_text("norm_type", "rms")?;
@@ -196,10 +228,8 @@ pub(super) fn hunyuan(f: &Fields<'_>) -> Result<DecoderConfig> {
     let bias = f.bool_or("attention_bias", false)?;
     let names = AttentionNames { q_norm: "query_layernorm", k_norm: "key_layernorm", ..AttentionNames::COMMON };
     let qk_norm = if f.bool_or("use_qk_norm", true)? { QkNorm::RotatedHeads } else { QkNorm::None };
-    let rope = hunyuan_rope(f, &base)?;
-    let attention = Attention { qk_norm, names, qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope)) };
-    let mlp = Mlp { bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };
-    base.config(f, "hunyuan_v1_dense", vec![layer(attention, mlp); base.layers])
+    let rope = hunyuan_rope(f, base)?;
+    Ok(Attention { qk_norm, names, qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope)) })
 }
 
 /// A rotary embedding of type `dynamic` with a factor `alpha` has the base `theta * alpha^(d / (d -
@@ -252,7 +282,6 @@ pub(super) fn apertus(f: &Fields<'_>) -> Result<DecoderConfig> {
 /// nanochat: norms without weights, also after the embedding. Queries and keys are normalized after
 /// a rotation in the opposite direction.
 pub(super) fn nanochat(f: &Fields<'_>) -> Result<DecoderConfig> {
-    use crate::spec::NormKind;
     let base = Base::read(f, &Defaults { norm: NormKind::RmsPlain, ..Defaults::LLAMA })?;
     let bias = f.bool_or("attention_bias", false)?;
     let rope = rope::read(f, &base)?;
@@ -262,5 +291,9 @@ pub(super) fn nanochat(f: &Fields<'_>) -> Result<DecoderConfig> {
     let names = MlpNames { gate: "", up: "fc1", down: "fc2" };
     let mlp = Mlp { gated: false, names, ..base.mlp(f)? };
     let config = base.config(f, "nanochat", vec![layer(attention, mlp); base.layers])?;
-    Ok(DecoderConfig { embedding_norm: true, logits_cap: super::gemma2::cap(f, "final_logit_softcapping", Some(15.0))?, ..config })
+    Ok(DecoderConfig {
+        embedding_norm: Some(NormKind::RmsPlain),
+        logits_cap: super::gemma2::cap(f, "final_logit_softcapping", Some(15.0))?,
+        ..config
+    })
 }

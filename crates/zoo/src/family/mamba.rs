@@ -142,7 +142,9 @@ fn alone(f: &Fields<'_>, family: &'static str, mamba: Mamba, tied: bool) -> Resu
         final_norm: "norm",
         tied: f.bool_opt("tie_word_embeddings")?.or(tied.then_some(true)),
         head_bias: false,
-        embedding_norm: false,
+        embedding_norm: None,
+        learned_positions: None,
+        columns: &[],
         renames: BACKBONE,
         logits_divisor: 1.0,
         logits_cap: None,
@@ -237,6 +239,28 @@ pub(super) fn granite(f: &Fields<'_>) -> Result<DecoderConfig> {
         logits_divisor: f.positive_or("logits_scaling", 1.0)?,
         ..base.config(f, "granitemoehybrid", layers.collect::<Result<_>>()?)?
     })
+}
+
+/// Bamba: layers of Mamba 2, and attention in listed layers.
+pub(super) fn bamba(f: &Fields<'_>) -> Result<DecoderConfig> {
+    let defaults = Defaults { kv_heads: Some(8), positions: 262_144, norm_eps: 1e-5, rotary_part: 0.5, ..Defaults::LLAMA };
+    let base = Base::read(f, &defaults)?;
+    for key in ["attn_rotary_emb", "mamba_chunk_size", "num_logits_to_keep", "z_loss_coefficient"] {
+        f.get(key);
+    }
+    let bias = f.bool_or("attention_bias", false)?;
+    let attention = Attention { qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope::read(f, &base)?)) };
+    let mamba = shared_keys(f, &base, "mamba")?;
+    let mamba = Mamba { form: MambaForm::Heads { limits: limits(f)?, norm: Some(base.norm), gate_last: false }, ..mamba };
+    let mlp = Mlp { bias: f.bool_or("mlp_bias", false)?.into(), module: "feed_forward", ..base.mlp(f)? };
+    let norms = LayerNorms { feed_in: Some("pre_ff_layernorm"), ..LayerNorms::PRE };
+    let attends = f.ints("attn_layer_indices")?;
+    let layers = (0..base.layers).map(|i| {
+        let is_listed = attends.contains(&(i as i64));
+        let mixer = if is_listed { attention.clone().into() } else { Mixer::Mamba(Box::new(mamba.clone())) };
+        Layer { norms, ..layer(mixer, mlp) }
+    });
+    Ok(DecoderConfig { final_norm: "final_layernorm", ..base.config(f, "bamba", layers.collect())? })
 }
 
 /// Names of Granite's experts and shared layer.

@@ -1,5 +1,6 @@
 //! Reads the layers of a model from its config, with one file per family.
 
+mod alibi;
 mod bert;
 mod common;
 mod decoder_encoder;
@@ -9,6 +10,7 @@ mod gemma3;
 mod gemma3n;
 mod gemma4;
 mod glm4;
+mod gpt;
 mod gpt_oss;
 mod granite;
 mod harmless;
@@ -111,11 +113,18 @@ const FAMILIES: &[Family] = &[
         read: kimi_linear::bailing,
         what: "Ling: a delta rule with a decay per element, latent attention in some layers, groups of experts",
     },
+    Family { names: &["bamba"], read: mamba::bamba, what: "Mamba 2, and attention in some layers, with partial rotary embedding" },
     Family {
         names: &["bitnet"],
         read: llama_variants::bitnet,
         what: "ternary weights, norms before the output projection and inside of the gated layer",
     },
+    Family {
+        names: &["bloom"],
+        read: alibi::bloom,
+        what: "biases by distance (ALiBi), a norm of the embedding, joined projections head by head",
+    },
+    Family { names: &["codegen"], read: gpt::codegen, what: "GPT-J with projections joined in four parts" },
     Family {
         names: &["cohere"],
         read: layer_norm::cohere,
@@ -147,6 +156,11 @@ const FAMILIES: &[Family] = &[
         what: "norms after both halves, queries and keys normalized per head, windows without rotary embedding in full layers",
     },
     Family { names: &["exaone_moe"], read: sparse::exaone_moe, what: "K-EXAONE: the attention of EXAONE 4 with experts" },
+    Family {
+        names: &["falcon"],
+        read: alibi::falcon,
+        what: "one norm or two for both halves, joined projections, rotary embedding or biases by distance (ALiBi)",
+    },
     Family { names: &["falcon_h1"], read: mamba::falcon_h1, what: "Mamba 2 and attention in every layer, side by side" },
     Family { names: &["falcon_mamba"], read: mamba::falcon, what: "Mamba 1 with norms of steps, keys and queries" },
     Family { names: &["gemma"], read: gemma2::first, what: "weights of norms less 1, a scaled embedding" },
@@ -185,6 +199,17 @@ const FAMILIES: &[Family] = &[
     },
     Family { names: &["glm4v_text"], read: glm4::vision, what: "the text part of GLM-4.1V" },
     Family { names: &["glm4v_moe_text"], read: glm4::vision_experts, what: "the text part of GLM-4.5V" },
+    Family { names: &["gpt2"], read: gpt::gpt2, what: "learned positions, joined projections, matrices of inputs by outputs" },
+    Family {
+        names: &["gpt_bigcode"],
+        read: gpt::bigcode,
+        what: "StarCoder and SantaCoder: GPT-2 with one head of keys and values",
+    },
+    Family {
+        names: &["gpt_neo"],
+        read: gpt::neo,
+        what: "learned positions, scores without a scale, a window in every other layer",
+    },
     Family {
         names: &["gpt_neox"],
         read: layer_norm::gpt_neox,
@@ -194,6 +219,11 @@ const FAMILIES: &[Family] = &[
         names: &["gpt_oss"],
         read: gpt_oss::config,
         what: "sinks in every softmax, a window in every other layer, experts behind a clamped gate",
+    },
+    Family {
+        names: &["gptj"],
+        read: gpt::gptj,
+        what: "one norm for both halves, interleaved rotary embedding over a part of a head, a head with a bias",
     },
     Family {
         names: &["granite"],
@@ -217,12 +247,23 @@ const FAMILIES: &[Family] = &[
         read: llama_variants::hunyuan,
         what: "queries and keys normalized per head after the rotation",
     },
+    Family {
+        names: &["hunyuan_v1_moe"],
+        read: sparse::hunyuan,
+        what: "the attention of Hunyuan with experts beside a shared layer",
+    },
     Family { names: &["hyperclovax"], read: granite::hyperclovax, what: "Granite with norms after both halves" },
+    Family { names: &["internlm2"], read: llama_variants::internlm2, what: "Llama with projections joined group by group" },
     Family { names: &["internlm3"], read: llama_variants::internlm3, what: "Llama with biases under keys of its own" },
     Family {
         names: &["iquestcoder", "llama"],
         read: llama::config,
         what: "biases where the config has them; also SmolLM2, IQuest Coder and all that share the layout",
+    },
+    Family {
+        names: &["jais2"],
+        read: layer_norm::jais2,
+        what: "layer norms, biases, a layer without a gate by the square of the positive part",
     },
     Family { names: &["jamba"], read: mamba::jamba, what: "Mamba 1 and attention by turns, experts in every other layer" },
     Family {
@@ -261,6 +302,11 @@ const FAMILIES: &[Family] = &[
     Family { names: &["mistral"], read: llama::mistral, what: "a window in every layer" },
     Family { names: &["mixtral"], read: mixtral::config, what: "experts, softmax over all of them" },
     Family {
+        names: &["mpt"],
+        read: alibi::mpt,
+        what: "biases by distance (ALiBi), layer norms without biases, joined projections",
+    },
+    Family {
         names: &["nanochat"],
         read: llama_variants::nanochat,
         what: "norms without weights, queries and keys normalized after a rotation the other way",
@@ -279,6 +325,7 @@ const FAMILIES: &[Family] = &[
     Family { names: &["olmo2"], read: olmo2::config, what: "norms after both halves only, queries and keys normalized as a whole" },
     Family { names: &["olmo3"], read: olmo2::windowed, what: "OLMo 2 with windows, whose rotary embedding is never scaled" },
     Family { names: &["olmoe"], read: olmo2::experts, what: "the attention of OLMo 2 with experts" },
+    Family { names: &["opt"], read: gpt::opt, what: "learned positions, biases, a layer without a gate by the positive part" },
     Family {
         names: &["phi"],
         read: layer_norm::phi,

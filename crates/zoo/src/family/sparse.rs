@@ -268,6 +268,35 @@ pub(super) fn ernie4_5_moe(f: &Fields<'_>) -> Result<DecoderConfig> {
     Ok(DecoderConfig { head_bias: bias, ..decoder(f, &base, "ernie4_5_moe", vec![attention; base.layers], feeds)? })
 }
 
+/// Hunyuan A13B: Hunyuan's attention, and experts beside a shared layer.
+pub(super) fn hunyuan(f: &Fields<'_>) -> Result<DecoderConfig> {
+    let base = Base::read(f, &Defaults { norm_eps: 1e-5, ..Defaults::LLAMA })?;
+    let attention = llama_variants::hunyuan_attention(f, &base)?;
+    for key in ["mlp_bias", "moe_drop_tokens", "moe_random_routing_dropped_token", "group_limited_greedy"] {
+        f.expect_bool(key, false)?;
+    }
+    f.expect_bool("norm_topk_prob", true)?;
+    f.expect_bool("use_mixed_mlp_moe", true)?;
+    if f.count_or("moe_layer_num_skipped", 0)? != 0 {
+        return Err(f.error("moe_layer_num_skipped", "0"));
+    }
+    // One number for all layers, or a list of equal numbers.
+    let one = |key: &str, default: usize| {
+        let listed = f.ints(key)?;
+        let first = listed.first().map_or(Some(default), |&n| usize::try_from(n).ok().filter(|&n| n > 0));
+        first.filter(|_| listed.iter().all(|n| Some(n) == listed.first())).ok_or_else(|| f.error(key, "one number for all layers"))
+    };
+    let width = one("moe_intermediate_size", f.size("intermediate_size")?)?;
+    let shared = f.size("intermediate_size")?;
+    let experts = Experts {
+        router: Router { module: "gate.wg", normalized: Some(0.0), wide: true, ..Router::SOFTMAX },
+        shared: Some(base.mlp_of(shared * one("num_shared_expert", 1)?, "shared_mlp")),
+        ..base.experts(one("num_experts", 1)?, one("moe_topk", 1)?, width)
+    };
+    let feeds = vec![experts.into(); base.layers];
+    decoder(f, &base, "hunyuan_v1_moe", vec![attention; base.layers], feeds)
+}
+
 /// Llama 4: chunked attention with normalized queries and keys. Every fourth layer is full and has
 /// no rotary embedding. The router's sigmoid multiplies an expert's input.
 pub(super) fn llama4(f: &Fields<'_>) -> Result<DecoderConfig> {

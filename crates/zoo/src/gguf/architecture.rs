@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Gguf,
+    gpt::GPTS,
     hybrids::HYBRIDS,
     keys::Keys,
     variants::{self, VARIANTS},
@@ -214,7 +215,7 @@ const ARCHITECTURES: [Architecture; 23] = [
 pub(super) fn architecture(file: &Gguf) -> Result<&'static Architecture> {
     const KEY: &str = "general.architecture";
     let name = file.text(KEY)?.ok_or_else(|| Error::key(KEY, "the name of a family", "nothing"))?;
-    let known = || ARCHITECTURES.iter().chain(&VARIANTS).chain(&HYBRIDS);
+    let known = || ARCHITECTURES.iter().chain(&GPTS).chain(&VARIANTS).chain(&HYBRIDS);
     known().find(|a| a.name == name).ok_or_else(|| {
         let mut names: Vec<_> = known().map(|a| a.name).collect();
         names.sort_unstable();

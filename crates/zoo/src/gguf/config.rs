@@ -227,6 +227,7 @@ fn divide_frequencies(file: &Gguf, config: &mut DecoderConfig) -> Result<()> {
 fn as_stored(file: &Gguf, config: &mut DecoderConfig) {
     for (i, layer) in config.layers.iter_mut().enumerate() {
         let has = |name: &str| file.tensors.contains_key(&format!("blk.{i}.{name}.bias"));
+        let has_weight = |name: &str| file.tensors.contains_key(&format!("blk.{i}.{name}.weight"));
         match &mut layer.mixer {
             Mixer::AttentionAndMamba(_, m) | Mixer::Mamba(m) => (m.conv_bias, m.proj_bias) = (has("ssm_conv1d"), has("ssm_in")),
             _ => {}
@@ -234,9 +235,9 @@ fn as_stored(file: &Gguf, config: &mut DecoderConfig) {
         match &mut layer.mixer {
             Mixer::Attention(a) | Mixer::AttentionAndMamba(a, _) => {
                 (a.qkv_bias, a.output_bias) = ((has("attn_q") || has("attn_qkv")).into(), has("attn_output"));
-                // Converters reorder projections joined in groups into blocks.
-                if a.joined == Joined::Groups {
-                    a.joined = Joined::Blocks;
+                // Converters reorder joined projections into blocks, or write them apart.
+                if a.joined != Joined::No {
+                    a.joined = if has_weight("attn_qkv") { Joined::Blocks } else { Joined::No };
                 }
             }
             Mixer::Latent(l) => l.bias = has("attn_kv_a_mqa"),
@@ -244,15 +245,14 @@ fn as_stored(file: &Gguf, config: &mut DecoderConfig) {
             Mixer::DeltaNet(d) => d.tiled = config.family != "qwen3_next",
             Mixer::ShortConv(_) | Mixer::Mamba(_) | Mixer::KeyDecay(_) | Mixer::None => {}
         }
-        let is_apart = |name: &str| file.tensors.contains_key(&format!("blk.{i}.{name}.weight"));
         match &mut layer.feed_forward {
             FeedForward::Mlp(mlp) => {
                 mlp.bias = has("ffn_down").into();
-                mlp.joined &= !is_apart("ffn_gate");
+                mlp.joined &= !has_weight("ffn_gate");
             }
             FeedForward::Experts(experts) => {
                 if let Some(shared) = &mut experts.shared {
-                    shared.joined &= !is_apart("ffn_gate_shexp");
+                    shared.joined &= !has_weight("ffn_gate_shexp");
                 }
             }
             FeedForward::Both(..) | FeedForward::None => {}

@@ -5,6 +5,7 @@ mod config;
 mod encoder;
 mod file;
 mod gemma4;
+mod gpt;
 mod hybrids;
 mod importance;
 mod keys;

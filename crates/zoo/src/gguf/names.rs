@@ -9,9 +9,10 @@ use crate::{
     spec::{Activation, Attention, DecoderConfig, Experts, FeedForward, Gate, Layer, Mamba, MambaForm, Mixer, Mlp},
 };
 
-const OUTER: [(&str, &str); 5] = [
+const OUTER: [(&str, &str); 6] = [
     ("token_embd", "embed_tokens"),
     ("token_embd_norm", "embedding_norm"),
+    ("position_embd", "embed_positions"),
     ("per_layer_token_embd", "embed_tokens_per_layer"),
     ("per_layer_model_proj", "per_layer_model_projection"),
     ("per_layer_proj_norm", "per_layer_projection_norm"),
@@ -109,6 +110,11 @@ impl Names {
         // Files of Falcon-H1 use this name.
         if let (Mixer::AttentionAndMamba(..), Some(name)) = (&layer.mixer, layer.norms.feed_in) {
             names.add("ffn_norm", format!("{name}.weight"));
+        }
+        // In files of Falcon, the second norm is the one before attention.
+        if let (Some(attention @ "ln_attn"), Some(feed)) = (layer.norms.mixer_in, layer.norms.feed_in) {
+            names.module("attn_norm", feed);
+            names.module("attn_norm_2", attention);
         }
         for (stored, name) in BESIDE {
             names.add(stored, name);

@@ -1,5 +1,7 @@
 //! Attention of a decoder layer, and its positions.
 
+use std::sync::Arc;
+
 use super::Norm;
 use crate::rope::Rope;
 
@@ -38,6 +40,8 @@ pub(crate) struct Attention {
     pub(crate) temperature: Option<Temperature>,
     /// Length of the chunks of positions, if queries see only keys in their chunk.
     pub(crate) chunk: Option<usize>,
+    /// Factor of each head on the negative distance, which is added to the scores.
+    pub(crate) slopes: Option<Arc<[f32]>>,
     /// Bound on the scores, by tanh.
     pub(crate) cap: Option<f64>,
     /// Whether the softmax of each head includes a learned logit.
@@ -91,15 +95,23 @@ pub(crate) enum Joined {
     Blocks,
     /// The queries of one key head, its key and its value, then the same of the next key head.
     Groups,
+    /// This number of parts with equal shares of all heads. Each holds queries, then values, then
+    /// keys.
+    Shards(usize),
 }
 
 impl Joined {
     /// The rows of a joined matrix that hold all queries (0), keys (1) or values (2). A part has
     /// `sizes` rows in total, divided among `groups` key heads.
     fn rows(self, sizes: [usize; 3], groups: usize, part: usize) -> Vec<usize> {
-        let blocks = if self == Joined::Groups { groups } else { 1 };
+        let (blocks, order) = match self {
+            Joined::No | Joined::Blocks => (1, [0, 1, 2]),
+            Joined::Groups => (groups, [0, 1, 2]),
+            Joined::Shards(count) => (count, [0, 2, 1]),
+        };
         let each = sizes.map(|size| size / blocks);
-        let (total, start) = (each.iter().sum::<usize>(), each[..part].iter().sum::<usize>());
+        let before = order.iter().take_while(|&&other| other != part).map(|&other| each[other]);
+        let (total, start) = (each.iter().sum::<usize>(), before.sum::<usize>());
         (0..blocks).flat_map(|block| (0..each[part]).map(move |row| block * total + start + row)).collect()
     }
 }

@@ -66,6 +66,8 @@ pub(crate) enum Activation {
     Silu,
     GeluTanh,
     GeluErf,
+    /// The positive part.
+    Relu,
     /// The square of the positive part.
     Relu2,
     /// xIELU, with two learned numbers per layer, `alpha_p` and `alpha_n`.
