@@ -12,6 +12,7 @@ def special_functions():
     case("functions.normal", lambda x, p: (torch.erfc(x), s.erfcx(x), s.ndtr(x), s.log_ndtr(x), s.ndtri(p)), x, p)
     case("functions.gamma", lambda x: (torch.lgamma(x), torch.digamma(x), torch.mvlgamma(x.abs() + 1.3, 3)), x)
     case("functions.bessel", lambda x: (torch.i0(x), s.i0e(x), s.i1(x), s.i1e(x)), x)
+    case("functions.near_poles", lambda x: (torch.lgamma(x), torch.digamma(x)), torch.tensor([-1e-8, 1e-8, -1e-20, -0.4, -0.5, -0.6, -1.01, -2.5, -3.75]))
     case("functions.halves", lambda x: (torch.lgamma(x), torch.digamma(x), torch.erfc(x), s.i0e(x)), x.bfloat16())
 
 

@@ -3,7 +3,7 @@
 
 use std::f64::consts::PI;
 
-use flambeau_ir::Tid;
+use flambeau_ir::{In, Round, Tid};
 use flambeau_tensor::DType;
 
 use super::{
@@ -11,7 +11,7 @@ use super::{
     ops::{self, Emitted, polynomial},
     row,
 };
-use crate::{Call, Item, Lower, Refuse, call::unsupported};
+use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
@@ -104,9 +104,9 @@ fn log_gamma_right(cx: &mut Lower, x: Tid) -> Emitted {
     below(cx, x, 1.5, near_1, value)
 }
 
-/// The fractional part of `x`, above the next lower whole number.
-fn fraction(cx: &mut Lower, x: Tid) -> Emitted {
-    let whole = ops::floor(cx, x)?;
+/// The signed distance of `x` from the nearest whole number, which is exact.
+fn distance(cx: &mut Lower, x: Tid) -> Emitted {
+    let whole = cx.emit(Round { x: In(x), out: NEW, decimals: 0 })?;
     ops::sub(cx, x, whole)
 }
 
@@ -120,9 +120,8 @@ fn log_gamma(cx: &mut Lower, x: Tid) -> Emitted {
     let between = ops::sub(cx, right, log)?;
 
     // Γ(x) Γ(1 - x) = π / sin(πx)
-    let part = fraction(cx, x)?;
-    let other = ops::number_minus(cx, 1.0, part)?;
-    let part = ops::minimum(cx, part, other)?;
+    let part = distance(cx, x)?;
+    let part = ops::abs(cx, part)?;
     let angle = ops::mul_number(cx, part, PI)?;
     let sine = ops::sin(cx, angle)?;
     let log = ops::log(cx, sine)?;
@@ -190,7 +189,7 @@ fn digamma(cx: &mut Lower, call: &Call) -> Items {
     let right = digamma_right(cx, right)?;
 
     // ψ(1 - x) - ψ(x) = π / tan(πx)
-    let part = fraction(cx, x)?;
+    let part = distance(cx, x)?;
     let angle = ops::mul_number(cx, part, PI)?;
     let (sine, cosine) = (ops::sin(cx, angle)?, ops::cos(cx, angle)?);
     let slope = ops::div(cx, cosine, sine)?;
