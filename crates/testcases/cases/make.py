@@ -46,7 +46,7 @@ FAMILIES = {
     "foreign types": "f64.requests f64.dynamic float8.casts",
     "options": "options.losses options.resize options.grid options.windows options.layout options.sort options.create options.statistics "
     "options.products options.casts options.put options.attention options.parts",
-    "functions": "functions.normal functions.gamma functions.near_poles functions.bessel functions.halves functions.outside functions.distinct losses.margin statistics.counts statistics.segments",
+    "functions": "functions.normal functions.gamma functions.near_poles functions.windows functions.bessel functions.halves functions.outside functions.distinct losses.margin statistics.counts statistics.segments",
     "arrangements": "arrange.chosen arrange.masked_index arrange.fractional arrange.lines arrange.tensor_split",
     "writes": "write.batch_norm write.dropout write.renorm",
     "ends of types": "ends.division ends.shifts ends.bounds ends.integer_conv ends.halves ends.nonzero_rank0",

@@ -13,6 +13,9 @@ def special_functions():
     case("functions.gamma", lambda x: (torch.lgamma(x), torch.digamma(x), torch.mvlgamma(x.abs() + 1.3, 3)), x)
     case("functions.bessel", lambda x: (torch.i0(x), s.i0e(x), s.i1(x), s.i1e(x)), x)
     case("functions.near_poles", lambda x: (torch.lgamma(x), torch.digamma(x)), torch.tensor([-1e-8, 1e-8, -1e-20, -0.4, -0.5, -0.6, -1.01, -2.5, -3.75]))
+    case("functions.windows", lambda x: (
+        torch.kaiser_window(9), torch.kaiser_window(8, periodic=False, beta=5.5), torch.kaiser_window(1), torch.bartlett_window(7), torch.bartlett_window(6, periodic=False),
+        torch.chain_matmul(x, x.t(), x)), x[:2, None] + x)
     case("functions.halves", lambda x: (torch.lgamma(x), torch.digamma(x), torch.erfc(x), s.i0e(x)), x.bfloat16())
 
 

@@ -276,7 +276,8 @@ fn vecdot(cx: &mut Lower, call: &Call) -> Items {
 /// fewest multiplications, as in PyTorch; else it is from left to right.
 fn multi_dot(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
-    let factors = call.tensors("tensors")?.into_iter().map(|t| cx.cast(t, dtype)).collect::<Result<Vec<_>, _>>()?;
+    let list = if call.arg("matrices").is_some() { "matrices" } else { "tensors" };
+    let factors = call.tensors(list)?.into_iter().map(|t| cx.cast(t, dtype)).collect::<Result<Vec<_>, _>>()?;
     let (Some(&first), Some(&last)) = (factors.first(), factors.last()) else {
         return Err(Refuse::Missing("tensors[0]".to_owned()));
     };
@@ -509,6 +510,7 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten._trilinear.default", trilinear),
     row("aten.bilinear.default", bilinear),
     row("aten.cdist.default", cdist),
+    row("aten.chain_matmul.default", multi_dot),
     row("aten.cosine_similarity.default", |cx, call| lifted(cx, call, &["x1", "x2"], cosine_similarity)),
     row("aten.dot.default", dot),
     row("aten.einsum.default", einsum),

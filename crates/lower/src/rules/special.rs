@@ -259,35 +259,71 @@ fn cumulative_trapezoid(cx: &mut Lower, call: &Call) -> Items {
     one(ops::mul_number(cx, sums, width / 2.0)?)
 }
 
-/// A constant window of cosines: `sum over k of a[k] cos(2 pi k n / N)`.
-fn window(cx: &mut Lower, call: &Call, coefficients: &[f64]) -> Items {
+/// A constant window. `at` takes an element's number and the period, which is never zero.
+fn window(cx: &mut Lower, call: &Call, at: impl Fn(f64, f64) -> f64) -> Items {
     let n = call.int("window_length")?;
     if !(0..=1 << 24).contains(&n) {
         return unsupported(format!("a window of {n} elements"));
     }
     let period = if call.bool_or("periodic", true)? { n } else { n - 1 };
-    let term = |i: i64, k: usize| (2.0 * std::f64::consts::PI * k as f64 * i as f64 / period as f64).cos();
-    let at = |i: i64| coefficients.iter().enumerate().map(|(k, a)| a * term(i, k)).sum::<f64>() as f32;
-    let values: Vec<f32> = if n == 1 { vec![1.0] } else { (0..n).map(at).collect() };
+    let values: Vec<f32> = if n == 1 { vec![1.0] } else { (0..n).map(|i| at(i as f64, period as f64) as f32).collect() };
     let made = cx.floats("_window", &values, &[values.len()])?;
     one(cx.cast(made, call.out(0)?.dtype)?)
 }
 
+/// A window of cosines: `sum over k of a[k] cos(2 pi k n / N)`.
+fn cosines(cx: &mut Lower, call: &Call, coefficients: &[f64]) -> Items {
+    let term = |i: f64, period: f64, k: usize| (2.0 * std::f64::consts::PI * k as f64 * i / period).cos();
+    window(cx, call, |i, period| coefficients.iter().enumerate().map(|(k, a)| a * term(i, period, k)).sum())
+}
+
 fn hann(cx: &mut Lower, call: &Call) -> Items {
-    window(cx, call, &[0.5, -0.5])
+    cosines(cx, call, &[0.5, -0.5])
 }
 
 fn hamming(cx: &mut Lower, call: &Call) -> Items {
     let (alpha, beta) = (call.float_or("alpha", 0.54)?, call.float_or("beta", 0.46)?);
-    window(cx, call, &[alpha, -beta])
+    cosines(cx, call, &[alpha, -beta])
 }
 
 fn blackman(cx: &mut Lower, call: &Call) -> Items {
-    window(cx, call, &[0.42, -0.5, 0.08])
+    cosines(cx, call, &[0.42, -0.5, 0.08])
+}
+
+/// A triangle from 0 to 1 and back.
+fn bartlett(cx: &mut Lower, call: &Call) -> Items {
+    window(cx, call, |i, period| 1.0 - (2.0 * i / period - 1.0).abs())
+}
+
+/// `I0(beta sqrt(1 - t²)) / I0(beta)` for `t` from -1 to 1.
+fn kaiser(cx: &mut Lower, call: &Call) -> Items {
+    /// Beyond it, the function `I0` leaves the range of f64.
+    const MAX_BETA: f64 = 700.0;
+    let beta = call.float_or("beta", 12.0)?;
+    if beta.is_nan() || beta.abs() > MAX_BETA {
+        return unsupported(format!("a Kaiser window of shape {beta}"));
+    }
+    window(cx, call, |i, period| {
+        let t = 2.0 * i / period - 1.0;
+        bessel_i0(beta * (1.0 - t * t).max(0.0).sqrt()) / bessel_i0(beta)
+    })
+}
+
+/// The modified Bessel function `I0`, by its power series.
+fn bessel_i0(x: f64) -> f64 {
+    let (mut sum, mut term, mut k) = (1.0, 1.0, 0.0);
+    while term > sum * f64::EPSILON {
+        k += 1.0;
+        term *= (x / 2.0 / k).powi(2);
+        sum += term;
+    }
+    sum
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
     row("aten.angle.default", angle),
+    row("aten.bartlett_window.default", bartlett),
+    row("aten.bartlett_window.periodic", bartlett),
     row("aten.blackman_window.default", blackman),
     row("aten.blackman_window.periodic", blackman),
     row("aten.copysign.Scalar", copysign),
@@ -307,6 +343,9 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.heaviside.default", heaviside),
     row("aten.isclose.default", isclose),
     row("aten.isreal.default", isreal),
+    row("aten.kaiser_window.beta", kaiser),
+    row("aten.kaiser_window.default", kaiser),
+    row("aten.kaiser_window.periodic", kaiser),
     row("aten.ldexp.Tensor", ldexp),
     row("aten.signbit.default", signbit),
     row("aten.special_entr.default", entr),
