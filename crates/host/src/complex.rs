@@ -10,20 +10,43 @@ pub(crate) const KERNELS: &[Kernel] = &[
     Kernel::new("aten::_conj_physical", |call| call.each_complex(|z| z.conj())),
     Kernel::new("aten::_to_copy", |call| call.each_complex(|z| z)).on(For::Complex),
     Kernel::new("aten::abs", |call| Ok(vec![real(call.tensor("self")?, |z| z.norm())?])).on(For::Complex),
+    Kernel::new("aten::acos", |call| call.each_complex(|z| z.acos())).on(For::Complex),
+    Kernel::new("aten::acosh", |call| call.each_complex(|z| z.acosh())).on(For::Complex),
     Kernel::new("aten::add", |call| call.pairs_complex(|a, b, alpha| a + alpha * b)).on(For::Complex),
     Kernel::new("aten::angle", |call| Ok(vec![real(call.tensor("self")?, |z| z.arg())?])).on(For::Complex),
+    Kernel::new("aten::asin", |call| call.each_complex(|z| z.asin())).on(For::Complex),
+    Kernel::new("aten::asinh", |call| call.each_complex(|z| z.asinh())).on(For::Complex),
+    Kernel::new("aten::atan", |call| call.each_complex(|z| z.atan())).on(For::Complex),
+    Kernel::new("aten::atanh", |call| call.each_complex(|z| z.atanh())).on(For::Complex),
     Kernel::new("aten::complex", |call| call.of_two(Complex64::new, ["real", "imag"])),
     Kernel::new("aten::conj_physical", |call| call.each_complex(|z| z.conj())),
+    Kernel::new("aten::cos", |call| call.each_complex(|z| z.cos())).on(For::Complex),
+    Kernel::new("aten::cosh", |call| call.each_complex(|z| z.cosh())).on(For::Complex),
     Kernel::new("aten::div", |call| call.pairs_complex(|a, b, _| a / b)).on(For::Complex),
+    Kernel::new("aten::eq", |call| call.compare_complex(|a, b| a == b)).on(For::Complex),
     Kernel::new("aten::exp", |call| call.each_complex(|z| z.exp())).on(For::Complex),
+    Kernel::new("aten::expm1", |call| call.each_complex(|z| z.exp() - 1.0)).on(For::Complex),
+    Kernel::new("aten::log", |call| call.each_complex(|z| z.ln())).on(For::Complex),
+    Kernel::new("aten::log10", |call| call.each_complex(|z| z.log10())).on(For::Complex),
+    Kernel::new("aten::log1p", |call| call.each_complex(|z| (z + 1.0).ln())).on(For::Complex),
+    Kernel::new("aten::log2", |call| call.each_complex(|z| z.log2())).on(For::Complex),
     Kernel::new("aten::mul", |call| call.pairs_complex(|a, b, _| a * b)).on(For::Complex),
+    Kernel::new("aten::ne", |call| call.compare_complex(|a, b| a != b)).on(For::Complex),
     Kernel::new("aten::neg", |call| call.each_complex(|z| -z)).on(For::Complex),
     Kernel::new("aten::polar", |call| call.of_two(Complex64::from_polar, ["abs", "angle"])),
     Kernel::new("aten::pow", |call| call.pairs_complex(|a, b, _| if b.im == 0.0 { a.powf(b.re) } else { a.powc(b) }))
         .on(For::Complex),
     Kernel::new("aten::reciprocal", |call| call.each_complex(|z| z.inv())).on(For::Complex),
+    Kernel::new("aten::rsqrt", |call| call.each_complex(|z| z.sqrt().inv())).on(For::Complex),
+    Kernel::new("aten::sgn", |call| call.each_complex(sign)).on(For::Complex),
+    Kernel::new("aten::sigmoid", |call| call.each_complex(|z| ((-z).exp() + 1.0).inv())).on(For::Complex),
+    Kernel::new("aten::sin", |call| call.each_complex(|z| z.sin())).on(For::Complex),
+    Kernel::new("aten::sinh", |call| call.each_complex(|z| z.sinh())).on(For::Complex),
     Kernel::new("aten::sqrt", |call| call.each_complex(|z| z.sqrt())).on(For::Complex),
+    Kernel::new("aten::square", |call| call.each_complex(|z| z * z)).on(For::Complex),
     Kernel::new("aten::sub", |call| call.pairs_complex(|a, b, alpha| a - alpha * b)).on(For::Complex),
+    Kernel::new("aten::tan", |call| call.each_complex(|z| z.tan())).on(For::Complex),
+    Kernel::new("aten::tanh", |call| call.each_complex(|z| z.tanh())).on(For::Complex),
     Kernel::new("aten::view_as_complex", whole),
     Kernel::new("aten::view_as_complex_copy", whole),
     Kernel::new("aten::view_as_real", |call| Ok(vec![parts(call.tensor("self")?)?])),
@@ -53,13 +76,23 @@ impl Call<'_> {
     }
 
     fn pairs_complex(&self, f: impl Fn(Complex64, Complex64, f64) -> Complex64) -> Results {
+        let alpha = self.number_or("alpha", 1.0)?;
+        let (values, shape) = self.pairs_of(|a, b| f(a, b, alpha))?;
+        Ok(vec![tensor_of(&values, &shape, self.complex_result())?])
+    }
+
+    fn compare_complex(&self, f: impl Fn(Complex64, Complex64) -> bool) -> Results {
+        let (truth, shape) = self.pairs_of(|a, b| u8::from(f(a, b)))?;
+        Ok(vec![cast(&Tensor::from_slice(&truth, &shape)?, DType::Bool)?])
+    }
+
+    /// `f` of both operands, broadcast to one shape.
+    fn pairs_of<T>(&self, f: impl Fn(Complex64, Complex64) -> T) -> Result<(Vec<T>, Vec<usize>), Error> {
         let right = if self.arg("exponent").is_some() { "exponent" } else { "other" };
         let (a, b) = (self.complex_operand("self")?, self.complex_operand(right)?);
-        let alpha = self.number_or("alpha", 1.0)?;
         let shape = arrays::common_shape(a.shape(), b.shape())?;
         let (a, b) = (numbers(&arrays::broadcast(&a, &shape)?)?, numbers(&arrays::broadcast(&b, &shape)?)?);
-        let values: Vec<Complex64> = a.into_iter().zip(b).map(|(a, b)| f(a, b, alpha)).collect();
-        Ok(vec![tensor_of(&values, &shape, self.complex_result())?])
+        Ok((a.into_iter().zip(b).map(|(a, b)| f(a, b)).collect(), shape))
     }
 
     /// Complex numbers of two real operands.
@@ -80,6 +113,12 @@ pub(crate) fn numbers(x: &Tensor) -> Result<Vec<Complex64>, Error> {
     }
     let parts = cast(&parts(x)?, DType::F64)?;
     Ok(parts.as_slice::<f64>()?.chunks_exact(2).map(|z| Complex64::new(z[0], z[1])).collect())
+}
+
+/// The number of length 1 with the same angle; 0 for 0.
+fn sign(z: Complex64) -> Complex64 {
+    let length = z.norm();
+    if length == 0.0 { Complex64::ZERO } else { z / length }
 }
 
 /// A tensor of these numbers in a complex element type.
@@ -133,5 +172,12 @@ mod tests {
         let args = [Argument::Tensor(z.clone()), Argument::Tensor(z)];
         let square = run("aten.mul.Tensor", &args, &[DType::C64]).unwrap().remove(0);
         assert_eq!(numbers(&square).unwrap(), [Complex64::new(-3.0, 4.0)]);
+    }
+
+    #[test]
+    fn kernels_of_real_numbers_take_no_complex_ones() {
+        let found = |target, dtype| crate::kernel_for(flambeau_aten::schema(target).unwrap(), &[dtype, dtype]).is_some();
+        assert!(found("aten.linalg_inv.default", DType::F32) && found("aten.sin.default", DType::C64));
+        assert!(!found("aten.linalg_inv.default", DType::C64));
     }
 }

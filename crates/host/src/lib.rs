@@ -71,6 +71,9 @@ const FAMILIES: [&[Kernel]; 10] = [
     unique::KERNELS,
 ];
 
+/// Number of tables with kernels for complex numbers. They stand first.
+const COMPLEX_FAMILIES: usize = 3;
+
 impl Kernel {
     const fn new(name: &'static str, run: fn(&Call<'_>) -> Result<Vec<Tensor>, Error>) -> Kernel {
         Kernel { name, on: For::Any, run }
@@ -109,7 +112,8 @@ impl For {
 /// of operands and results.
 pub fn kernel_for(schema: &Schema, dtypes: &[DType]) -> Option<&'static Kernel> {
     let is_named = |kernel: &&Kernel| kernel.name.split_once("::") == Some((schema.namespace, schema.name));
-    FAMILIES.into_iter().flatten().filter(is_named).find(|kernel| kernel.on.admits(dtypes))
+    let families = if For::Complex.admits(dtypes) { &FAMILIES[..COMPLEX_FAMILIES] } else { &FAMILIES[..] };
+    families.iter().copied().flatten().filter(is_named).find(|kernel| kernel.on.admits(dtypes))
 }
 
 /// Operators that only move elements: graphs run them on integers of the same bits, whatever the

@@ -30,6 +30,20 @@ class SpectralConv(nn.Module):
         return torch.fft.irfft2(kept, s=(x.shape[-2], x.shape[-1]), norm="backward"), found.abs(), found.angle().cos()
 
 
+def functions(x):
+    z = torch.view_as_complex(x)
+    calls = (torch.sin, torch.cos, torch.tan, torch.sinh, torch.cosh, torch.tanh, torch.asin, torch.acos, torch.atan, torch.asinh, torch.acosh,
+             torch.atanh, torch.log2, torch.log10, torch.log1p, torch.expm1, torch.rsqrt, torch.sgn, torch.sigmoid)
+    return (*(torch.view_as_real(call(z)) for call in calls), z == z.flip(1), z != z[:1])
+
+
+def arranged(x):
+    z, columns = torch.view_as_complex(x), torch.tensor([[1, 0, 3], [2, 2, 1], [0, 1, 3]])
+    made = (z.diagonal(1), torch.diag_embed(z), z.tril(), z.triu(1), z[:, :3].trace(), z.diff(), z.gather(1, columns), z.scatter_add(1, columns, z[:, :3]),
+            torch.nn.functional.pad(z, (1, 2)), z.rot90(), z.unfold(1, 2, 1), z.tile(2), z.take(columns), z.repeat_interleave(2, 0))
+    return tuple(torch.view_as_real(z) for z in made)
+
+
 def frames(x):
     window = torch.hann_window(8)
     found = torch.stft(x, 8, 2, window=window, return_complex=True)
@@ -49,4 +63,6 @@ def complex_and_linear():
     case("complex.rope", ComplexRope(), randn(2, 7, 3, 8), dyn={0: {1: N}})
     case("complex.spectrum", SpectralConv(), randn(2, 2, 6, 8))
     case("complex.frames", frames, randn(2, 24))
+    case("complex.functions", functions, randn(3, 4, 2))
+    case("complex.arranged", arranged, randn(3, 4, 2))
     case("linear.factors", factors, randn(4, 3, 3), randn(4, 3, 2))

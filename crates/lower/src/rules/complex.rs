@@ -47,7 +47,10 @@ const RULES: &[(&str, Rule)] = &[
     ("copy", copied),
     ("cumsum", |cx, call| moved(cx, call, None, &["dim"], 0)),
     ("detach", |cx, call| mapped(cx, call, |_, x| Ok(x))),
-    ("diagonal", |cx, call| moved(cx, call, None, &["dim1", "dim2"], 0)),
+    ("diag_embed", apart),
+    ("diagonal", apart),
+    ("diagonal_scatter", apart),
+    ("diff", apart),
     ("div", quotient),
     ("dot", |cx, call| bilinear(cx, call, ["self", "tensor"])),
     ("einsum", einsum),
@@ -62,8 +65,11 @@ const RULES: &[(&str, Rule)] = &[
     ("flip", |cx, call| moved(cx, call, None, &["dims"], 0)),
     ("full", |cx, call| filled(cx, call, 0.0)),
     ("full_like", |cx, call| filled(cx, call, 0.0)),
+    ("gather", apart),
     ("imag", |cx, call| half(cx, call, 1)),
     ("index", |cx, call| moved(cx, call, None, &[], 0)),
+    ("index_add", apart),
+    ("index_copy", apart),
     ("index_put", |cx, call| moved(cx, call, None, &[], 0)),
     ("index_select", |cx, call| moved(cx, call, None, &["dim"], 0)),
     ("lift_fresh_copy", |cx, call| mapped(cx, call, |_, x| Ok(x))),
@@ -82,6 +88,7 @@ const RULES: &[(&str, Rule)] = &[
         result(cx, call, made)
     }),
     ("mv", |cx, call| bilinear(cx, call, ["self", "vec"])),
+    ("nan_to_num", apart),
     ("narrow", |cx, call| moved(cx, call, None, &["dim"], 0)),
     ("neg", |cx, call| mapped(cx, call, ops::neg)),
     ("new_empty", |cx, call| filled(cx, call, 0.0)),
@@ -91,6 +98,7 @@ const RULES: &[(&str, Rule)] = &[
     ("ones", |cx, call| filled(cx, call, 1.0)),
     ("ones_like", |cx, call| filled(cx, call, 1.0)),
     ("outer", |cx, call| bilinear(cx, call, ["self", "vec2"])),
+    ("pad", apart),
     ("permute", permuted),
     ("polar", |cx, call| {
         let dims = call.out(0)?.dims.clone();
@@ -107,16 +115,19 @@ const RULES: &[(&str, Rule)] = &[
         })
     }),
     ("repeat", |cx, call| moved(cx, call, Some("repeats"), &[], 0)),
+    ("repeat_interleave", apart),
     ("reshape", |cx, call| moved(cx, call, Some("shape"), &[], 0)),
     ("reshape_as", sized_as_result),
     ("resolve_conj", |cx, call| mapped(cx, call, |_, x| Ok(x))),
     ("resolve_neg", |cx, call| mapped(cx, call, |_, x| Ok(x))),
     ("roll", |cx, call| moved(cx, call, None, &["dims"], 0)),
+    ("rot90", apart),
     ("rsub", |cx, call| {
         let (a, b) = (Operand::of(cx, call, "self")?, Operand::of(cx, call, "other")?);
         let made = added(cx, b, a, -call.float_or("alpha", 1.0)?);
         result(cx, call, made)
     }),
+    ("scatter_add", apart),
     ("select", |cx, call| moved(cx, call, None, &["dim"], 0)),
     ("select_scatter", |cx, call| moved(cx, call, None, &["dim"], 0)),
     ("slice", |cx, call| moved(cx, call, None, &["dim"], 0)),
@@ -133,11 +144,18 @@ const RULES: &[(&str, Rule)] = &[
     ("t", |cx, call| turned(cx, call, false)),
     ("numpy_T", |cx, call| turned(cx, call, false)),
     ("adjoint", |cx, call| turned(cx, call, true)),
+    ("take", apart),
+    ("take_along_dim", apart),
+    ("tile", apart),
     ("to", converted),
+    ("trace", apart),
     ("transpose", |cx, call| moved(cx, call, None, &["dim0", "dim1"], 0)),
+    ("tril", apart),
+    ("triu", apart),
     ("type_as", converted),
     ("unbind", |cx, call| moved(cx, call, None, &["dim"], 0)),
     ("unflatten", unflattened),
+    ("unfold", apart),
     ("unsafe_split", |cx, call| moved(cx, call, None, &["dim"], 0)),
     ("unsqueeze", |cx, call| moved(cx, call, None, &["dim"], 1)),
     ("view", |cx, call| moved(cx, call, Some("size"), &[], 0)),
@@ -338,6 +356,33 @@ fn half(cx: &mut Lower, call: &Call, index: i64) -> Items {
     let pair = first(cx, call)?;
     let axis = cx.spec(pair).rank() - 1;
     one(ops::take_one(cx, pair, index, axis)?)
+}
+
+/// Lowers a call that treats both parts alike, once for each part.
+fn apart(cx: &mut Lower, call: &Call) -> Items {
+    if call.float_or("value", 0.0)? != 0.0 {
+        return unsupported("a border of complex numbers other than 0");
+    }
+    let out = call.out(0)?.clone();
+    let mut part = |index: i64| {
+        let outputs = vec![OutMeta { dtype: part_type(cx, call)?, ..out.clone() }];
+        let mut call = Call { outputs, ..call.clone() };
+        for (_, arg) in &mut call.args {
+            if let Arg::Tensor(t) = arg
+                && cx.spec(*t).dtype.part().is_some()
+            {
+                let pair = cx.pair(*t)?;
+                *t = ops::take_one(cx, pair, index, cx.spec(pair).rank() - 1)?;
+            }
+        }
+        match cx.inner_call(&call)?.first() {
+            Some(Item::Tensor(t)) => Ok(*t),
+            _ => unsupported("it has no tensor result"),
+        }
+    };
+    let (re, im) = (part(0)?, part(1)?);
+    let made = stack(cx, re, im);
+    result(cx, call, made)
 }
 
 /// Views a real tensor of pairs as complex.
