@@ -239,15 +239,16 @@ fn float_item(node: &Node) -> Option<&str> {
     }
 }
 
-/// Whether an operator that nothing else is known of writes to its operands: it returns nothing, or
-/// has PyTorch's name of an in-place operator.
+/// Whether an operator that nothing else is known of may write to its operands. PyTorch's operators
+/// tell by their names, others may do so if they return nothing.
 fn may_write(node: &Node) -> bool {
     let (namespace, name) = bare(&node.target).split_once('.').unwrap_or_default();
-    let base = name.split('.').next().unwrap_or_default();
-    let in_place = base.ends_with('_') && !base.ends_with("__");
+    let (base, overload) = name.split_once('.').unwrap_or((name, ""));
+    let named = base.ends_with('_') && !base.ends_with("__") || overload.ends_with("out");
     let reads_tensors = node.inputs.iter().any(|input| matches!(input.arg, Argument::Tensor(_) | Argument::Tensors(_)));
     let returns_nothing = node.outputs.iter().all(|out| matches!(out, Argument::None));
-    namespace != "profiler" && reads_tensors && (in_place || returns_nothing)
+    let is_foreign = !matches!(namespace, "aten" | "profiler");
+    reads_tensors && (named || is_foreign && returns_nothing)
 }
 
 /// The first result as an argument.

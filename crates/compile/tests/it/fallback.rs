@@ -116,6 +116,11 @@ fn positions_of_equal_elements_are_the_kernels_unless_any_will_do() {
 }
 
 #[test]
+fn calls_that_only_name_a_type_are_no_writes() {
+    check("named_type", &[], (1, 0));
+}
+
+#[test]
 fn a_buffer_on_both_sides_of_a_kernel_call_is_refused() {
     let Err(error) = compiled("writes", &without(&["aten.fill_.Scalar", "aten.mul.Tensor"])) else { panic!("it was compiled") };
     assert!(error.to_string().contains("buffer `grid`"), "{error}");
