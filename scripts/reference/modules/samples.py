@@ -28,6 +28,11 @@ def carried_halves():
          (1 + randn(200, 2) / 20).half(), (1 + randn(200, 2) / 20).bfloat16(), rtol=4e-3)
 
 
+def turned_nothing():
+    case("samples.turned_nothing", lambda x: (
+        x.transpose(0, 1).sum(1), x.transpose(0, 1).prod(1), x.transpose(0, 1).all(1), x.permute(1, 2, 3, 0).mean(3)), randn(0, 3, 8, 8))
+
+
 def complex_halves():
     def halves(x, y, length, angle):
         a, b = torch.view_as_complex(x), torch.view_as_complex(y)
@@ -120,6 +125,7 @@ def samples():
     casts()
     running_extremes()
     carried_halves()
+    turned_nothing()
     complex_halves()
     empty_axes()
     strides_and_cubes()

@@ -36,6 +36,8 @@ fn reduce(x: &Slot, op: Reduce, axes: &[i32], keepdims: bool, (through, ddof): (
     if out.shape.contains(&0) {
         return Ok(Array::full(y.api(), &out.shape, 0.0, out.dtype)?);
     }
+    // MLX's CPU backend does not return from a reduction of an empty operand with turned axes.
+    let y = if x.shape.contains(&0) { Array::full(y.api(), &x.shape, 0.0, through)? } else { y };
     if x.rank() == 0 {
         return Ok(y.reshape(&[1])?.reduce(op, &[0], false, ddof)?);
     }
