@@ -28,6 +28,12 @@ def carried_halves():
          (1 + randn(200, 2) / 20).half(), (1 + randn(200, 2) / 20).bfloat16(), rtol=4e-3)
 
 
+def apart_windows():
+    case("samples.apart_windows", lambda x: (
+        *F.max_pool2d(x, (1, 2), dilation=2, stride=(3, 1), return_indices=True), F.max_pool1d(x[0], 2, 1, 0, 2), F.max_pool2d(x, (2, 1), 1, 0, (2, 1)),
+        x.as_strided((3, 5, 2), (9, 1, 2)).sum(2)), randn(2, 3, 7, 9))
+
+
 def turned_nothing():
     case("samples.turned_nothing", lambda x: (
         x.transpose(0, 1).sum(1), x.transpose(0, 1).prod(1), x.transpose(0, 1).all(1), x.permute(1, 2, 3, 0).mean(3)), randn(0, 3, 8, 8))
@@ -126,6 +132,7 @@ def samples():
     running_extremes()
     carried_halves()
     turned_nothing()
+    apart_windows()
     complex_halves()
     empty_axes()
     strides_and_cubes()

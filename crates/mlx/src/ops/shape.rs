@@ -89,6 +89,24 @@ impl Eval for ir::BroadcastTo {
     }
 }
 
+/// Whether MLX would reduce the last axes of a view wrongly. It takes elements beside each other as
+/// one block if there are more of them than the reduced axis has between its elements. Blocks of
+/// overlapping windows then end in the middle.
+fn misleads_reductions(shape: &[usize], strides: &[i64]) -> bool {
+    let long = |axes: std::ops::Range<usize>| axes.filter(|&a| shape[a] > 1);
+    (1..shape.len()).any(|split| {
+        let step = long(split..shape.len()).map(|a| strides[a]).min().unwrap_or(0);
+        let mut beside = 1;
+        for a in long(0..split).rev() {
+            if strides[a] != beside {
+                break;
+            }
+            beside *= shape[a] as i64;
+        }
+        step > 1 && beside > step && beside % step != 0
+    })
+}
+
 impl Eval for ir::AsStrided {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let shape = cx.out(self.out)?.shape;
@@ -109,7 +127,8 @@ impl Eval for ir::AsStrided {
         }
         let flat = x.array.unary(Unary::Contiguous)?.reshape(&[n])?;
         let y = if strides.iter().all(|&s| s >= 0) {
-            flat.as_strided(&shape, &strides, self.offset)?
+            let view = flat.as_strided(&shape, &strides, self.offset)?;
+            if misleads_reductions(&shape, &strides) { view.unary(Unary::Contiguous)? } else { view }
         } else {
             // MLX refuses negative strides; the elements' places are then listed.
             let mut places = cx.scalar(self.offset as f64, flambeau_tensor::DType::I64)?;
