@@ -1,10 +1,17 @@
 #!/usr/bin/env bash
 # Lays out the XCFramework of the Swift package from static libraries of crates/capi.
-# Usage: scripts/xcframework.sh OUTPUT.xcframework TRIPLE=LIBRARY.a [TRIPLE=LIBRARY.a ...]
+# Usage: scripts/xcframework.sh [--interfaces FOLDER] OUTPUT.xcframework TRIPLE=LIBRARY.a [TRIPLE=LIBRARY.a ...]
 # A triple is Rust's: aarch64-apple-darwin, aarch64-apple-ios or aarch64-apple-ios-sim. The libraries come from
 #   cargo rustc --release --locked -p flambeau-capi --lib --crate-type staticlib --target TRIPLE
+# With --interfaces, the part for macOS has the interfaces to MLX that scripts/mlx-interfaces.sh left in FOLDER, in a folder `mlx`.
 set -euo pipefail
 fail() { echo "xcframework.sh: $1" >&2; exit 2; }
+interfaces=
+if [ "${1:-}" = --interfaces ] && [ $# -ge 2 ]; then
+  interfaces=$2
+  [ -n "$(find "$interfaces" -name 'libflambeau_mlx-*.dylib')" ] || fail "\`$interfaces\` has no interface to MLX"
+  shift 2
+fi
 [ $# -ge 2 ] || { sed -n 's/^# Usage: /usage: /p' "$0" >&2; exit 2; }
 output=$1
 shift
@@ -29,6 +36,10 @@ for pair in "$@"; do
   headers=$work/$identifier/Headers/CFlambeau
   mkdir -p "$headers"
   cp "$library" "$work/$identifier/libflambeau.a"
+  if [ -n "$interfaces" ] && [ "$platform" = macos ]; then
+    mkdir "$work/$identifier/mlx"
+    cp "$interfaces"/libflambeau_mlx-*.dylib "$work/$identifier/mlx"
+  fi
   cp "$header" "$headers/flambeau.h"
   printf 'module CFlambeau [system] {\n  header "flambeau.h"\n  export *\n}\n' >"$headers/module.modulemap"
   entries+="

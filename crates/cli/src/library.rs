@@ -1,7 +1,7 @@
 //! Entry points for the Python package and the C interface. They find, export and load engines and
 //! models by the commands' flags.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Context, Result, anyhow};
 use clap::{Args, FromArgMatches};
@@ -33,7 +33,7 @@ use crate::{
     engine::EngineArgs,
     failure, kv_cache,
     language_model::{LanguageModelArgs, Loaded},
-    lora, profile,
+    lora, mlx, profile,
 };
 
 /// A language model with its tokenizer.
@@ -53,6 +53,11 @@ struct Measured {
     /// Measure the time of each node.
     #[arg(long)]
     profile: bool,
+}
+
+/// Names a folder with interfaces to MLX that were compiled ahead. The first call counts.
+pub fn interfaces_in(folder: PathBuf) {
+    mlx::interfaces_in(folder);
 }
 
 /// Creates the engine that flags such as `--engine` and `--threads` select. With `--profile` it

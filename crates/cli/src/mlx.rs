@@ -1,11 +1,19 @@
 //! Finds an installed MLX.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::OnceLock};
 
 use anyhow::Result;
 use flambeau::mlx::{Device, MlxEngine, Options, Search, Shim};
 
 use crate::environment;
+
+/// Folder of the interfaces that a package has compiled ahead.
+static INTERFACES: OnceLock<PathBuf> = OnceLock::new();
+
+/// Looks in this folder for interfaces to MLX before one is compiled. Only the first call counts.
+pub(crate) fn interfaces_in(folder: PathBuf) {
+    let _ = INTERFACES.set(folder);
+}
 
 /// Flags that choose an installed MLX and a device of it.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -75,7 +83,9 @@ impl MlxArgs {
 
     /// The interface for the MLX that was found.
     pub(crate) fn shim(&self) -> Result<Shim> {
-        Ok(Shim { install: self.search().find()?, cache: environment::cache("mlx")?, compiler: environment::path("CXX") })
+        let (cache, compiler) = (environment::cache("mlx")?, environment::path("CXX"));
+        let ahead = INTERFACES.get().cloned().into_iter().collect();
+        Ok(Shim { install: self.search().find()?, ahead, cache, compiler })
     }
 
     /// The engine; the first use of an installed MLX compiles the shim, which takes some seconds.
@@ -93,6 +103,6 @@ impl MlxArgs {
             wired_limit: bytes(self.mlx_wired_limit),
             memory_limit: bytes(self.mlx_memory_limit),
         };
-        Ok(MlxEngine::load(&shim.build()?, &options)?)
+        Ok(MlxEngine::open(&shim, &options)?)
     }
 }

@@ -197,15 +197,17 @@ pub mod cpu {
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let interpreters = vec!["python3".into()];
 /// let search = Search { path: Some(".venv".into()), interpreters, prefixes: vec![] };
-/// let shim = Shim { install: search.find()?, cache: "cache".into(), compiler: None };
-/// let engine = MlxEngine::load(&shim.build()?, &Options::default())?;
+/// let shim = Shim { install: search.find()?, ahead: vec![], cache: "cache".into(), compiler: None };
+/// let engine = MlxEngine::open(&shim, &Options::default())?;
 /// println!("MLX {} on {}", engine.version(), engine.device());
 /// # Ok(())
 /// # }
 /// ```
 #[cfg(feature = "mlx")]
 pub mod mlx {
-    pub use flambeau_mlx::{Device, Error, Install, MemoryUse, MlxEngine, Options, Region, Search, Shim, SingleNode, StepPlan};
+    pub use flambeau_mlx::{
+        Device, Error, Install, Interface, MemoryUse, MlxEngine, Options, Region, Search, Shim, SingleNode, StepPlan,
+    };
 }
 
 /// Reader of archives written by `torch.export.save`.

@@ -1,4 +1,5 @@
-//! Writes the source of the C interface into a folder, for a look at it or for another compiler.
+//! Writes the source of the C interface into a folder, for a look at it or for another compiler. The
+//! file `digest` there has the digest of the source.
 //!
 //!     cargo run -p flambeau-mlx --example shim_sources -- FOLDER
 
@@ -10,6 +11,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (name, text) in flambeau_mlx::shim_sources() {
         fs::write(folder.join(name), text)?;
     }
+    fs::write(folder.join("digest"), flambeau_mlx::shim_digest())?;
     println!("wrote {}; compile shim.cpp as C++20 beside MLX's headers", folder.display());
     Ok(())
 }

@@ -1,11 +1,8 @@
 //! The engine: loads libmlx, binds constants and buffers, runs the init chain.
 
-use std::{
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 
 use flambeau_ir::{
@@ -17,7 +14,7 @@ use flambeau_ir::{
 };
 
 use crate::{
-    Device, Error,
+    Device, Error, Interface, Shim,
     batch::Batches,
     cx::Support,
     eval,
@@ -78,20 +75,31 @@ pub struct MlxEngine {
 }
 
 impl MlxEngine {
-    /// Loads the compiled shim at `path` (see [`Shim`](crate::Shim)) with the libmlx that it links
-    /// to.
+    /// Loads the shim that was [compiled ahead](Shim::compiled_ahead), or compiles one if there is
+    /// none or it does not load.
+    ///
+    /// # Errors
+    /// As [`Shim::build`] and [`load`](Self::load).
+    pub fn open(shim: &Shim, options: &Options) -> Result<MlxEngine, Error> {
+        match shim.compiled_ahead().map(|interface| MlxEngine::load(&interface, options)) {
+            None | Some(Err(Error::Load { .. } | Error::Version { .. })) => MlxEngine::load(&shim.build()?.into(), options),
+            Some(loaded) => loaded,
+        }
+    }
+
+    /// Loads a compiled shim (see [`Shim`](crate::Shim)) with the libmlx that it links to.
     ///
     /// # Errors
     /// [`Error::Load`] if the library does not load, [`Error::Version`] if libmlx differs from the
     /// headers the shim was compiled with. [`Error::Device`] if the device does not exist,
     /// [`Error::Probe`] if a first computation fails.
-    pub fn load(path: &Path, options: &Options) -> Result<MlxEngine, Error> {
-        let api = Api::load(path)?;
+    pub fn load(interface: &Interface, options: &Options) -> Result<MlxEngine, Error> {
+        let api = Api::load(interface)?;
         let version = api.version(false);
         if !is_supported(&version)
             || api.version(true) != version.split(['+', 'd']).next().unwrap_or_default().trim_end_matches('.')
         {
-            return Err(Error::Version { path: path.to_owned(), version });
+            return Err(Error::Version { path: interface.path.clone(), version });
         }
         let fail = |what: String| Error::Probe { version: version.clone(), what };
         let limits = [

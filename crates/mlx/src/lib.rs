@@ -1,8 +1,8 @@
 //! The MLX engine: checked graphs on libmlx, which is found and loaded at run time.
 //!
 //! Building this crate does not need MLX. [`Search`] finds an installed MLX. [`Shim`] compiles this
-//! crate's C interface (`shim/`) against its headers, once per version, and caches the result.
-//! [`MlxEngine`] loads it.
+//! crate's C interface (`shim/`) against its headers, once per version, and caches the result. It
+//! takes an interface that was compiled ahead instead, where there is one. [`MlxEngine`] loads it.
 //!
 //! Modules depend only on modules above them in this list:
 //! - `ffi`: the loaded shim behind safe types; the only unsafe code.
@@ -58,7 +58,7 @@ pub use engine::{MemoryUse, MlxEngine, Options};
 pub use error::Error;
 pub use fused::{Region, SingleNode, StepPlan};
 pub use locate::{Install, Search};
-pub use shim::{Shim, shim_sources};
+pub use shim::{Interface, Shim, shim_digest, shim_sources};
 
 /// A device of MLX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]

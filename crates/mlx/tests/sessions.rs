@@ -448,7 +448,9 @@ fn devices_and_libraries_that_are_not_there_are_named() {
     let options = Options { device: Some("gpu:7".parse().expect("a device")), ..Options::default() };
     let error = MlxEngine::load(&shim, &options).expect_err("there is no such GPU").to_string();
     assert!(error.contains("gpu:7"), "{error}");
-    let error = MlxEngine::load(&shim.with_extension("gone"), &Options::default()).expect_err("there is no such file").to_string();
+    let error = MlxEngine::load(&shim.path.with_extension("gone").into(), &Options::default())
+        .expect_err("there is no such file")
+        .to_string();
     assert!(error.contains("cannot load") && error.contains("gone"), "{error}");
 }
 

@@ -21,7 +21,7 @@ use pyo3::prelude::*;
 
 #[pymodule]
 mod _native {
-    use std::{io::Write, process::ExitCode};
+    use std::{io::Write, path::PathBuf, process::ExitCode};
 
     use pyo3::prelude::*;
 
@@ -51,6 +51,12 @@ mod _native {
     #[pyfunction]
     fn executorch_project() -> Vec<(&'static str, &'static str)> {
         flambeau_capi::EXECUTORCH_PROJECT.to_vec()
+    }
+
+    /// Names the folder of the interfaces to MLX that the package brings.
+    #[pyfunction]
+    fn interfaces_in(folder: PathBuf) {
+        flambeau_cli::library::interfaces_in(folder);
     }
 
     /// Runs the `flambeau` command and returns its exit code; the first argument is the program's

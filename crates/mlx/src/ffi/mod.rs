@@ -36,7 +36,7 @@ pub(crate) use self::{
     kernel::{Kernel, KernelText, Kernels, Launch, Template},
     parameter::{Axes, ConvAxis, QuantLayout, QuantizedMatrix},
 };
-use crate::{Device, Error};
+use crate::{Device, Error, Interface};
 
 /// The shim's files that are written from tables here.
 pub(crate) fn written_sources() -> [(&'static str, String); 2] {
@@ -85,10 +85,14 @@ impl Api {
     ///
     /// # Errors
     /// [`Error::Load`] if the system's loader refuses it or an entry is missing.
-    pub(crate) fn load(path: &Path) -> std::result::Result<Api, Error> {
-        let refuse = |e: libloading::Error| Error::Load { path: path.to_owned(), what: e.to_string() };
-        // SAFETY: the file is the shim that this crate compiled from its own source (`shim.rs`
-        // names it by the source's hash). The initialisers of the shim and of libmlx have no
+    pub(crate) fn load(interface: &Interface) -> std::result::Result<Api, Error> {
+        let path = &interface.path;
+        let refuse = |e: libloading::Error| Error::Load { path: path.clone(), what: e.to_string() };
+        if let Some(library) = &interface.library {
+            offer(library)?;
+        }
+        // SAFETY: the file is the shim that this crate's source compiles to (`shim.rs` names it by
+        // the source's hash). The initialisers of the shim and of libmlx have no
         // preconditions.
         let library = unsafe { libloading::Library::new(path) }.map_err(refuse)?;
         // SAFETY: the library is this crate's own shim. Its entries have the signatures of the
@@ -192,6 +196,20 @@ impl Api {
         entry(&raw mut raw)?;
         Ok(Array::own(self, raw))
     }
+}
+
+/// Loads libmlx for the libraries that are loaded later and name none. It stays loaded.
+fn offer(library: &Path) -> std::result::Result<(), Error> {
+    let refuse = |what: String| Error::Load { path: library.to_owned(), what };
+    #[cfg(unix)]
+    {
+        use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+        // SAFETY: the file is an installed libmlx, whose initialisers have no preconditions.
+        let library = unsafe { Library::open(Some(library), RTLD_NOW | RTLD_GLOBAL) };
+        library.map(std::mem::forget).map_err(|e| refuse(e.to_string()))
+    }
+    #[cfg(not(unix))]
+    Err(refuse("interfaces that were compiled ahead are for Unix".into()))
 }
 
 /// The text behind a pointer.

@@ -7,7 +7,7 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
-use flambeau_mlx::{Device, Install, MlxEngine, Options, Search, Shim};
+use flambeau_mlx::{Device, Install, Interface, MlxEngine, Options, Search, Shim};
 
 /// MLX counts memory for the whole process, so that tests take turns.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
@@ -33,10 +33,15 @@ pub(crate) fn requirement() -> Result<(), String> {
     install().map(drop)
 }
 
+/// The source of the shim for the installed MLX.
+pub(crate) fn source() -> Shim {
+    let cache = Path::new(CACHE).join("flambeau/mlx");
+    Shim { install: install().expect("MLX is installed"), ahead: Vec::new(), cache, compiler: None }
+}
+
 /// The compiled shim of the installed MLX.
-pub(crate) fn shim() -> PathBuf {
-    let shim = Shim { install: install().expect("MLX is installed"), cache: Path::new(CACHE).join("flambeau/mlx"), compiler: None };
-    shim.build().expect("the shim compiles")
+pub(crate) fn shim() -> Interface {
+    source().build().expect("the shim compiles").into()
 }
 
 /// An engine on MLX's CPU backend.

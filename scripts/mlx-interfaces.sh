@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Cross-compiles the MLX engine's C interface for arm64 macOS, against the `mlx-metal` wheel of each version. Checks that each symbol
 # which it takes from libmlx is one that the library exports. Needs Python with pip, and Cargo; nothing of it runs on a Mac.
-# Usage: scripts/check_mac_shim.sh [--out FOLDER] [VERSION ...]
-# With --out, it keeps FOLDER/libflambeau_mlx-VERSION.dylib. These libraries look for libmlx.dylib in their own folder.
+# Usage: scripts/mlx-interfaces.sh [--out FOLDER] [--all | VERSION ...]
+# With --out, it keeps FOLDER/libflambeau_mlx-VERSION-DIGEST.dylib. The engine takes such a file instead of compiling one if the version
+# of MLX and the digest of the interface's source are its own. --all compiles for every release from 0.30.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mktemp -d)
@@ -10,10 +11,12 @@ trap 'rm -rf "$work"' EXIT
 out=$work/out
 if [ "${1:-}" = --out ]; then
   [ $# -ge 2 ] || { sed -n 's/^# Usage: /usage: /p' "$0" >&2; exit 2; }
-  out=$2
+  mkdir -p "$2"
+  out=$(cd "$2" && pwd)
   shift 2
 fi
 mkdir -p "$out"
+[ "${1:-}" != --all ] || set -- 0.30.0 0.30.1 0.30.3 0.30.4 0.30.5 0.30.6 0.31.0 0.31.1 0.31.2 0.32.0 0.32.1 0.32.2 0.32.3 0.32.4
 [ $# -gt 0 ] || set -- 0.32.4
 
 python3 -m venv "$work/venv"
@@ -24,12 +27,11 @@ for version; do
   wheel=$work/$version
   "$work/venv/bin/pip" download --quiet --no-deps --only-binary=:all: --platform macosx_14_0_arm64 --dest "$wheel" "mlx-metal==$version"
   unzip -q "$wheel"/mlx_metal-*.whl -d "$wheel"
-  library=$out/libflambeau_mlx-$version.dylib
+  library=$out/libflambeau_mlx-$version-$(cat "$work/shim/digest").dylib
 
-  # The flags are those of crates/mlx/src/shim.rs.
+  # The flags are those of crates/mlx/src/shim.rs. The engine loads libmlx first, and the loader takes the symbols from there.
   "$work/venv/bin/python" -m ziglang c++ -target aarch64-macos.14.0 -std=c++20 -O2 -fPIC -shared -fvisibility=hidden -w \
-    -I "$wheel/mlx/include" "$work/shim/shim.cpp" -o "$library" -L "$wheel/mlx/lib" -lmlx -Wl,-rpath,@loader_path \
-    -Wl,-install_name,"@rpath/${library##*/}"
+    -I "$wheel/mlx/include" "$work/shim/shim.cpp" -o "$library" -Wl,-undefined,dynamic_lookup -Wl,-install_name,"@rpath/${library##*/}"
 
   "$work/venv/bin/python" - "$library" "$wheel/mlx/lib/libmlx.dylib" <<'PYTHON'
 import sys
@@ -39,8 +41,9 @@ import lief
 shim, library = (lief.MachO.parse(path).at(0) for path in sys.argv[1:])
 if str(shim.header.cpu_type).rsplit(".", 1)[-1] != "ARM64":
     sys.exit(f"the shim is for {shim.header.cpu_type}, expected ARM64")
-if [rpath.path for rpath in shim.rpaths] != ["@loader_path"]:
-    sys.exit("the shim does not look for libmlx in its own folder")
+named = [found.name for found in shim.libraries if "libmlx" in found.name]
+if named:
+    sys.exit(f"the shim names {named[0]}, which may be another one than the engine has loaded")
 exported = {symbol.name for symbol in library.exported_symbols}
 taken = sorted(symbol.name for symbol in shim.imported_symbols if "3mlx4core" in symbol.name)
 missing = [name for name in taken if name not in exported]
@@ -50,4 +53,5 @@ print(f"{name}: {len(entries)} entries, {len(taken)} symbols taken from libmlx, 
 if missing or not taken or not entries:
     sys.exit("\n".join(["missing:", *missing]))
 PYTHON
+  rm -rf "$wheel"
 done
