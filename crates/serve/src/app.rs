@@ -6,7 +6,7 @@ use axum::{body::Body, extract::State, http::Request, response::Response};
 use bytes::Bytes;
 use flambeau::runners::llm::Job;
 use tokio::{
-    sync::{Semaphore, mpsc, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
     task::spawn_blocking,
     time::Instant,
 };
@@ -60,7 +60,7 @@ pub(crate) struct App {
     /// The place for reading a large body.
     large_body: Arc<Semaphore>,
     /// Places for recordings, from before their first byte until they are done.
-    pub(crate) recordings: Arc<Semaphore>,
+    recordings: Arc<Semaphore>,
 }
 
 impl App {
@@ -87,6 +87,18 @@ impl App {
             large_body: Arc::new(Semaphore::new(1)),
             recordings: Arc::new(Semaphore::new(places)),
         }
+    }
+
+    /// Takes a place among the recordings.
+    ///
+    /// # Errors
+    /// No model transcribes, or all places are taken.
+    pub(crate) fn place_for_recording(&self) -> Result<OwnedSemaphorePermit> {
+        if self.models.recordings() == 0 {
+            return Err(ApiError::missing("this server has no model that transcribes recordings"));
+        }
+        let busy = |_| ApiError::busy("as many recordings as the server takes are waiting already");
+        Arc::clone(&self.recordings).try_acquire_owned().map_err(busy)
     }
 
     /// Parses a request's body and finds its model.

@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use self::{request::TranscriptionRequest, worker::SpeechWorker};
 use crate::{
     app::App,
-    error::{ApiError, Result},
+    error::Result,
     http::upload::{self, Upload},
     metrics::Metrics,
     reply::{self, Progress},
@@ -87,8 +87,7 @@ pub(crate) async fn translate(State(app): State<Arc<App>>, request: Request<Body
 }
 
 async fn answer(app: &App, request: Request<Body>, task: Task) -> Result<Response> {
-    let busy = |_| ApiError::busy("as many recordings as the server takes are waiting already");
-    let place = Arc::clone(&app.recordings).try_acquire_owned().map_err(busy)?;
+    let place = app.place_for_recording()?;
     let read = upload::read(request, &app.config, "recording", app.config.upload_bytes);
     let Upload { file: recording, mut fields, .. } = read.await?;
     let model = app.models.find_speech(fields.text("model")?.as_deref()).await?;

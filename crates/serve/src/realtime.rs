@@ -69,8 +69,7 @@ async fn connect(
     if let Some(intent) = wishes.intent.filter(|intent| intent != "transcription") {
         return Err(ApiError::unsupported("intent", format!("sessions transcribe, and `intent` cannot be {intent:?}")));
     }
-    let busy = |_| ApiError::busy("as many recordings as the server takes are waiting already");
-    let place = Arc::new(Arc::clone(&app.recordings).try_acquire_owned().map_err(busy)?);
+    let place = Arc::new(app.place_for_recording()?);
     // A session begins with a model that is there, so that a wrong name is known at once.
     let model = match &wishes.model {
         Some(name) => Some(app.models.find_speech(Some(name)).await.map(|_| name.clone())?),

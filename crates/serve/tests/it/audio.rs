@@ -172,6 +172,15 @@ pub(crate) fn what_a_model_of_speech_cannot_do_is_refused() {
     assert_eq!(get(server.address, "/v1/models/whisper").json()["capabilities"]["transcription"], true);
 }
 
+pub(crate) fn a_server_without_models_of_speech_says_so() {
+    let server = Running::with(vec![tiny()], Vec::new(), config());
+    let file = fs::read(recording("whisper")).unwrap();
+    for path in [PATH, "/v1/audio/translations"] {
+        let reply = send(&server, path, &form(&file, &[("model", "tiny")]));
+        assert!(reply.status == 404 && reply.body.contains("no model that transcribes"), "{}", reply.body);
+    }
+}
+
 pub(crate) fn uploads_that_are_no_recordings_cost_their_own_request() {
     let server = Running::with(Vec::new(), vec![model("parakeet-tdt")], Config { upload_bytes: 20_000, ..config() });
     let good = fs::read(recording("parakeet-tdt")).unwrap();

@@ -99,6 +99,7 @@ fn main() -> ExitCode {
         audio::recordings_are_transcribed_in_every_form,
         audio::transcripts_are_streamed,
         audio::what_a_model_of_speech_cannot_do_is_refused,
+        audio::a_server_without_models_of_speech_says_so,
         audio::uploads_that_are_no_recordings_cost_their_own_request,
         audio::more_recordings_than_have_a_place_are_told_to_come_back,
         audio::a_panic_costs_one_recording,
