@@ -64,7 +64,8 @@ pub struct ThinkingSplitter {
     held: String,
     /// Whether to drop leading blank space.
     trims: bool,
-    /// Whether nothing was written yet. Models without thoughts may begin by closing them.
+    /// Whether nothing was written yet. Models without thoughts may begin by closing them, and
+    /// others open thoughts that the prompt opened already.
     is_fresh: bool,
     /// Texts of answers that end thoughts without a marker.
     ends: Vec<&'static str>,
@@ -87,8 +88,7 @@ impl ThinkingSplitter {
         let begun = MARKERS.into_iter().chain(OPENED_BY_PROMPTS).find(|markers| prompt.ends_with(markers.0.trim_end()));
         let part = if begun.is_some() { Part::Thinking } else { Part::Answer };
         let markers = begun.unwrap_or(MARKERS[0]);
-        let (trims, is_fresh) = (begun.is_some(), begun.is_none());
-        ThinkingSplitter { markers, part, held: String::new(), trims, is_fresh, ends: Vec::new() }
+        ThinkingSplitter { markers, part, held: String::new(), trims: begun.is_some(), is_fresh: true, ends: Vec::new() }
     }
 
     /// Ends thoughts at these texts too, which belong to the answer: some models call tools in the
@@ -144,7 +144,9 @@ impl ThinkingSplitter {
             Part::Thinking => {
                 let end = self.held.find(markers.1).map(|at| (at, markers.1.len()));
                 let others = self.ends.iter().filter_map(|end| Some((self.held.find(end)?, 0)));
-                end.into_iter().chain(others).map(|(at, length)| Marker { at, length, part: Part::Answer, markers }).collect()
+                let ends = end.into_iter().chain(others);
+                let ends = ends.map(|(at, length)| Marker { at, length, part: Part::Answer, markers });
+                ends.chain(self.needless(markers, markers.0)).collect()
             }
             Part::Answer => {
                 let opened = MARKERS.into_iter().map(|markers| (markers.0, Part::Thinking, markers));
@@ -152,18 +154,17 @@ impl ThinkingSplitter {
                 let all = opened.chain(framed).filter_map(|(text, part, markers)| {
                     Some(Marker { at: self.held.find(text)?, length: text.len(), part, markers })
                 });
-                all.chain(self.needless_close()).collect()
+                all.chain(MARKERS.into_iter().filter_map(|markers| self.needless(markers, markers.1))).collect()
             }
         };
         found.into_iter().min_by_key(|marker| marker.at)
     }
 
-    /// A closing marker with which the text begins, and the blank space before it.
-    fn needless_close(&self) -> Option<Marker> {
-        let text = self.held.trim_start();
-        let markers = MARKERS.into_iter().find(|markers| self.is_fresh && text.starts_with(markers.1))?;
-        let length = self.held.len() - text.len() + markers.1.len();
-        Some(Marker { at: 0, length, part: Part::Answer, markers })
+    /// A marker without effect with which the text begins, and the blank space before it.
+    fn needless(&self, markers: (&'static str, &'static str), text: &str) -> Option<Marker> {
+        let found = self.is_fresh && self.held.trim_start().starts_with(text);
+        let length = self.held.len() - self.held.trim_start().len() + text.len();
+        found.then_some(Marker { at: 0, length, part: self.part, markers })
     }
 
     /// Number of bytes at the end that may begin a marker.
@@ -171,14 +172,12 @@ impl ThinkingSplitter {
         let begins = |marker: &str| {
             (1..marker.len()).rev().find(|&n| marker.is_char_boundary(n) && self.held.ends_with(&marker[..n])).unwrap_or(0)
         };
+        let may_be_needless = |marker: &str| self.is_fresh && marker.starts_with(self.held.trim_start());
         match self.part {
+            Part::Thinking if may_be_needless(self.markers.0) => self.held.len(),
             Part::Thinking => self.ends.iter().copied().chain([self.markers.1]).map(begins).max().unwrap_or(0),
-            Part::Answer => {
-                let text = self.held.trim_start();
-                let may_close = self.is_fresh && MARKERS.iter().any(|markers| markers.1.starts_with(text));
-                let begun = MARKERS.iter().map(|markers| markers.0).chain(FRAMES).map(begins).max();
-                if may_close { self.held.len() } else { begun.unwrap_or(0) }
-            }
+            Part::Answer if MARKERS.iter().any(|markers| may_be_needless(markers.1)) => self.held.len(),
+            Part::Answer => MARKERS.iter().map(|markers| markers.0).chain(FRAMES).map(begins).max().unwrap_or(0),
         }
     }
 
@@ -252,6 +251,9 @@ mod tests {
         check("assistant\n", "\n</think>\n\nyes", "", "yes");
         check("", "yes</think>", "", "yes</think>");
         check("", " </thin", "", " </thin");
+        // Or open thoughts that the prompt opened.
+        check("<think>\n", "<think>\nso</think>yes", "so", "yes");
+        check("<think>", "so <think></think>yes", "so <think>", "yes");
     }
 
     #[test]
