@@ -1,5 +1,5 @@
 //! `/v1/realtime`: live transcription over a WebSocket, with the events of OpenAI's transcription
-//! sessions.
+//! sessions. Clients of the older beta protocol get its names.
 
 mod session;
 mod sound;
@@ -13,6 +13,7 @@ use axum::{
         Query, State,
         ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, rejection::WebSocketUpgradeRejection},
     },
+    http::HeaderMap,
     response::Response,
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -44,6 +45,9 @@ const MAX_UNHEARD: usize = 32 << 20;
 /// Sub-protocol that browsers send with their key.
 const PROTOCOL: &str = "realtime";
 
+/// Header of clients that speak the beta protocol.
+const BETA: (&str, &str) = ("openai-beta", "realtime=v1");
+
 /// WebSocket's code for a server that stops (RFC 6455 §7.4.1).
 const GOING_AWAY: u16 = 1001;
 
@@ -63,6 +67,7 @@ async fn connect(
     State(app): State<Arc<App>>,
     Query(wishes): Query<Wishes>,
     door: Option<Extension<listener::Open>>,
+    headers: HeaderMap,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response> {
     let upgrade = upgrade.map_err(|error| ApiError::invalid(format!("the path takes WebSockets: {}", error.body_text())))?;
@@ -75,9 +80,11 @@ async fn connect(
         Some(name) => Some(app.models.find_speech(Some(name)).await.map(|_| name.clone())?),
         None => None,
     };
+    let is_beta = headers.get(BETA.0).is_some_and(|value| value == BETA.1);
     let upgrade = upgrade.max_message_size(MAX_MESSAGE).max_frame_size(MAX_MESSAGE).protocols([PROTOCOL]);
     Ok(upgrade.on_upgrade(async move |socket| {
-        let talk = Talk { app, socket, place, session: Session::new(model), turns: None, heard: VecDeque::new(), last_item: None };
+        let session = Session::new(model, is_beta);
+        let talk = Talk { app, socket, place, session, turns: None, heard: VecDeque::new(), last_item: None };
         // An error here means that the client is gone.
         let _ = talk.run(door.map(|Extension(door)| door)).await;
     }))
@@ -125,7 +132,7 @@ impl Talk {
     /// Talks until the client leaves or the server stops. Committed turns are then transcribed
     /// first.
     async fn run(mut self, mut door: Option<listener::Open>) -> Result<(), Gone> {
-        self.send("session.created", json!({ "session": self.session.to_json() })).await?;
+        self.send_session("created").await?;
         let mut stop = self.app.stop.clone();
         let stopped = async move { stop.wait_for(|stop| *stop).await.is_ok() };
         // The door stays with this frame: the server waits until it is dropped.
@@ -183,6 +190,12 @@ impl Talk {
         Ok(self.socket.send(Message::text(event.to_string())).await?)
     }
 
+    /// Sends the session's settings.
+    async fn send_session(&mut self, change: &str) -> Result<(), Gone> {
+        let kind = if self.session.is_beta { "transcription_session" } else { "session" };
+        self.send(&format!("{kind}.{change}"), json!({ "session": self.session.to_json() })).await
+    }
+
     /// Sends an error event.
     async fn fail(&mut self, error: &ApiError, event_id: Option<String>) -> Result<(), Gone> {
         let mut event = error.to_json();
@@ -211,11 +224,11 @@ impl Talk {
             Err(error) => return Ok(Err(error)),
         };
         match kind.as_str() {
-            "session.update" => {
-                if let Err(error) = self.update(&mut fields).await {
+            "session.update" | "transcription_session.update" => {
+                if let Err(error) = self.update(&mut fields, kind != "session.update").await {
                     return Ok(Err(error));
                 }
-                self.send("session.updated", json!({ "session": self.session.to_json() })).await?;
+                self.send_session("updated").await?;
             }
             "input_audio_buffer.append" => match sound_of(&mut fields, &self.session) {
                 Ok(sound) => return self.hear(&sound).await,
@@ -246,10 +259,11 @@ impl Talk {
         Ok(Ok(()))
     }
 
-    /// Applies new settings. Turns in progress keep their settings.
-    async fn update(&mut self, fields: &mut Fields) -> Result<()> {
+    /// Applies new settings in the form of either protocol. Turns in progress keep their settings.
+    async fn update(&mut self, fields: &mut Fields, is_beta: bool) -> Result<()> {
         let update = fields.object("session")?.ok_or_else(|| ApiError::value("session", "`session` is missing"))?;
-        let next = self.session.clone().updated(update)?;
+        let session = self.session.clone();
+        let next = if is_beta { session.updated_in_beta(update)? } else { session.updated(update)? };
         if let Some(name) = next.model.as_deref().filter(|name| self.session.model.as_deref() != Some(name)) {
             self.app.models.find_speech(Some(name)).await?;
         }
@@ -321,7 +335,11 @@ impl Talk {
         self.send("input_audio_buffer.committed", event).await?;
         let content = json!([{ "type": "input_audio", "transcript": null }]);
         let item = json!({ "id": id, "object": "realtime.item", "type": "message", "status": "completed", "role": "user", "content": content });
-        for kind in ["conversation.item.added", "conversation.item.done"] {
+        let kinds: &[&str] = match self.session.is_beta {
+            true => &["conversation.item.created"],
+            false => &["conversation.item.added", "conversation.item.done"],
+        };
+        for kind in kinds {
             self.send(kind, json!({ "previous_item_id": previous, "item": item })).await?;
         }
         Ok(())

@@ -13,12 +13,18 @@ use crate::{
 /// Supported sample rates of 16-bit audio, in Hz.
 const RATES: std::ops::RangeInclusive<u64> = 8000..=48_000;
 
+/// Names of formats in the beta protocol.
+const BETA_FORMATS: [(&str, Format); 3] =
+    [("pcm16", Format::Pcm(24_000)), ("g711_ulaw", Format::Mulaw), ("g711_alaw", Format::Alaw)];
+
 /// Seconds of audio between two hypotheses.
 const HYPOTHESES: f64 = 1.0;
 
 #[derive(Clone, Debug)]
 pub(super) struct Session {
     id: String,
+    /// Whether the client speaks the beta protocol.
+    pub(super) is_beta: bool,
     pub(super) format: Format,
     pub(super) model: Option<String>,
     language: Option<String>,
@@ -29,9 +35,9 @@ pub(super) struct Session {
 
 impl Session {
     /// OpenAI's default settings.
-    pub(super) fn new(model: Option<String>) -> Session {
-        let (language, prompt) = (None, String::new());
-        Session { id: id("sess_"), format: Format::Pcm(24_000), model, language, prompt, detection: Some(Detection::default()) }
+    pub(super) fn new(model: Option<String>, is_beta: bool) -> Session {
+        let (id, format, detection) = (id("sess_"), Format::Pcm(24_000), Some(Detection::default()));
+        Session { id, is_beta, format, model, language: None, prompt: String::new(), detection }
     }
 
     /// Settings for the transcriber.
@@ -56,17 +62,45 @@ impl Session {
         let input = audio.object("input")?.unwrap_or_default();
         audio.finish(&["output"]).map_err(|error| error.inside("session.audio"))?;
         self.set(input).map_err(|error| error.inside("session.audio.input"))?;
+        self.is_beta = false;
         Ok(self)
     }
 
-    fn set(&mut self, mut input: Map<String, Json>) -> Result<()> {
-        // `null` turns detection off, and no value leaves it.
-        match input.remove("turn_detection") {
+    /// Applies an update in the beta's form.
+    ///
+    /// # Errors
+    /// As [`updated`](Self::updated).
+    pub(super) fn updated_in_beta(mut self, mut update: Map<String, Json>) -> Result<Session> {
+        let inside = |error: ApiError| error.inside("session");
+        self.detect(update.remove("turn_detection")).map_err(inside)?;
+        let mut fields = Fields::of(update);
+        if let Some(name) = fields.text("input_audio_format").map_err(inside)? {
+            let found = BETA_FORMATS.into_iter().find(|(known, _)| *known == name);
+            let wrong = || wrong("input_audio_format", "pcm16, g711_ulaw or g711_alaw", &name.as_str().into());
+            self.format = found.ok_or_else(wrong).map_err(inside)?.1;
+        }
+        if let Some(given) = fields.object("input_audio_transcription").map_err(inside)? {
+            let place = "session.input_audio_transcription";
+            self.transcription(Fields::of(given)).map_err(|error| error.inside(place))?;
+        }
+        fields.finish(&["input_audio_noise_reduction", "include", "id", "object", "expires_at", "modalities"]).map_err(inside)?;
+        self.is_beta = true;
+        Ok(self)
+    }
+
+    /// Changes the detection of turns: `null` turns it off, and no value leaves it.
+    fn detect(&mut self, given: Option<Json>) -> Result<()> {
+        match given {
             None => {}
             Some(Json::Null) => self.detection = None,
             Some(Json::Object(given)) => self.detection = Some(Detection::read(given)?),
             Some(other) => return Err(wrong("turn_detection", "an object or null", &other)),
         }
+        Ok(())
+    }
+
+    fn set(&mut self, mut input: Map<String, Json>) -> Result<()> {
+        self.detect(input.remove("turn_detection"))?;
         let mut fields = Fields::of(input);
         if let Some(format) = fields.object("format")? {
             self.format = format_of(Fields::of(format)).map_err(|error| error.inside("format"))?;
@@ -84,7 +118,7 @@ impl Session {
         fields.finish(&["delay"])
     }
 
-    /// The session in OpenAI's format.
+    /// The session in the format of the client's protocol.
     pub(super) fn to_json(&self) -> Json {
         let format = match self.format {
             Format::Pcm(rate) => json!({ "type": "audio/pcm", "rate": rate }),
@@ -93,6 +127,18 @@ impl Session {
         };
         let transcription = json!({ "model": self.model, "language": self.language, "prompt": self.prompt });
         let detection = self.detection.map(|detection| detection.to_json());
+        if self.is_beta {
+            let format = BETA_FORMATS.into_iter().find(|(_, format)| *format == self.format);
+            return json!({
+                "id": self.id,
+                "object": "realtime.transcription_session",
+                "input_audio_format": format.map_or("pcm16", |(name, _)| name),
+                "input_audio_transcription": transcription,
+                "turn_detection": detection,
+                "input_audio_noise_reduction": null,
+                "include": null,
+            });
+        }
         let input =
             json!({ "format": format, "transcription": transcription, "turn_detection": detection, "noise_reduction": null });
         json!({
@@ -147,7 +193,7 @@ mod tests {
 
     fn update(input: Json) -> Result<Session> {
         let update = json!({ "type": "transcription", "audio": { "input": input } });
-        Session::new(None).updated(update.as_object().unwrap().clone())
+        Session::new(None, false).updated(update.as_object().unwrap().clone())
     }
 
     #[test]
@@ -161,6 +207,31 @@ mod tests {
             (json!({ "gain": 2 }), "session.audio.input.gain"),
         ] {
             assert_eq!(update(input.clone()).unwrap_err().param.as_deref(), Some(param), "{input}");
+        }
+    }
+
+    #[test]
+    fn the_beta_has_other_names() {
+        let update = |update: Json| Session::new(None, true).updated_in_beta(update.as_object().unwrap().clone());
+        let given = json!({
+            "input_audio_format": "g711_ulaw",
+            "input_audio_transcription": { "model": "m", "language": "de", "prompt": "" },
+            "turn_detection": null,
+            "input_audio_noise_reduction": { "type": "near_field" },
+        });
+        let session = update(given.clone()).unwrap();
+        assert_eq!((session.format, session.detection), (Format::Mulaw, None));
+        let json = session.to_json();
+        for key in ["input_audio_format", "input_audio_transcription", "turn_detection"] {
+            assert_eq!(json[key], given[key]);
+        }
+        for (wrong, param) in [
+            (json!({ "input_audio_format": "mp3" }), "session.input_audio_format"),
+            (json!({ "input_audio_transcription": { "voice": 1 } }), "session.input_audio_transcription.voice"),
+            (json!({ "turn_detection": { "type": "x" } }), "session.turn_detection.type"),
+            (json!({ "audio": {} }), "session.audio"),
+        ] {
+            assert_eq!(update(wrong.clone()).unwrap_err().param.as_deref(), Some(param), "{wrong}");
         }
     }
 

@@ -114,6 +114,7 @@ fn main() -> ExitCode {
         batches::batches_of_messages_bring_their_requests,
         realtime::sessions_are_closed_when_the_server_stops,
         realtime::committed_turns_are_told_before_the_server_stops,
+        realtime::the_beta_has_names_of_its_own,
         clients::the_table_of_clients_names_what_the_tests_run,
         traces::a_collector_that_is_away_costs_no_request,
     ];

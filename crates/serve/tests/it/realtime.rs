@@ -40,13 +40,20 @@ pub(crate) fn openai_transcribes_live() {
 
 /// A new session.
 fn session(server: &Running) -> Client {
+    let (client, created) = session_with(server, &[]);
+    assert_eq!(created["type"], "session.created");
+    client
+}
+
+/// A new session with more headers, and its first event.
+fn session_with(server: &Running, more: &[(&str, &str)]) -> (Client, Json) {
     let mut client = Client::new(server.address);
     let key = ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
     let headers = [("connection", "upgrade"), ("upgrade", "websocket"), ("sec-websocket-version", "13"), key];
-    client.send_request("GET", "/v1/realtime", &headers, "");
+    client.send_request("GET", "/v1/realtime", &[&headers[..], more].concat(), "");
     assert_eq!(client.head().expect("a session").status, 101);
-    assert_eq!(event(&mut client)["type"], "session.created");
-    client
+    let created = event(&mut client);
+    (client, created)
 }
 
 /// The next event of a session.
@@ -68,6 +75,29 @@ pub(crate) fn sessions_are_closed_when_the_server_stops() {
     server.stop();
     is_closed(&mut client);
     server.wait();
+}
+
+pub(crate) fn the_beta_has_names_of_its_own() {
+    let server = Running::with(Vec::new(), vec![audio::model("parakeet-tdt")], config());
+    let (mut client, created) = session_with(&server, &[("openai-beta", "realtime=v1")]);
+    assert_eq!(created["type"], "transcription_session.created");
+    let update = json!({ "input_audio_format": "pcm16", "turn_detection": null });
+    client.send_text(&json!({ "type": "transcription_session.update", "session": update }).to_string());
+    let updated = event(&mut client);
+    assert_eq!(
+        (&updated["type"], &updated["session"]["input_audio_format"]),
+        (&json!("transcription_session.updated"), &json!("pcm16"))
+    );
+    let sound = STANDARD.encode(vec![0; 2 * 24_000]);
+    client.send_text(&json!({ "type": "input_audio_buffer.append", "audio": sound }).to_string());
+    client.send_text(&json!({ "type": "input_audio_buffer.commit" }).to_string());
+    let (committed, item) = (event(&mut client), event(&mut client));
+    assert_eq!((&committed["type"], &item["type"]), (&json!("input_audio_buffer.committed"), &json!("conversation.item.created")));
+    let done = event(&mut client);
+    assert_eq!(done["type"], "conversation.item.input_audio_transcription.completed", "{done}");
+    // An update in the other form changes the names.
+    client.send_text(&json!({ "type": "session.update", "session": {} }).to_string());
+    assert_eq!(event(&mut client)["type"], "session.updated");
 }
 
 pub(crate) fn committed_turns_are_told_before_the_server_stops() {
