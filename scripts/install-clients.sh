@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the clients of the server's tests into target/clients: Python packages (see below), and for Node.js openai,
-# playwright-core and axe-core. The page's test also needs a Chromium, such as Debian's package chromium. A failed installation
+# Installs the clients of the server's tests into target/clients: Python packages (see below), and for Node.js openai, the
+# AI SDK, playwright-core and axe-core. The page's test also needs a Chromium, such as Debian's package chromium. A failed installation
 # is reported, and its tests are skipped. A test compares these versions with the table in docs/serve.md. Usage: scripts/install-clients.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,8 +17,9 @@ python() {
 node() {
   command -v npm > /dev/null || { echo "skipped: there is no npm" >&2; return; }
   mkdir -p "$venv/node"
-  npm install --silent --no-audit --no-fund --prefix "$venv/node" openai@6.49 playwright-core axe-core ||
-    echo "skipped: npm cannot install openai, playwright-core and axe-core" >&2
+  npm install --silent --no-audit --no-fund --prefix "$venv/node" openai@6.49 ai@6.0 @ai-sdk/openai-compatible@2.0 \
+    playwright-core axe-core ||
+    echo "skipped: npm cannot install openai, ai, playwright-core and axe-core" >&2
 }
 python
 node

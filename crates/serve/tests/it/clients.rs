@@ -81,6 +81,10 @@ pub(crate) fn has_openai_for_node() -> Result<(), String> {
     node(&["openai"]).map(drop)
 }
 
+pub(crate) fn has_ai_sdk() -> Result<(), String> {
+    node(&["ai", "@ai-sdk/openai-compatible"]).map(drop)
+}
+
 pub(crate) fn has_browser() -> Result<(), String> {
     node(&["playwright-core", "axe-core"]).and_then(|_| chromium()).map(drop)
 }
@@ -170,6 +174,13 @@ const OPENAI_FOR_NODE: Row = Row {
     calls: &["chat", "stream", "callTools", "parse", "responses", "embeddings", "errors", "abort"],
 };
 
+/// The AI SDK with its package for compatible servers.
+const AI_SDK: Row = Row {
+    name: "`ai` (Node.js)",
+    package: "ai@",
+    calls: &["text", "stream", "tools", "structured", "embeddings", "errors", "abort"],
+};
+
 const ANTHROPIC: Row = Row {
     name: "`anthropic`",
     package: "anthropic==",
@@ -202,7 +213,8 @@ pub(crate) const REALTIME_CALLS: &[&str] = REALTIME.calls;
 pub(crate) fn the_table_of_clients_names_what_the_tests_run() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
     let [manual, script] = ["docs/serve.md", "scripts/install-clients.sh"].map(|path| fs::read_to_string(root.join(path)).unwrap());
-    for Row { name, package, calls } in [OPENAI, OPENAI_FOR_NODE, ANTHROPIC, LANGCHAIN, COHERE, OLLAMA, REALTIME, VALIDATOR] {
+    for Row { name, package, calls } in [OPENAI, OPENAI_FOR_NODE, AI_SDK, ANTHROPIC, LANGCHAIN, COHERE, OLLAMA, REALTIME, VALIDATOR]
+    {
         let words = script.split(|c: char| c.is_whitespace() || c == '"');
         let version =
             words.filter_map(|word| word.strip_prefix(package)).next().unwrap_or_else(|| panic!("no {package} is installed"));
@@ -235,11 +247,21 @@ pub(crate) fn langchain_runs_unmodified() {
     assert_eq!(in_python("langchain_openai", &[]), json!(LANGCHAIN.calls));
 }
 
-pub(crate) fn openai_for_node_runs_unmodified() {
+/// Runs a client for Node.js. Its last call is one that it aborts.
+fn in_node(script: &str, aborted: &str) -> Json {
     let folder = tempfile::tempdir().unwrap();
     let server = server(folder.path());
     let mut command = Command::new("node");
-    command.arg(client("openai_client.mjs")).arg(format!("http://{}", server.address)).arg(node(&[]).unwrap());
-    assert_eq!(worked(&mut command), json!(OPENAI_FOR_NODE.calls));
-    server.await_metric_of("tiny", "running", 0);
+    command.arg(client(script)).arg(format!("http://{}", server.address)).arg(node(&[]).unwrap());
+    let worked = worked(&mut command);
+    server.await_metric_of(aborted, "running", 0);
+    worked
+}
+
+pub(crate) fn openai_for_node_runs_unmodified() {
+    assert_eq!(in_node("openai_client.mjs", "tiny"), json!(OPENAI_FOR_NODE.calls));
+}
+
+pub(crate) fn the_ai_sdk_runs_unmodified() {
+    assert_eq!(in_node("ai_client.mjs", "endless"), json!(AI_SDK.calls));
 }

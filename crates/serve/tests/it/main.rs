@@ -126,6 +126,7 @@ fn main() -> ExitCode {
     tests.push(test("the_description_of_the_paths_is_valid", clients::has_openapi_validator, validates));
     tests.push(test("langchain_runs_unmodified", clients::has_langchain, clients::langchain_runs_unmodified));
     tests.push(test("openai_for_node_runs_unmodified", clients::has_openai_for_node, clients::openai_for_node_runs_unmodified));
+    tests.push(test("the_ai_sdk_runs_unmodified", clients::has_ai_sdk, clients::the_ai_sdk_runs_unmodified));
     tests.push(test("realtime::openai_transcribes_live", realtime::has_clients, realtime::openai_transcribes_live));
     tests.push(test("traces::spans_follow_the_conventions", traces::has_decoder, traces::spans_follow_the_conventions));
     tests.push(test("the_page_works_in_a_browser", clients::has_browser, page::works_in_a_browser));
