@@ -109,11 +109,10 @@ fn token(home: Option<&Path>) -> Option<String> {
     Some(token.trim().to_owned()).filter(|token| !token.is_empty())
 }
 
-#[cfg(test)]
+#[cfg(all(test, unix))]
 mod tests {
     use super::*;
 
-    #[cfg(unix)]
     #[test]
     fn copies_do_not_lead_out_of_the_cache() {
         let dir = tempfile::tempdir().unwrap();

@@ -51,6 +51,7 @@ type Source = dyn Fn() -> Result<Vec<String>, String> + Send + Sync;
 #[derive(Clone, Default)]
 pub struct Keys {
     list: Arc<RwLock<Vec<String>>>,
+    #[cfg_attr(not(unix), allow(dead_code, reason = "only SIGHUP reloads keys"))]
     source: Option<Arc<Source>>,
 }
 
@@ -93,6 +94,7 @@ impl Keys {
     }
 
     /// Reloads the keys. If the source is unreadable or empty, the old keys remain.
+    #[cfg_attr(not(unix), allow(dead_code, reason = "only SIGHUP reloads keys"))]
     pub(crate) fn reload(&self) {
         let Some(source) = &self.source else { return };
         match source() {
