@@ -7,7 +7,7 @@ use std::{
 };
 
 use flambeau::runtime::Program;
-use flambeau_testcases::{Outcome, all, checkpoints, committed, families, per_case, reports, sessions, test};
+use flambeau_testcases::{Case, Outcome, all, checkpoints, committed, families, per_case, reports, sessions, test};
 
 #[path = "../../mlx/tests/support/mod.rs"]
 mod installed;
@@ -69,6 +69,50 @@ fn expected_for(reason: Option<&str>, result: Result<(), String>) -> Result<(), 
 /// The Python that runs PyTorch.
 fn python() -> String {
     std::env::var("FLAMBEAU_PYTHON").unwrap_or_else(|_| "python3".into())
+}
+
+/// Language models whose layers see a window of their cache: its part that a step reads has a
+/// length known at the step only.
+const WINDOWED: [&str; 12] = [
+    "gemma2",
+    "gemma3-multimodal",
+    "gemma3-text",
+    "gemma4-31b-like",
+    "gemma4-e2b-like",
+    "gemma4-moe",
+    "gguf-gemma3-q4_0-q6_k",
+    "gpt-oss",
+    "mistral-window",
+    "mlx-gemma3-mixed-4-6",
+    "phi3-plain",
+    "qwen2-sliding",
+];
+
+/// Generates with a language model: all its nodes run from a plan made ahead, except nodes in
+/// chains of other nodes, and masks and attention of windows.
+fn is_planned(name: &str, folder: &Path) -> Result<(), String> {
+    let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let model = ["checkpoint", "checkpoint.gguf"].map(|file| folder.join(file)).into_iter().find(|path| path.exists());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_flambeau"));
+    command.arg("bench").arg(model.ok_or("no checkpoint")?).args(["-p", "5", "-n", "3", "-r", "1", "--threads", "1", "--json"]);
+    let done = command.env("XDG_CACHE_HOME", dir.path()).output().expect("the command runs");
+    let rows: serde_json::Value =
+        serde_json::from_slice(&done.stdout).map_err(|error| format!("{error}\n{}", String::from_utf8_lossy(&done.stderr)))?;
+    let is_windowed = WINDOWED.iter().any(|window| name.ends_with(window));
+    let may_wait = |why: &str| why.contains("chain") || is_windowed && why.ends_with("depend on data");
+    for row in rows.as_array().filter(|rows| rows.len() == 2).ok_or("not two rows")? {
+        let waited = row["node_by_node"].as_array().ok_or("the engine counts its steps")?;
+        let waited: Vec<_> = waited.iter().filter(|n| n["why"].as_str().is_none_or(|why| !may_wait(why))).collect();
+        if row["planned_steps"].as_u64().is_none_or(|steps| steps == 0) || !waited.is_empty() {
+            return Err(format!("{}: nodes waited for their turn: {waited:?}", row["planned_steps"]));
+        }
+    }
+    Ok(())
+}
+
+/// The archived checkpoints of language models.
+fn language_models(target: &Path) -> Vec<Case> {
+    checkpoints(target).into_iter().filter(|case| case.name.starts_with("checkpoints")).collect()
 }
 
 fn has_pytorch() -> Result<(), String> {
@@ -135,6 +179,7 @@ fn main() -> ExitCode {
     let tests = [
         ("checkpoint", per_case(checkpoints(target), |_, folder| on_cpu(folder, "checkpoint"))),
         ("MLX, checkpoint", per_case(checkpoints(target), |_, folder| on_mlx(folder, "checkpoint"))),
+        ("planned, checkpoint", per_case(language_models(target), is_planned)),
         ("family", per_case(families(target), |name, folder| as_expected(name, on_cpu(folder, "checkpoint")))),
         ("report", per_case(reports(target), |name, folder| as_expected(name, on_cpu(folder, "pt2")))),
         ("session", per_case(sessions(target), |_, folder| on_cpu(folder, "pte"))),
