@@ -1,6 +1,6 @@
-//! Slaney's mel filters, which all models here were trained with.
+//! Slaney's mel filters. All supported speech models were trained with them.
 
-/// Samples a second.
+/// Sample rate in Hz.
 const RATE: f64 = 16_000.0;
 
 /// A triangle over neighbouring frequencies.
@@ -35,7 +35,7 @@ impl MelFilters {
         self.0.len()
     }
 
-    /// The power that passes each filter.
+    /// The energy in each filter, for a power spectrum `[frequencies]`.
     pub(crate) fn of<'a>(&'a self, power: &'a [f32]) -> impl Iterator<Item = f32> + 'a {
         self.0.iter().map(|filter| filter.weights.iter().zip(&power[filter.first..]).map(|(weight, power)| weight * power).sum())
     }

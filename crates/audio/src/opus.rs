@@ -18,12 +18,12 @@ const RATE: u32 = 48_000;
 const LONGEST: usize = RATE as usize * 120 / 1000;
 const INFO: CodecInfo = CodecInfo { short_name: "opus", long_name: "Opus", profiles: &[] };
 
-/// A decoder with the interface of the library's own.
+/// An Opus decoder behind the container library's decoder trait.
 pub(crate) struct Opus {
     parameters: AudioCodecParameters,
     head: Head,
     decoder: OpusDecoder,
-    /// Samples of a channel at the beginning that are still to be left out.
+    /// Remaining samples per channel to drop at the start.
     skipped: usize,
     interleaved: Vec<f32>,
     buffer: AudioBuffer<f32>,
@@ -33,9 +33,9 @@ pub(crate) struct Opus {
 #[derive(Clone, Debug, PartialEq)]
 struct Head {
     channels: usize,
-    /// Samples of a channel ahead of the first one that is heard.
+    /// Pre-skip: samples per channel before the first audible one.
     skip: usize,
-    /// Factor of every sample.
+    /// Output gain, as a factor.
     gain: f32,
 }
 

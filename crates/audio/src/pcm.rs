@@ -1,4 +1,4 @@
-//! Sound without a container.
+//! Raw PCM sound, without a container.
 
 /// Format of a sample, little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,17 +12,17 @@ pub enum Sample {
     F64,
 }
 
-/// Sound that says nothing of itself: samples of all channels, one after the other.
+/// Format of raw PCM sound, with interleaved channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pcm {
     pub sample: Sample,
-    /// Samples of a channel a second.
+    /// Sample rate in Hz.
     pub rate: u32,
     pub channels: u16,
 }
 
 impl Pcm {
-    /// The beginning of a WAV file of unknown length with such sound.
+    /// A WAV header for sound of this format and unknown length.
     pub(crate) fn wav_header(self) -> Vec<u8> {
         let (code, bits) = match self.sample {
             Sample::U8 => (1u16, 8u16),

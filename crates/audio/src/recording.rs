@@ -1,4 +1,4 @@
-//! Files and streams to samples of one channel.
+//! Decodes files and streams to samples of one channel.
 
 use std::{
     fs::File,
@@ -21,12 +21,12 @@ use symphonia::{
 
 use crate::{Error, Pcm, Result, container, mix::Mixer, opus::Opus, resample::Resampler, wav};
 
-/// Samples a second that a recording may have.
+/// Accepted sample rates in Hz.
 pub const RATES: RangeInclusive<u32> = 1_000..=384_000;
-/// Channels that a recording may have.
+/// Maximum number of channels.
 pub const MAX_CHANNELS: usize = 64;
 
-/// The largest sample that is taken: floats in the scale of 32-bit integers.
+/// The largest accepted sample. Some files store floats in the range of 32-bit integers.
 const LARGEST: f32 = (1u64 << 31) as f32;
 
 /// A recording, decoded while it is read. Formats: WAV, AIFF, CAF, FLAC, MP3, AAC and ALAC in MP4,
@@ -38,9 +38,9 @@ pub struct Recording {
     track: u32,
     /// Rate and channels, once the first packet was decoded.
     form: Option<(u32, usize)>,
-    /// The channel that is listened to, if not all are.
+    /// The selected channel; `None` for the mean of all.
     channel: Option<usize>,
-    /// Whether a packet was decoded that is in no block yet.
+    /// Whether a decoded packet waits for the next block.
     is_ahead: bool,
     rate: u32,
     mixer: Mixer,
@@ -51,7 +51,7 @@ pub struct Recording {
     interleaved: Vec<f32>,
     mono: Vec<f32>,
     block: Vec<f32>,
-    /// Whether the file states how long it is.
+    /// Whether the file states its length.
     has_length: bool,
     is_cut_short: bool,
     has_surplus: bool,
@@ -65,7 +65,7 @@ impl std::fmt::Debug for Recording {
 }
 
 impl Recording {
-    /// A file, decoded to `rate` samples a second.
+    /// Opens a file; the result has `rate` samples a second.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for an unknown format, [`Error::Damaged`] for a recording that breaks
@@ -82,7 +82,7 @@ impl Recording {
         Recording::open(Box::new(Cursor::new(bytes)), rate)
     }
 
-    /// A stream that can only be read on, such as a pipe.
+    /// Opens a stream without seeking, such as a pipe.
     ///
     /// # Errors
     /// As [`from_file`](Recording::from_file).
@@ -168,18 +168,18 @@ impl Recording {
         self.is_cut_short
     }
 
-    /// Whether the file held more sound than it announced, which is heard too.
+    /// Whether the file holds more sound than it announces. The rest is decoded, too.
     pub fn has_surplus(&self) -> bool {
         self.has_surplus
     }
 
-    /// Whether channels in opposite phase cancelled one another out, so that the loudest one was
-    /// heard in the place of their mean.
+    /// Whether channels in opposite phase cancelled out, so that the loudest one replaced their
+    /// mean.
     pub fn has_cancelled(&self) -> bool {
         self.mixer.has_cancelled()
     }
 
-    /// Channels of the recording.
+    /// Number of channels.
     ///
     /// # Errors
     /// As [`next_block`](Recording::next_block).
@@ -190,11 +190,11 @@ impl Recording {
         self.form.map(|(_, channels)| channels).ok_or(Error::Empty)
     }
 
-    /// Listens to that channel alone from here on, the first being 0, in the place of the mean of
-    /// all.
+    /// Selects one channel, counted from 0, for the following samples instead of the mean of all.
     ///
     /// # Errors
-    /// [`Error::NoChannel`] if there is none of that number; as [`channels`](Recording::channels).
+    /// [`Error::NoChannel`] for a channel that the recording lacks; otherwise as
+    /// [`channels`](Recording::channels).
     pub fn choose_channel(&mut self, channel: usize) -> Result<()> {
         let channels = self.channels()?;
         if channel >= channels {
@@ -226,7 +226,7 @@ impl Recording {
         Ok((!self.block.is_empty()).then_some(&self.block[..]))
     }
 
-    /// All samples that are left.
+    /// All remaining samples.
     ///
     /// # Errors
     /// As [`next_block`](Recording::next_block).

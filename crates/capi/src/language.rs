@@ -1,4 +1,4 @@
-//! Language models: prompts and conversations in, pieces of text out.
+//! Language models in C: generate text from prompts and conversations, piece by piece.
 
 use std::{
     ffi::{CString, c_char, c_void},
@@ -19,8 +19,7 @@ use crate::{
     error::Failure,
 };
 
-/// The object behind `flb_language_model`. Each answer that is being written has a sequence of its
-/// own.
+/// The object behind `flb_language_model`. Each running generation has its own sequence.
 pub(crate) struct LanguageModelHandle {
     model: Model,
     tokenizer: Tokenizer,
@@ -29,10 +28,10 @@ pub(crate) struct LanguageModelHandle {
     idle: Mutex<Vec<Session>>,
 }
 
-/// `flb_on_text`: a piece of text came. Another number than 0 ends the answer.
+/// `flb_on_text`: receives a piece of text. A nonzero result ends the generation.
 type OnText = Option<unsafe extern "C" fn(context: *mut c_void, text: *const c_char) -> i32>;
 
-/// `flb_generation_options`. Zero is the default of each field.
+/// `flb_generation_options`. Zero selects the default of a field.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct RawOptions {
@@ -169,7 +168,7 @@ impl LanguageModelHandle {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes an answer. `on_text` gets the text after each step and says whether to go on.
+    /// Generates an answer. `on_text` receives the text of each step; `false` ends the generation.
     fn answer(&self, request: Request, on_text: &mut dyn FnMut(String) -> bool) -> Result<Generation, Failure> {
         let start = Instant::now();
         let now = || start.elapsed();
@@ -195,7 +194,7 @@ fn drive(
             break;
         }
         if !is_wanted {
-            // Text that was held back, since it may begin a stop text, is lost with the answer.
+            // A stopped answer drops text that was held back as the possible start of a stop text.
             let _ = generator.cancel();
             break;
         }

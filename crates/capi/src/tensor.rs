@@ -29,7 +29,7 @@ impl TensorHandle {
     }
 }
 
-/// `flb_release`: C's memory is no longer read.
+/// `flb_release`: reports that C's memory is no longer read.
 pub(crate) type Release = Option<unsafe extern "C" fn(context: *mut c_void)>;
 
 /// C memory that tensors or programs read in place. Dropping it calls `release`, once.
@@ -84,7 +84,7 @@ impl Drop for Loan {
     }
 }
 
-/// Checks that a tensor has so many bytes.
+/// Checks that a tensor of this type and shape has `size` bytes.
 fn check_size(dtype: DType, shape: &[usize], size: usize) -> Result<(), Failure> {
     let expected = numel(shape).and_then(|count| count.checked_mul(dtype.size()));
     match expected {
@@ -94,7 +94,7 @@ fn check_size(dtype: DType, shape: &[usize], size: usize) -> Result<(), Failure>
     }
 }
 
-/// The element type of a number.
+/// The element type with this number in the C interface.
 pub(crate) fn dtype(code: i32) -> Result<DType, Failure> {
     let found = i8::try_from(code).ok().and_then(DType::from_code);
     found.ok_or_else(|| Failure::input(format!("no element type has the number {code}")))

@@ -17,10 +17,10 @@ use crate::{
 
 pub use copy::{copy, copy_to_slice};
 
-/// Elements of a task.
+/// Number of elements per task.
 const GRAIN: usize = 1 << 14;
 
-/// Elements that are widened to `f32` at a time.
+/// Number of elements that are widened to `f32` at a time.
 const BLOCK: usize = 64;
 
 /// Lanes of the widest vector.
@@ -60,7 +60,7 @@ pub(crate) unsafe fn execute<const N: usize, R: Runs<N>>(pool: &Pool, walk: &Wal
     pool.run_ranges(walk.len(), GRAIN, |r| pool.dispatch(Task { walk, start: r.start, end: r.end, runs }));
 }
 
-/// Pointers that tasks share.
+/// Start of an operand; tasks share it.
 struct Ptr<T>(*const T);
 struct PtrMut<T>(*mut T);
 // SAFETY: tasks only read through it, and elements are `Sync`.
@@ -68,6 +68,7 @@ unsafe impl<T> Sync for Ptr<T> {}
 // SAFETY: tasks write disjoint elements, which are `Send`.
 unsafe impl<T> Sync for PtrMut<T> {}
 
+/// Runs of [`map`].
 struct Map<A, C, F>(PtrMut<C>, Ptr<A>, F);
 
 impl<A: Element, C: Element, F: Fn(A) -> C + Sync> Runs<2> for Map<A, C, F> {
@@ -91,6 +92,7 @@ impl<A: Element, C: Element, F: Fn(A) -> C + Sync> Runs<2> for Map<A, C, F> {
     }
 }
 
+/// Runs of [`zip`].
 struct Zip<A, B, C, F>(PtrMut<C>, Ptr<A>, Ptr<B>, F);
 
 impl<A: Element, B: Element, C: Element, F: Fn(A, B) -> C + Sync> Runs<3> for Zip<A, B, C, F> {
@@ -120,6 +122,7 @@ impl<A: Element, B: Element, C: Element, F: Fn(A, B) -> C + Sync> Runs<3> for Zi
     }
 }
 
+/// Runs of [`zip3`].
 struct Zip3<A, B, D, C, F>(PtrMut<C>, Ptr<A>, Ptr<B>, Ptr<D>, F);
 
 impl<A: Element, B: Element, D: Element, C: Element, F: Fn(A, B, D) -> C + Sync> Runs<4> for Zip3<A, B, D, C, F> {

@@ -58,7 +58,7 @@ impl<'a, T: Element> Lines<'a, T> {
         self.axis + 1 == self.x.rank() && self.x.strides()[self.axis] == 1
     }
 
-    /// Line `i` of those that [`are_rows`](Self::are_rows).
+    /// Elements of line `i`. Requires [`are_rows`](Self::are_rows).
     fn row(&self, i: usize) -> &'a [T] {
         // SAFETY: the elements of a line are contiguous and inside the view, whose data is borrowed
         // for `'a`.
@@ -163,7 +163,7 @@ const TOGETHER: usize = 4;
 /// cache.
 const STRETCH: usize = 64;
 
-/// Running sums of `N` rows of one length, which is not 0; `out` holds theirs one after the other.
+/// Running sums of `N` rows of equal, nonzero length, written to `out` `[N, length]`.
 fn sum_rows<T: Numeric, const N: usize>(rows: [&[T]; N], out: &mut [T], (reverse, inclusive): (bool, bool)) {
     let length = rows[0].len();
     let (mut totals, mut at_hand) = ([T::constant(0); N], [[T::constant(0); STRETCH]; N]);

@@ -1,4 +1,4 @@
-//! Tokens of submitted decoding steps, on the device.
+//! Tokens of submitted decoding steps; they stay on the device until they are read.
 
 use std::{
     collections::VecDeque,
@@ -9,7 +9,7 @@ use flambeau_ir::{Tid, engine::EngineError};
 
 use crate::{error::Result, ffi::Array, ops::shape::Window, values::Slot};
 
-/// A step that is not yet received.
+/// A submitted step whose token is not read yet.
 #[derive(Debug)]
 pub(crate) struct Submitted {
     pub(crate) token: Result<Token, EngineError>,
@@ -22,11 +22,11 @@ pub(crate) struct Submitted {
 pub(crate) enum Token {
     /// `[1]`.
     Own(Array),
-    /// An element of the tokens drawn for several sessions together.
+    /// An element of tokens that were sampled for several sessions at once.
     Row(Arc<Mutex<Tokens>>, usize),
 }
 
-/// Tokens drawn for several sessions together.
+/// Tokens that were sampled for several sessions at once.
 #[derive(Debug)]
 pub(crate) struct Tokens {
     /// `[sessions]`.

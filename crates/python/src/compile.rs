@@ -46,7 +46,7 @@ pub(crate) fn compile_methods(
     Ok((PyProgram::of(py, program, &engine)?, report))
 }
 
-/// A delegate for a file of ExecuTorch's: payload, number of nodes, and named data.
+/// A delegate for a program that ExecuTorch writes: payload, number of nodes, and named data.
 type Delegate<'py> = (Bound<'py, PyBytes>, usize, Vec<(String, Bound<'py, PyBytes>)>);
 
 /// Compiles archives of `torch.export` to one delegate each, in the same order. Arguments of a

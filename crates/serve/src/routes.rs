@@ -154,7 +154,7 @@ fn refuse(path: &str, error: ApiError) -> Response {
     }
 }
 
-/// Asks the guard, and gives each request a name.
+/// Authorizes the request and assigns its ID.
 async fn enter(State(app): AppState, mut request: Request<Body>, next: Next) -> Response {
     let began = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
@@ -174,7 +174,7 @@ async fn enter(State(app): AppState, mut request: Request<Body>, next: Next) -> 
     if let Some(span) = span {
         span.respond(response.status());
     }
-    // Only paths, and those escaped: what clients write is theirs.
+    // Logs show only the escaped path: queries and bodies are private.
     let (status, duration_ms) = (response.status().as_u16(), began.elapsed().as_millis() as u64);
     tracing::info!(%method, path, status, duration_ms, request_id, trace_id, "request");
     let headers = response.headers_mut();

@@ -11,7 +11,7 @@ const LINE: usize = 64;
 /// A zero-initialised byte buffer aligned to 64 bytes.
 #[derive(Default)]
 pub struct AlignedBytes {
-    /// The bytes, with room before them up to the first multiple of a line.
+    /// The bytes after padding up to the first multiple of a cache line.
     raw: Vec<u8>,
     start: usize,
     len: usize,
@@ -22,7 +22,7 @@ impl AlignedBytes {
     /// it is touched.
     pub fn zeroed(len: usize) -> AlignedBytes {
         let raw = vec![0; len + LINE - 1];
-        // A vector that never grows stays where it is, wherever its owner moves.
+        // A vector that never grows keeps its address when its owner moves.
         let start = raw.as_ptr().addr().wrapping_neg() % LINE;
         AlignedBytes { raw, start, len }
     }

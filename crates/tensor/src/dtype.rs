@@ -5,8 +5,8 @@ use std::fmt;
 use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
 
-/// A storage element type. They occur in programs, all but complex numbers in archives too, and the
-/// ten of [`DType::is_node_dtype`] in MLX graphs.
+/// An element type. Programs may hold all of them, and archives all but complex numbers. Tensors
+/// of MLX graphs have one of the ten in [`DType::is_node_dtype`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DType {
     U8,
@@ -40,7 +40,7 @@ pub enum DTypeClass {
     Complex,
 }
 
-/// (type, ExecuTorch `ScalarType` number, size in bytes, name). The only list of these facts.
+/// Rows of (type, ExecuTorch's `ScalarType` number, size in bytes, name).
 const TABLE: [(DType, i8, usize, &str); 18] = [
     (DType::U8, 0, 1, "u8"),
     (DType::I8, 1, 1, "i8"),

@@ -1,4 +1,4 @@
-//! `flambeau completions`: what a shell needs to complete the command line.
+//! `flambeau completions`: prints a shell's completion script.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use crate::files;
 #[command(after_help = "Examples:\n  flambeau completions bash > ~/.local/share/bash-completion/completions/flambeau\n  \
     flambeau completions zsh > ~/.zfunc/_flambeau\n  flambeau completions fish > ~/.config/fish/completions/flambeau.fish")]
 pub(crate) struct Args {
-    /// Shell that is to read the script
+    /// Shell that reads the script
     #[arg(value_name = "SHELL")]
     shell: Shell,
 }

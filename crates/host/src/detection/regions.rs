@@ -1,5 +1,7 @@
-//! Feature maps `[N, C, H, W]` in regions `[K, 5]` of a picture number and two corners: each in a
-//! grid of cells.
+//! Pooling of regions of interest: RoI align and RoI pool, plain and position-sensitive.
+//!
+//! Feature maps are `[N, C, H, W]`. A row of the regions `[K, 5]` is a picture's index and two
+//! corners. Each region is divided into a grid of cells.
 
 use flambeau_tensor::Tensor;
 

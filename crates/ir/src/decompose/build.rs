@@ -1,4 +1,4 @@
-//! Emits nodes and infers their results.
+//! [`Build`] emits the nodes of a decomposition and infers their results.
 
 use flambeau_tensor::{DType, Expr};
 
@@ -106,7 +106,7 @@ impl Build {
         self.cast(x, DType::F32)
     }
 
-    /// A number of rank 0.
+    /// A scalar constant of rank 0.
     pub(super) fn scalar(&mut self, v: f32, dtype: DType) -> Result<In> {
         self.emit(|out| Full { out, shape: Vec::new(), v: Float::Lit(v.into()), scalar_type: dtype })
     }

@@ -85,7 +85,7 @@ pub fn leave_scan(scan: &Scan, steps: &Expr, cx: &mut dyn ShapeCx) -> Result<()>
     Ok(())
 }
 
-/// Refuses parallel lists of different lengths.
+/// Refuses a list whose length differs from the length of its parallel list.
 fn need_len(field: &'static str, found: usize, expected: usize) -> Result<()> {
     if found == expected { Ok(()) } else { bad_attribute(field, format!("{found} entries"), expected) }
 }

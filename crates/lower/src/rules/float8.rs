@@ -1,5 +1,4 @@
-//! Conversion to 8-bit floats at run time. Nodes have no such type, so the values stay in a wider
-//! one.
+//! Rounds to 8-bit floats at run time. Nodes have no such type, so the values stay in a wider type.
 
 use flambeau_ir::Tid;
 use flambeau_tensor::DType;

@@ -12,11 +12,11 @@ use super::{
 
 /// A kind of parameter.
 pub(crate) trait Parameter {
-    /// As Rust states it.
+    /// The type in Rust.
     type Value<'a>;
     /// The value to keep alive until the call returns.
     type Held<'a>;
-    /// As it crosses.
+    /// The type in the C interface.
     type Raw: Copy;
     /// The C++ type at the boundary, and the C++ function that converts it; empty if no conversion
     /// is needed.
@@ -33,7 +33,7 @@ pub(crate) struct Cpp {
     pub(crate) read: &'static str,
 }
 
-/// Makes a C enum a parameter of its own kind.
+/// Makes a C enum a parameter kind.
 macro_rules! code_parameters {
     ($($name:ident)*) => { $(
         impl Parameter for $name {
@@ -55,7 +55,7 @@ macro_rules! code_parameters {
 
 code_parameters!(ArgReduce Binary Order Reduce Unary);
 
-/// A list of sizes or axes as the shim takes it.
+/// A list of sizes or axes in the C interface.
 pub(crate) type Axes = SmallVec<[i64; 8]>;
 
 /// Layout of quantized weights.
@@ -67,7 +67,7 @@ pub(crate) struct QuantLayout {
     pub(crate) mode: &'static str,
 }
 
-/// Weights as quantized products take them.
+/// Quantized weights of a product.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QuantizedMatrix<'a> {
     pub(crate) w: &'a Array,

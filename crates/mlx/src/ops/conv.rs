@@ -11,8 +11,8 @@ use crate::{
     ffi::{Array, ConvAxis},
 };
 
-/// An axis as MLX's general convolution takes it, for a kernel of `taps`; `input` and `output` are
-/// the sizes of the axis. Negative padding means leading or trailing results to drop.
+/// Parameters of MLX's general convolution for one axis. `taps` is the size of the kernel, `input`
+/// and `output` are sizes of the axis. Negative padding drops leading or trailing results.
 fn general(axis: WindowAxis, taps: usize, (input, output): (usize, usize), transposed: bool) -> ConvAxis {
     let WindowAxis { stride, padding, dilation, .. } = axis;
     if !transposed {
@@ -38,7 +38,7 @@ fn convolve(cx: &mut Cx<'_>, node: &ir::Convolution) -> Result<()> {
     let axes = node.axes.iter().enumerate();
     let axes: Vec<ConvAxis> = axes.map(|(i, &axis)| general(axis, kernel[i + 1], sizes(i), node.transposed)).collect();
     let through = product_type(cx, spec.dtype);
-    // MLX would take negative padding off the input before it spreads it out.
+    // MLX applies negative padding before it dilates the input.
     let padded: Vec<ConvAxis> =
         axes.iter().map(|a| ConvAxis { pad_low: a.pad_low.max(0), pad_high: a.pad_high.max(0), ..*a }).collect();
     let mut y = cx.get_as(node.x, through)?.conv(&cx.get_as(node.w, through)?, &padded, node.groups, node.transposed)?;

@@ -35,7 +35,7 @@ impl InfillAnswer {
         Ok(deltas.into_iter().filter_map(|delta| if let Delta::Content(text) = delta { Some(text) } else { None }).collect())
     }
 
-    /// The last object, with a text.
+    /// The final object. `text` is the whole text, or empty after a stream.
     fn last(&self, text: &str) -> Json {
         let stopping_word = self.choice.stop.and_then(|stop| self.stops.get(stop));
         let stop_type = match (self.choice.finish, stopping_word) {

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use super::guard::{Budget, Limited};
 
-/// Deepest nesting that is written.
+/// Maximum nesting of written values.
 const MAX_DEPTH: usize = 128;
 
 pub(super) fn to_value(json: &Json) -> Value {
@@ -30,7 +30,7 @@ pub(super) fn list(items: &[Json]) -> Value {
     Value::from(items.iter().map(to_value).collect::<Vec<_>>())
 }
 
-/// About how many bytes of text the values hold.
+/// Approximate size of the values' text in bytes.
 pub(super) fn size(items: &[Json]) -> u64 {
     let of = |json: &Json| match json {
         Json::String(s) => s.len() as u64,

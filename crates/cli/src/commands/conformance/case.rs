@@ -27,7 +27,7 @@ use crate::{files, inputs, kv_cache, tensors::NamedTensor};
 /// Outcome of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// With remarks about the program's form.
+    /// Passed, with remarks about the program's form.
     Passed(Vec<String>),
     Failed(String),
     /// Errors in calls of a session.
@@ -35,10 +35,10 @@ pub(crate) enum Outcome {
     Skipped(String),
 }
 
-/// A call of a session, and what is wrong with it.
+/// A failed call of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FailedCall {
-    /// Its number, from 0.
+    /// Position of the call in the session, from 0.
     pub(crate) call: usize,
     pub(crate) method: String,
     pub(crate) reason: String,
@@ -90,17 +90,17 @@ pub(crate) struct Case {
     /// The operator, the family of a checkpoint, or `model` where there is neither.
     pub(crate) family: String,
     tolerance: Tolerance,
-    /// Whether the outputs are not to be compared; the program must run nevertheless.
+    /// Whether the program only has to run: its outputs are not compared.
     skip_comparison: bool,
     kv_cache: Option<String>,
-    /// Delegates that the program must come to.
+    /// Expected number of delegates.
     segments: Option<u64>,
     /// How often nodes occur in ExecuTorch's file, by name without `Node`.
     node_counts: BTreeMap<String, u64>,
     checkpoint: Option<Published>,
 }
 
-/// A model as it was published, in place of a program.
+/// A published checkpoint, for cases without a program.
 enum Published {
     Text(CheckpointCase),
     Embedding(EmbeddingCase),
@@ -179,7 +179,8 @@ impl Case {
         Ok(Outcome::Passed(notes))
     }
 
-    /// Where node counts differ from the stated ones in a program of fewer nodes than ExecuTorch's.
+    /// Node kinds whose counts differ from the stated ones, in a program with fewer nodes than
+    /// ExecuTorch's.
     fn compare_counts(&self, graphs: &Graphs) -> Result<Vec<String>> {
         let differ = self.node_counts.iter().filter(|&(name, &count)| graphs.count(name) != count);
         let differ: Vec<String> = differ.map(|(name, count)| format!("{} {name}, stated {count}", graphs.count(name))).collect();
@@ -209,7 +210,7 @@ pub(super) fn tensors(path: &Path) -> Result<Vec<Tensor>> {
     tensor_list::read(&files::read(path)?).with_context(|| path.display().to_string())
 }
 
-/// Runs a method. Numbers come out as tensors, and what files have no place for is left out.
+/// Runs a method. Numbers become tensors; results that a list file cannot hold are dropped.
 pub(super) fn call(method: &mut Method, inputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
     let inputs = inputs.into_iter().map(|tensor| NamedTensor { name: None, tensor }).collect();
     let inputs = inputs::arguments(method.inputs(), inputs)?;
@@ -251,7 +252,7 @@ fn node_counts(json: &serde_json::Map<String, Json>) -> BTreeMap<String, u64> {
     json.iter().filter_map(|(name, count)| Some((name.trim_end_matches("Node").to_owned(), count.as_u64()?))).collect()
 }
 
-/// The bytes of the program that the compiler makes of an archive.
+/// Compiles an archive to the bytes of a program.
 fn compiled(file: &Path, engine: &Arc<dyn Engine>) -> Result<Bytes> {
     let exported = pt2::Archive::open(files::read(file)?)?.only_program()?;
     let output = compile::compile(&[("forward", &exported)], &compile::Options::default(), &**engine)?;

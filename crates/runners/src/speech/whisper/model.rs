@@ -1,4 +1,4 @@
-//! The methods of a Whisper's program.
+//! A loaded Whisper: its methods, window and caches.
 
 use std::sync::Arc;
 
@@ -180,7 +180,7 @@ impl Whisper {
     /// The log-mel spectrogram f32 [1, mels, frames] of a window that begins with these samples.
     ///
     /// # Errors
-    /// None for programs of this project's exporter.
+    /// Fails if the method fails. Programs of this project's exporter never do.
     pub fn features(&mut self, samples: &[f32]) -> Result<Tensor> {
         let frames = self.frames();
         let features = self.features.window(samples, frames);
@@ -261,10 +261,9 @@ impl Whisper {
         Ok(())
     }
 
-    /// Share of each token's attention to every position of the window, for each alignment head:
-    /// f32 [heads, tokens, positions]. It is `None` if the program has no alignment. The tokens in
-    /// the
-    /// caches are forgotten.
+    /// Attention weights of the alignment heads: the share of each token's attention to every
+    /// position of the window, f32 [heads, tokens, positions]. `None` if the program has no
+    /// alignment. Clears the tokens in the caches.
     ///
     /// # Errors
     /// As [`step`](Whisper::step).
