@@ -5,14 +5,16 @@ use flambeau_text::GgufVocab;
 use indexmap::IndexMap;
 
 use crate::{
-    CheckpointTensor, Result, encoder, family, folder, ggml,
+    CheckpointTensor, Result,
+    architecture::Architecture,
+    encoder, family, folder, ggml,
     gguf::{self, Gguf},
     limits::MAX_POSITIONS,
     low_rank::{Attached, LowRank},
-    model::DEFAULT_POSITIONS,
     nemo,
-    spec::DecoderConfig,
-    speech::{decoder, moonshine, parakeet, voxtral, voxtral_realtime, whisper},
+    options::DEFAULT_POSITIONS,
+    spec::{EMBEDDING, HEAD},
+    speech::{decoder, parakeet},
 };
 
 /// Source of a tokenizer.
@@ -27,38 +29,6 @@ pub enum TokenizerSource {
     Pieces(Box<GgufVocab>),
 }
 
-/// Kind of a checkpoint's model.
-#[derive(Clone, Debug)]
-pub(crate) enum Architecture {
-    /// From tokens to logits.
-    Decoder(DecoderConfig),
-    /// From tokens to a vector.
-    Encoder(Box<encoder::EncoderConfig>),
-    /// From audio to tokens.
-    Moonshine(moonshine::MoonshineConfig),
-    Parakeet(parakeet::ParakeetConfig),
-    Whisper(whisper::WhisperConfig),
-    Voxtral(Box<voxtral::VoxtralConfig>),
-    VoxtralRealtime(Box<voxtral_realtime::VoxtralRealtimeConfig>),
-}
-
-impl Architecture {
-    /// The config of the language model.
-    fn text_mut(&mut self) -> Option<&mut DecoderConfig> {
-        match self {
-            Architecture::Decoder(config) => Some(config),
-            Architecture::Encoder(_) | Architecture::Moonshine(_) | Architecture::Parakeet(_) | Architecture::Whisper(_) => None,
-            Architecture::Voxtral(config) => Some(&mut config.text),
-            Architecture::VoxtralRealtime(config) => Some(&mut config.text),
-        }
-    }
-
-    /// Whether it is a speech model, which has tensors beside the language model.
-    pub(crate) fn listens(&self) -> bool {
-        !matches!(self, Architecture::Decoder(_) | Architecture::Encoder(_))
-    }
-}
-
 /// A config and its tensors, under the names of Hugging Face checkpoints.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
@@ -70,12 +40,6 @@ pub struct Checkpoint {
     /// Adapters that programs apply at run time.
     adapters: Vec<Attached>,
 }
-
-/// The embedding, which may also serve as head.
-pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
-pub(crate) const HEAD: &str = "lm_head.weight";
-/// The bias of the head.
-pub(crate) const HEAD_BIAS: &str = "lm_head.bias";
 
 impl Checkpoint {
     /// Creates a checkpoint from its parts. Tensors have the names of Hugging Face checkpoints,

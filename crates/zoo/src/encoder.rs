@@ -23,10 +23,8 @@ use crate::{
     Checkpoint, MethodConstant, Model, Options, Result,
     block::Written,
     builder::{Int, Val},
-    checkpoint,
-    model::{self, Precision},
-    spec::{Layer, Norm},
-    speech::decoder::float_caches,
+    options::{self, Precision, float_caches},
+    spec::{self, Layer, Norm},
     writer::Writer,
 };
 
@@ -147,7 +145,7 @@ impl EncoderConfig {
 
     /// Whether the layers are a decoder's.
     pub(crate) fn is_decoder(&self) -> bool {
-        self.embedding.table == checkpoint::EMBEDDING
+        self.embedding.table == spec::EMBEDDING
     }
 
     /// Whether the program takes the types of tokens, which tell the texts of a pair apart.
@@ -174,7 +172,7 @@ pub(crate) fn model(checkpoint: &Checkpoint, c: &EncoderConfig, options: &Option
     float_caches(options, "a text encoder has no cache")?;
     let Precision { dtype, scales } = Precision::new(checkpoint, options)?;
     let default = c.sentence.max_tokens.map_or(c.room, |most| most.min(c.room));
-    let tokens = model::ranged("max_seq_len", options.max_seq_len.unwrap_or(default), c.room)?;
+    let tokens = options::ranged("max_seq_len", options.max_seq_len.unwrap_or(default), c.room)?;
     let w = Writer::new(checkpoint, dtype, scales);
     let parts = Parts { w, c, dtype, tokens, sizes: [0.into(), 0.into()], ropes: RopeTable::default(), masks: Masks::default() };
     let (program, floats) = parts.forward()?;

@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     Checkpoint, CheckpointTensor, Error, Result, TokenizerSource,
-    checkpoint::Architecture,
+    architecture::Architecture,
     ctranslate2,
     family::{self, Configs},
     fields::Fields,

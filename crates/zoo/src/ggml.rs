@@ -10,7 +10,7 @@ use indexmap::IndexMap;
 
 use crate::{
     Checkpoint, CheckpointTensor, Error, Result, TokenizerSource,
-    checkpoint::Architecture,
+    architecture::Architecture,
     gguf::TensorType,
     limits::{MAX_GGML_NAME_BYTES, MAX_GGML_TENSORS, MAX_LAYERS, MAX_POSITIONS, MAX_SIZE},
     speech::{decoder::EMBEDDING, encoder::Stack, whisper::WhisperConfig},

@@ -12,10 +12,12 @@
 #![forbid(unsafe_code)]
 
 mod adapter;
-mod alibi;
+mod architecture;
 mod block;
+mod build;
 mod builder;
 mod checkpoint;
+mod codes;
 mod ctranslate2;
 mod encoder;
 mod error;
@@ -27,6 +29,7 @@ mod low_rank;
 mod mistral;
 mod model;
 mod nemo;
+mod options;
 mod rope;
 mod rows;
 mod source;
@@ -38,11 +41,13 @@ pub mod gguf;
 pub mod limits;
 
 pub use adapter::Adapter;
+pub use build::build;
 pub use checkpoint::{Checkpoint, TokenizerSource};
 pub use error::Error;
 pub use family::{Family, families};
 pub use folder::parse_json;
-pub use model::{KvCache, Logits, MethodConstant, Model, Options, ScalePrecision, build};
+pub use model::{MethodConstant, Model};
+pub use options::{KvCache, Logits, Options, ScalePrecision};
 
 pub(crate) use source::CheckpointTensor;
 

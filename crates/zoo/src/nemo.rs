@@ -15,7 +15,7 @@ use indexmap::IndexMap;
 
 use crate::{
     Checkpoint, CheckpointTensor, Error, Result, TokenizerSource,
-    checkpoint::Architecture,
+    architecture::Architecture,
     fields::Fields,
     limits::{MAX_NEMO_INFLATION, MAX_NEMO_MEMBERS, MAX_NEMO_PADDING},
 };

@@ -8,7 +8,7 @@ use std::{fmt, sync::Arc};
 
 use flambeau_tensor::{AlignedBytes, Bytes, DType, bf16, f16, gguf::Block, pack_codes};
 
-use crate::source::{Codes, Mode, RowOrder};
+use crate::codes::{Codes, Mode, RowOrder};
 
 /// A matrix of codes in a file's layout.
 pub(crate) trait CodedRows: fmt::Debug + Send + Sync {

@@ -11,6 +11,12 @@ mod recurrent;
 
 pub(crate) use self::{attention::*, feed_forward::*, recurrent::*};
 
+/// The embedding, which may also serve as head.
+pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
+pub(crate) const HEAD: &str = "lm_head.weight";
+/// The bias of the head.
+pub(crate) const HEAD_BIAS: &str = "lm_head.bias";
+
 /// A decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DecoderConfig {

@@ -7,7 +7,7 @@ use flambeau_tidy::{Token, rust_sources};
 
 /// Sizes of the largest cycle of each crate that has one: files, and top-level modules with all
 /// files below them. A bound may only shrink.
-const BOUNDS: [(&str, [usize; 2]); 12] = [
+const BOUNDS: [(&str, [usize; 2]); 11] = [
     ("audio", [3, 3]),
     ("capi", [2, 2]),
     ("cli", [2, 6]),
@@ -19,7 +19,6 @@ const BOUNDS: [(&str, [usize; 2]); 12] = [
     ("python", [3, 3]),
     ("serve", [4, 5]),
     ("text", [2, 2]),
-    ("zoo", [13, 16]),
 ];
 
 /// A module's path in its crate.
@@ -77,11 +76,12 @@ fn paths(tokens: &[Token]) -> BTreeSet<Module> {
     paths
 }
 
-/// The modules that each module of a crate imports.
+/// The modules that each module of a crate imports, outside of tests.
 fn imports(name: &str) -> BTreeMap<Module, BTreeSet<Module>> {
     let files = rust_sources().iter().filter_map(|file| Some((module(&file.path)?, file)));
-    let files: Vec<(Module, &[Token])> =
-        files.filter(|((of, _), _)| *of == name).map(|((_, module), file)| (module, &file.tokens[..])).collect();
+    let is_test = |module: &Module| module.iter().any(|part| part == "tests");
+    let files = files.filter(|((of, module), _)| *of == name && !is_test(module));
+    let files: Vec<(Module, &[Token])> = files.map(|((_, module), file)| (module, &file.tokens[..])).collect();
     let known: BTreeSet<&Module> = files.iter().map(|(module, _)| module).collect();
     let mut imports = BTreeMap::new();
     for (module, tokens) in &files {

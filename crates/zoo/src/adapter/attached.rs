@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Adapter, Update};
 use crate::{
     Checkpoint, CheckpointTensor, Error, Result,
-    checkpoint::Architecture,
+    architecture::Architecture,
     low_rank::{Attached, LowRank},
 };
 

@@ -18,29 +18,15 @@ use flambeau_pt2::Exported;
 use flambeau_tensor::{DType, Expr, Tensor, cast};
 
 use crate::{
-    Checkpoint, Error, KvCache, Logits, Result,
+    Checkpoint, Error, Logits, Result,
     builder::{Builder, Int, Rotary, Val},
-    checkpoint::{EMBEDDING, HEAD, HEAD_BIAS},
+    options::Settings,
     rope::Rope,
-    spec::{DecoderConfig, FeedForward, Layer, Mixer, Norm, Values},
+    spec::{DecoderConfig, EMBEDDING, FeedForward, HEAD, HEAD_BIAS, Layer, Mixer, Values},
     writer::Writer,
 };
 
 use self::{cache::Cache, mask::Masks};
-
-/// All decided settings of a build.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings {
-    pub(crate) dtype: DType,
-    /// Type of the scales of packed weights. `None` means the exact type.
-    pub(crate) scales: Option<DType>,
-    /// Rows of the caches.
-    pub(crate) positions: usize,
-    /// Largest number of tokens of a call.
-    pub(crate) chunk: usize,
-    pub(crate) logits: Logits,
-    pub(crate) kv_cache: KvCache,
-}
 
 /// Constants of a rotary embedding.
 #[derive(Clone, Debug)]

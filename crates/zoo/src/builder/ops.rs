@@ -5,7 +5,7 @@ use flambeau_pt2::{Argument, NamedArgument, SymArg};
 use flambeau_tensor::{DType, Expr};
 
 use super::{Builder, Int, Val};
-use crate::source::Codes;
+use crate::codes::Codes;
 
 pub(super) fn arg(name: &str, value: Argument) -> NamedArgument {
     NamedArgument::positional(name, value)

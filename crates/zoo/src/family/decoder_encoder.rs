@@ -2,9 +2,8 @@
 
 use crate::{
     Error, Result,
-    checkpoint::{EMBEDDING, HEAD},
     encoder::{self, Embedding, Sentence},
-    spec::{Activation, Attention, DecoderConfig, FeedForward, Gate, Joined, Layer, Mixer, Mlp, QkNorm, Values},
+    spec::{Activation, Attention, DecoderConfig, EMBEDDING, FeedForward, Gate, HEAD, Joined, Layer, Mixer, Mlp, QkNorm, Values},
 };
 
 /// The encoder with the layers of a decoder. Tokens see later tokens too unless it is `causal`. A

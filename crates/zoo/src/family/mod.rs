@@ -43,7 +43,7 @@ pub(crate) use decoder_encoder::encoder as encoder_of;
 pub(crate) use heads::{answering, answering_by};
 pub(crate) use whisper::alignment_heads;
 
-use crate::{Error, Result, checkpoint::Architecture, encoder::Sentence, fields::Fields, spec::DecoderConfig};
+use crate::{Error, Result, architecture::Architecture, encoder::Sentence, fields::Fields, spec::DecoderConfig};
 
 /// Description read from a config.
 type Read = fn(&Fields<'_>) -> Result<DecoderConfig>;

@@ -11,9 +11,9 @@ use super::{
 };
 use crate::{
     CheckpointTensor, Result,
+    codes::{Codes, Mode},
     fields::Fields,
-    rows::{CodedRows, FloatRows, numbers::Numbers},
-    source::{Codes, Mode},
+    rows::{CodedRows, FloatRows},
 };
 
 /// Number of weights in a byte.

@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{
     CheckpointTensor, Error, Result,
+    codes::{Codes, Mode},
     rows::FloatRows,
-    source::{Codes, Mode},
 };
 
 /// The values of the codes, in e2m1: sign, two bits of exponent, one bit of fraction.

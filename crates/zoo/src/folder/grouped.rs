@@ -5,8 +5,8 @@ use flambeau_tensor::{Bytes, DType};
 
 use crate::rows::numbers::Numbers;
 use crate::{
+    codes::{Codes, Mode},
     rows::{CodedRows, FloatRows},
-    source::{Codes, Mode},
 };
 
 /// Layout of codes in `u32` words. 32 codes of `bits` bits fill `bits` words.

@@ -6,8 +6,8 @@ use super::{
 };
 use crate::{
     CheckpointTensor, Error, Result,
+    codes::{Codes, Mode},
     fields::Fields,
-    source::{Codes, Mode},
 };
 
 /// Packing of MLX's checkpoints: defaults, and exceptions for single modules.

@@ -11,7 +11,7 @@ use super::{
     names,
 };
 use crate::{
-    CheckpointTensor, Error, Result, checkpoint, family,
+    CheckpointTensor, Error, Result, architecture as kind, family,
     fields::Fields,
     limits::MAX_SIZE,
     rope::Scaling,
@@ -78,16 +78,16 @@ fn config(file: &Gguf, architecture: &Architecture) -> Result<(DecoderConfig, en
 /// # Errors
 /// [`Error::Family`] for an unsupported architecture, [`Error::Key`] for a missing, invalid or
 /// unknown key, [`Error::Tensor`] for damaged tensors.
-pub(crate) fn read(file: &Gguf) -> Result<(checkpoint::Architecture, Named)> {
+pub(crate) fn read(file: &Gguf) -> Result<(kind::Architecture, Named)> {
     if let Some(config) = encoder::bert(file)? {
         let named = encoder::tensors(file, &config)?;
-        return Ok((checkpoint::Architecture::Encoder(Box::new(config)), named));
+        return Ok((kind::Architecture::Encoder(Box::new(config)), named));
     }
     let architecture = architecture(file)?;
     let (config, task) = config(file, architecture)?;
     let mut named = names::sources(file, &config, architecture)?;
     let model = encoder::of_decoder(config, task, architecture.name != encoder::GEMMA)?;
-    if let checkpoint::Architecture::Encoder(config) = &model {
+    if let kind::Architecture::Encoder(config) = &model {
         encoder::add_head(file, config, &mut named)?;
     }
     Ok((model, named))

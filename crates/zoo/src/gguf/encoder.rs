@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{Gguf, architecture::object, config::Named, keys::Keys};
 use crate::{
     Error, Result,
-    checkpoint::Architecture,
+    architecture::Architecture,
     encoder::{self, Dense, DenseActivation, Hidden, Pooling, ScoreWeights, Scores, Sentence, Step},
     family::{self, Configs},
     fields::Fields,

@@ -6,7 +6,7 @@
 use flambeau_tensor::{Bytes, DType, Tensor};
 
 use super::{Gguf, TensorType, names, reader::Reader};
-use crate::{Checkpoint, Error, Result, checkpoint::Architecture, limits::MAX_GGUF_TENSORS};
+use crate::{Checkpoint, Error, Result, architecture::Architecture, limits::MAX_GGUF_TENSORS};
 
 /// Start of a GGUF file.
 const MAGIC: &[u8] = b"GGUF";

@@ -4,7 +4,7 @@
 use flambeau_tensor::{Bytes, DType, gguf::half};
 
 use super::CodedRows;
-use crate::source::{Codes, Mode};
+use crate::codes::{Codes, Mode};
 
 /// A type with a codebook. Names follow GGUF's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,22 +4,14 @@ use flambeau_tensor::DType;
 
 use super::Heads;
 use crate::{
-    Checkpoint, Error, KvCache, Options, Result,
+    Checkpoint, Options, Result,
     builder::{Int, Val},
-    model::{self, Precision},
+    options::{self, Precision, float_caches},
     writer::Writer,
 };
 
 pub(crate) const EMBEDDING: &str = "model.decoder.embed_tokens.weight";
 const HEAD: &str = "proj_out.weight";
-
-/// Refuses caches that are not floats.
-pub(crate) fn float_caches(options: &Options, why: &str) -> Result<()> {
-    if options.kv_cache == KvCache::Float {
-        return Ok(());
-    }
-    Err(Error::Option { option: "kv_cache", expected: format!("float: {why}"), found: "int8".into() })
-}
 
 /// Settings shared by all methods of a checkpoint.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +26,7 @@ impl DecoderSettings {
     pub(super) fn new(checkpoint: &Checkpoint, options: &Options, family: &str, trained: usize) -> Result<DecoderSettings> {
         let precision = Precision::new(checkpoint, options)?;
         float_caches(options, &format!("{family}'s caches have no other form"))?;
-        let positions = model::ranged("max_seq_len", options.max_seq_len.unwrap_or(trained), trained)?;
+        let positions = options::ranged("max_seq_len", options.max_seq_len.unwrap_or(trained), trained)?;
         Ok(DecoderSettings { precision, positions })
     }
 

@@ -4,11 +4,13 @@ use flambeau_pt2::Exported;
 use flambeau_tensor::{DType, Expr};
 use indexmap::IndexMap;
 
-use super::{
-    conformer::{Encoder, HALVINGS},
-    decoder::float_caches,
+use super::conformer::{Encoder, HALVINGS};
+use crate::{
+    Checkpoint, Error, MethodConstant, Model, Options, Result,
+    builder::Val,
+    options::{Precision, float_caches},
+    writer::Writer,
 };
-use crate::{Checkpoint, Error, MethodConstant, Model, Options, Result, builder::Val, model::Precision, writer::Writer};
 
 /// Sample rate in Hz, window size and hop length in samples, as in the training of all models.
 pub(crate) const SAMPLE_RATE: usize = 16_000;

@@ -8,7 +8,7 @@ use super::{
     encoder::{Encoder, Stack},
     spectrogram_facts,
 };
-use crate::{Checkpoint, MethodConstant, Model, Options, Result, block, builder::Val, model, spec, writer::Writer};
+use crate::{Checkpoint, MethodConstant, Model, Options, Result, block, builder::Val, model, options, spec, writer::Writer};
 
 /// Hyperparameters of a Voxtral model.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,7 +27,7 @@ pub(crate) struct VoxtralConfig {
 
 /// The methods of a checkpoint, and the metadata for runners.
 pub(crate) fn model(checkpoint: &Checkpoint, c: &VoxtralConfig, options: &Options) -> Result<Model> {
-    let settings = model::settings(checkpoint, &c.text, options)?;
+    let settings = options::settings(checkpoint, &c.text, options)?;
     let w = Writer::new(checkpoint, settings.dtype, settings.scales);
     let (text_decoder, floats) = block::program_of_embeddings(checkpoint, &c.text, settings)?;
     let methods = IndexMap::from([

@@ -11,10 +11,12 @@ use super::{
 };
 use crate::{
     Checkpoint, Logits, MethodConstant, Model, Options, Result,
-    block::{self, Decoder, Settings},
+    block::{self, Decoder},
     builder::{ConvParams, Int, Val},
     limits::MAX_POSITIONS,
-    model, spec,
+    model,
+    options::{self, Settings},
+    spec,
     writer::Writer,
 };
 
@@ -50,7 +52,7 @@ pub(crate) fn model(checkpoint: &Checkpoint, c: &VoxtralRealtimeConfig, options:
     let positions = options.max_seq_len.unwrap_or(MAX_POSITIONS);
     let chunk = options.prefill_chunk.unwrap_or(DEFAULT_CHUNK.min(positions));
     let options = Options { max_seq_len: Some(positions), prefill_chunk: Some(chunk), ..*options };
-    let settings = model::settings(checkpoint, &c.text, &options)?;
+    let settings = options::settings(checkpoint, &c.text, &options)?;
     let listening = Settings { positions: MAX_POSITIONS, chunk: MOST_EMBEDDINGS * c.joined, logits: Logits::All, ..settings };
     let (text_decoder, floats) = block::program_of_embeddings(checkpoint, &c.text, settings)?;
     let methods = IndexMap::from([
