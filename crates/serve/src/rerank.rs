@@ -106,8 +106,8 @@ struct Scored<T> {
     tokens: usize,
 }
 
-/// Computes the scores of the texts that `read` extracts from a request. Returns the rest of the
-/// request too.
+/// Computes the scores of the texts that `read` extracts from a request, with what it keeps of
+/// them.
 async fn scored<T: Send + 'static>(
     app: &App,
     caller: Caller,

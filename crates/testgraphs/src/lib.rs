@@ -294,8 +294,8 @@ impl Generator {
         self.env.get(slot).and_then(Spec::shape).map(|s| s.to_vec()).unwrap_or_default()
     }
 
-    /// A literal, or a value input with this value. Zero is a literal: whether a softmax has elements
-    /// is known when it is decomposed.
+    /// A literal, or a value input with this value. Zero is a literal: whether a softmax has
+    /// elements is known when it is decomposed.
     fn int(&mut self, value: i64) -> Int {
         if self.rng.usize(..5) == 0 && value != 0 { Int::Vid(self.fresh_value(Some(value as i32))) } else { Int::Lit(value) }
     }

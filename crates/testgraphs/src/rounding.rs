@@ -13,8 +13,8 @@ use flambeau_tensor::{DType, Tensor, cast};
 use crate::{RandomGraph, Rounding};
 
 impl RandomGraph {
-    /// For each output, the largest difference that rounding explains between two engines, given the
-    /// results of [`RandomGraph::every`]. Zero for outputs that are the same bit by bit.
+    /// For each output, the largest difference that rounding explains between two engines, given
+    /// the results of [`RandomGraph::every`]. Zero for outputs that are the same bit by bit.
     pub fn bounds(&self, every: &[Value]) -> Vec<f64> {
         let inputs = self.every.inputs.iter().zip(&self.inputs);
         let written = self.every.outputs.iter().zip(every);
@@ -125,7 +125,7 @@ impl Bounds {
             Node::LayerNorm(n) => {
                 let deviation = self.contents.get(&n.x.0).map_or(1.0, |c| c.smallest_deviation(n.eps.into()));
                 let weight = if n.weight.is_some() { self.magnitude(n.weight) } else { 1.0 };
-                // The mean is off by `n` units of the largest element, and divided by the deviation.
+                // The mean is off by `n` units of the largest element, divided by the deviation.
                 f32_unit * (last(n.x) + 8.0) * (of(n.x) / deviation * weight + self.magnitude(n.bias) + y.largest)
             }
             Node::RMSNorm(n) => f32_unit * (last(n.x) + 8.0) * y.largest + if n.weight.is_some() { result } else { 0.0 },

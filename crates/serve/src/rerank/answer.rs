@@ -54,8 +54,8 @@ impl<'a> RerankList<'a> {
     }
 }
 
-/// An entry of `/v1/classify` for a text: the label with the highest probability, the first one on
-/// a tie, and all probabilities `shares`.
+/// An entry of `/v1/classify` for a text: the label with the highest of `shares`, the first one on
+/// a tie, and all probabilities.
 pub fn label_entry(index: usize, labels: &[String], shares: &[f32]) -> Json {
     let best = argmax(shares).map_or(0, |(best, _)| best as usize);
     json!({ "index": index, "label": labels.get(best), "probs": shares, "num_classes": labels.len() })
