@@ -11,6 +11,7 @@ import argparse
 import shutil
 import sys
 import tempfile
+from collections import OrderedDict
 from pathlib import Path
 
 import torch
@@ -39,6 +40,17 @@ CONVS = dict(layer_types=["conv", FULL], block_auto_adjust_ff_dim=False)
 GEMMA4 = dict(head_dim=8, global_head_dim=16, sliding_window=4, vocab_size_per_layer_input=32, hidden_size_per_layer_input=0, layer_types=KINDS)
 # Common sizes that the configs of older families lack.
 GPT = dict(drop=("intermediate_size", "num_key_value_heads"))
+
+
+def pickle(checkpoint):
+    """Stores the weights as folders did before safetensors."""
+    file = checkpoint / "model.safetensors"
+    state = OrderedDict(load_file(file))
+    state._metadata = {"": dict(version=1)}
+    torch.save(state, checkpoint / "pytorch_model.bin")
+    file.unlink()
+
+
 # The eager attention of Falcon adds its biases by distance twice.
 SDPA = GPT | dict(attention="sdpa")
 MPT = dict(drop=("intermediate_size", "num_key_value_heads", "max_position_embeddings"))
@@ -124,6 +136,11 @@ ARCHITECTURES = [
     ("jais2", "Jais2", {}),
     ("jamba", "Jamba", dict(num_hidden_layers=4, num_experts=3, num_experts_per_tok=2, attn_layer_period=3, attn_layer_offset=1, mamba_dt_rank=3,
                             mamba_d_state=4, use_mamba_kernels=False)),
+    ("laguna", "Laguna", EXPERTS | dict(
+        num_hidden_layers=4, head_dim=8, sliding_window=4, layer_types=[FULL] + 3 * [SLIDING], num_attention_heads_per_layer=[2, 4, 4, 4],
+        mlp_layer_types=["dense"] + 3 * ["sparse"], shared_expert_intermediate_size=12, moe_routed_scaling_factor=1.5, rope_parameters={
+            FULL: dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5),
+            SLIDING: dict(rope_type="default", rope_theta=1e3, partial_rotary_factor=1.0)})),
     ("lfm2", "Lfm2", CONVS),
     ("lfm2moe", "Lfm2Moe", EXPERTS | dict(layer_types=["conv", FULL], num_dense_layers=1)),
     ("llama-biases", "Llama", dict(attention_bias=True, mlp_bias=True) | rope("llama3", 5e3, factor=6.0, original_max_position_embeddings=24,
@@ -193,7 +210,7 @@ FAMILIES = [
     ("mpt", "Mpt", dict(num_attention_heads=3, hidden_size=24, max_seq_len=64, attn_config=dict(clip_qkv=0.5)), MPT),
     ("olmo-clipped", "Olmo", dict(clip_qkv=0.5)),
     ("olmoe-clipped", "Olmoe", dict(num_experts=4, num_experts_per_tok=2, clip_qkv=0.5)),
-    ("opt", "OPT", dict(ffn_dim=20), GPT),
+    ("opt", "OPT", dict(ffn_dim=20), GPT | dict(after=pickle)),
     ("phi-normed", "Phi", dict(qk_layernorm=True, num_key_value_heads=2)),
     ("qwen2-moe-windows", "Qwen2Moe", EXPERTS | dict(
         num_hidden_layers=3, shared_expert_intermediate_size=12, use_sliding_window=True, sliding_window=4, max_window_layers=2)),

@@ -57,7 +57,8 @@ impl Checkpoint {
     }
 
     /// Reads a Hugging Face folder, given as its files. They are `config.json`, `model.safetensors`
-    /// or the index with its shards, and optional files for generation and the tokenizer.
+    /// or the index with its shards, and optional files for generation and the tokenizer. Older
+    /// folders hold `pytorch_model.bin` instead.
     /// sentence-transformers adds `modules.json` and the files of
     /// [`is_module_file`](Self::is_module_file). Other supported folders are MLX's
     /// quantization, Whisper in CTranslate2's form (`model.bin`, `config.json`, `tokenizer.json`)
@@ -74,6 +75,12 @@ impl Checkpoint {
     /// `1_Pooling/config.json` or `2_Dense/model.safetensors`.
     pub fn is_module_file(path: &str) -> bool {
         folder::sentence::module_file(path).is_some_and(|module| module.len() == path.len())
+    }
+
+    /// Whether a file of a folder holds weights of `torch.save`, which are read if the folder has no
+    /// safetensors.
+    pub fn is_pickled(name: &str) -> bool {
+        folder::pickled::is_weights(name)
     }
 
     /// Reads a GGUF file of version 2 or 3.

@@ -9,6 +9,7 @@ mod gptq;
 mod grouped;
 mod mlx;
 mod parts;
+pub(crate) mod pickled;
 mod scheme;
 pub(crate) mod sentence;
 mod torchao;
@@ -88,12 +89,7 @@ impl Files {
 
     /// Files with weights: the files in the index, or the only file, or all files.
     fn weight_files(&self) -> Result<Vec<String>> {
-        if let Some(index) = self.json(INDEX)? {
-            let map = index.get("weight_map").and_then(Value::as_object);
-            let map = map.ok_or_else(|| Error::file(INDEX, "expected an object `weight_map`"))?;
-            let mut files: Vec<String> = map.values().filter_map(Value::as_str).map(str::to_owned).collect();
-            files.sort();
-            files.dedup();
+        if let Some(files) = self.indexed(INDEX)? {
             return Ok(files);
         }
         if self.0.contains_key(WEIGHTS) {
@@ -101,14 +97,33 @@ impl Files {
         }
         let is_weights = |name: &&String| name.ends_with(".safetensors") && !name.contains('/');
         let files: Vec<String> = self.0.keys().filter(is_weights).cloned().collect();
-        if files.is_empty() { Err(Error::MissingFile(WEIGHTS.into())) } else { Ok(files) }
+        if !files.is_empty() {
+            return Ok(files);
+        }
+        match self.indexed(pickled::INDEX)? {
+            Some(files) => Ok(files),
+            None if self.0.contains_key(pickled::WEIGHTS) => Ok(vec![pickled::WEIGHTS.into()]),
+            None => Err(Error::MissingFile(WEIGHTS.into())),
+        }
+    }
+
+    /// Files named by an index of weights, if the folder has it.
+    fn indexed(&self, index: &str) -> Result<Option<Vec<String>>> {
+        let Some(json) = self.json(index)? else { return Ok(None) };
+        let map = json.get("weight_map").and_then(Value::as_object);
+        let map = map.ok_or_else(|| Error::file(index, "expected an object `weight_map`"))?;
+        let mut files: Vec<String> = map.values().filter_map(Value::as_str).map(str::to_owned).collect();
+        files.sort();
+        files.dedup();
+        Ok(Some(files))
     }
 
     fn tensors(&self) -> Result<IndexMap<String, Stored>> {
         let mut out = IndexMap::new();
         for name in self.weight_files()? {
             let bytes = self.0.get(&name).ok_or_else(|| Error::MissingFile(name.clone()))?;
-            out.extend(stored_tensors(&name, bytes)?);
+            let read = if pickled::is_weights(&name) { pickled::tensors } else { stored_tensors };
+            out.extend(read(&name, bytes)?);
         }
         Ok(out)
     }

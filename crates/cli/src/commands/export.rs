@@ -242,7 +242,7 @@ pub(crate) fn folder_paths(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
             }
         }
         let wanted = path.extension().and_then(|e| e.to_str()).is_some_and(|e| ["json", "safetensors", "jinja"].contains(&e));
-        let is_named = MODEL_FILES.contains(&name.as_str()) || name == CTRANSLATE2;
+        let is_named = MODEL_FILES.contains(&name.as_str()) || name == CTRANSLATE2 || Checkpoint::is_pickled(&name);
         if (wanted || is_named) && path.is_file() {
             list.push((name, path));
         }

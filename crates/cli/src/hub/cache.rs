@@ -122,11 +122,13 @@ pub(super) fn find(cache: &Path, name: &ModelName) -> Result<Option<Cached>> {
 pub(super) fn is_complete(folder: &Path) -> bool {
     let has = |name: &str| folder.join(name).is_file();
     let has_config = ["config.json", "params.json"].into_iter().any(has);
-    let index = folder.join("model.safetensors.index.json");
-    let has_weights = match fs::read(&index) {
-        Ok(text) => shards(&text).is_some_and(|shards| !shards.is_empty() && shards.iter().all(|shard| has(shard))),
-        Err(_) => ["model.safetensors", "consolidated.safetensors", "model.bin"].into_iter().any(has),
+    let indexed = |index: &str| {
+        let shards = shards(&fs::read(folder.join(index)).ok()?);
+        Some(shards.is_some_and(|shards| !shards.is_empty() && shards.iter().all(|shard| has(shard))))
     };
+    let single = ["model.safetensors", "consolidated.safetensors", "model.bin", "pytorch_model.bin"];
+    let has_weights = indexed("model.safetensors.index.json")
+        .unwrap_or_else(|| single.into_iter().any(has) || indexed("pytorch_model.bin.index.json").unwrap_or(false));
     has_config && has_weights
 }
 

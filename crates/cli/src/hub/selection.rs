@@ -63,7 +63,12 @@ pub(crate) fn all(names: &[String]) -> Vec<Selection> {
 
 /// Whether a file of a folder holds weights.
 fn is_weights(name: &str) -> bool {
-    name.ends_with(".safetensors") || name == CTRANSLATE2
+    name.ends_with(".safetensors") || is_binary(name)
+}
+
+/// Whether a file holds weights in a form older than safetensors.
+fn is_binary(name: &str) -> bool {
+    name == CTRANSLATE2 || Checkpoint::is_pickled(name)
 }
 
 /// Whether a model needs this file to run: known files at the top level, and module files of
@@ -73,14 +78,14 @@ fn is_standard(name: &str) -> bool {
         return true;
     }
     let kept = [".json", ".safetensors", ".jinja", "tokenizer.model"];
-    let is_kept = name == CTRANSLATE2 || kept.iter().any(|end| name.ends_with(end));
+    let is_kept = is_binary(name) || kept.iter().any(|end| name.ends_with(end));
     !name.contains('/') && !name.starts_with('.') && is_kept
 }
 
-/// The files that a folder's model needs, without duplicate weights in Mistral's format.
+/// The files that a folder's model needs, without duplicate weights in other forms.
 fn standard(names: &[String]) -> Vec<String> {
     let is_twice = names.iter().any(|name| name.starts_with("model") && name.ends_with(".safetensors"));
-    let kept = |name: &&String| is_standard(name) && !(is_twice && (name.starts_with("consolidated") || *name == CTRANSLATE2));
+    let kept = |name: &&String| is_standard(name) && !(is_twice && (name.starts_with("consolidated") || is_binary(name)));
     let mut files: Vec<String> = names.iter().filter(kept).cloned().collect();
     files.sort();
     files
@@ -242,6 +247,8 @@ mod tests {
         let both = ["config.json", "consolidated.safetensors", "model-00001-of-00002.safetensors", "params.json"];
         assert_eq!(chosen(&both, None), [both[0], both[2], both[3]]);
         assert_eq!(chosen(&["config.json", "model.bin"], None), ["config.json", "model.bin"]);
+        assert_eq!(chosen(&["config.json", "flax_model.msgpack", "pytorch_model.bin"], None), ["config.json", "pytorch_model.bin"]);
+        assert_eq!(chosen(&["config.json", "model.safetensors", "pytorch_model.bin"], None), ["config.json", "model.safetensors"]);
     }
 
     #[test]
