@@ -22,7 +22,7 @@ from gguf_cases import set_up
 # Case, class of the converter, and whether the tokenizer is converted too.
 CASES = [
     ("bert", "BertModel", True), ("nomic", "NomicBertModel", True), ("modernbert", "ModernBertModel", False),
-    ("qwen3", "Qwen3Model", False), ("gemma3", "Gemma3TextModel", False),
+    ("qwen3", "Qwen3Model", False), ("gemma3", "Gemma3TextModel", False), ("jina-bert", "JinaBertModel", False),
 ]
 # What the converter asks of Nomic's config.
 NOMIC = dict(

@@ -11,7 +11,7 @@ use crate::{
     family::{self, Configs},
     fields::Fields,
     limits::MAX_SIZE,
-    spec,
+    spec::{self, FeedForward},
 };
 
 /// The way of pooling under an architecture's prefix.
@@ -22,6 +22,9 @@ const TOKEN_TYPES: &str = "tokenizer.ggml.token_type_count";
 
 /// The architecture of EmbeddingGemma, whose tokens see the whole text.
 pub(super) const GEMMA: &str = "gemma-embedding";
+
+/// The architecture of Jina Embeddings 2.
+const JINA: &str = "jina-bert-v2";
 
 /// Layers of the text vector in files of EmbeddingGemma.
 const DENSE: [&str; 2] = ["dense_2", "dense_3"];
@@ -52,14 +55,13 @@ const LAYER: [(&str, &str); 10] = [
     ("ffn_down", "mlp.down_proj"),
 ];
 
-/// Tensors of a layer of ModernBERT that differ from BERT's.
-const MODERN: [(&str, &str); 3] =
-    [("attn_norm", "input_layernorm"), ("ffn_norm", "post_attention_layernorm"), ("ffn_up", "mlp.gate_up_proj")];
+/// Norms of a layer of ModernBERT that differ from BERT's.
+const MODERN: [(&str, &str); 2] = [("attn_norm", "input_layernorm"), ("ffn_norm", "post_attention_layernorm")];
 
 /// The `model_type` of BERT and its relatives by the name of the architecture.
 fn model_type(name: &str) -> Option<&'static str> {
     Some(match name {
-        "bert" => "bert",
+        "bert" | JINA => "bert",
         "nomic-bert" => "nomic_bert",
         "modern-bert" => "modernbert",
         _ => return None,
@@ -78,7 +80,10 @@ pub(crate) fn bert(file: &Gguf) -> Result<Option<encoder::EncoderConfig>> {
         return Err(keys.error("attention.causal", "false"));
     }
     let sentence = sentence(&keys)?;
-    let map = translated(&keys, model_type)?;
+    let mut map = translated(&keys, model_type)?;
+    if name == JINA {
+        map.extend(object(jina(file)?));
+    }
     let configs = Configs {
         model: Fields::new(&map),
         generation: None,
@@ -96,7 +101,22 @@ pub(crate) fn bert(file: &Gguf) -> Result<Option<encoder::EncoderConfig>> {
     }
     let scores = if keys.int(POOLING)? == Some(RANK) { Some(head(&keys, config.family)?) } else { None };
     keys.finish()?;
-    Ok(Some(encoder::EncoderConfig { dtype: None, scores, ..*config }))
+    let mut config = encoder::EncoderConfig { dtype: None, scores, ..*config };
+    let is_apart = file.has_in_blocks("ffn_gate.weight");
+    for layer in &mut config.layers {
+        if let FeedForward::Mlp(mlp) = &mut layer.feed_forward {
+            mlp.joined &= !is_apart;
+        }
+    }
+    Ok(Some(config))
+}
+
+/// The keys of Jina Embeddings 2 that files do not state. Its model of code has other norms.
+fn jina(file: &Gguf) -> Result<Value> {
+    if let Some(norm) = ["attn_q_norm.weight", "attn_norm_2.weight"].into_iter().find(|norm| file.has_in_blocks(norm)) {
+        return Err(Error::tensor(norm, "no norms but those after each half", "other norms"));
+    }
+    Ok(json!({"position_embedding_type": "alibi", "feed_forward_type": "geglu"}))
 }
 
 /// The head of a reranker or classifier.
@@ -284,9 +304,9 @@ pub(crate) fn tensors(file: &Gguf, config: &encoder::EncoderConfig) -> Result<Na
             add(format!("{stored}.{part}"), format!("{name}.{part}"))?;
         }
         for i in 0..config.layers.len() {
-            let modern = MODERN.iter().filter(|_| is_modern);
-            let common = LAYER.iter().filter(|(stored, _)| !(is_modern && *stored == "ffn_up"));
-            for (stored, name) in common.chain(modern) {
+            let is_joined = matches!(config.layers[i].feed_forward, FeedForward::Mlp(mlp) if mlp.joined);
+            for (stored, name) in LAYER.iter().chain(MODERN.iter().filter(|_| is_modern)) {
+                let name = if is_joined && *stored == "ffn_up" { "mlp.gate_up_proj" } else { name };
                 add(format!("blk.{i}.{stored}.{part}"), format!("layers.{i}.{name}.{part}"))?;
             }
         }

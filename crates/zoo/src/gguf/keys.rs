@@ -129,8 +129,10 @@ impl<'a> Keys<'a> {
 
     /// Elements of a head: stated, or its share of the hidden width.
     pub(super) fn head_dim(&self) -> Result<Option<usize>> {
-        let stated = self.size_opt("attention.key_length")?;
-        Ok(stated.or(self.even_head_dim()?))
+        match self.size_opt("attention.key_length")? {
+            Some(stated) => Ok(Some(stated)),
+            None => self.even_head_dim(),
+        }
     }
 
     /// A head's share of the hidden width.

@@ -11,7 +11,7 @@ use crate::{Error, Result};
 const LAYER_NORM: KeyNames = &[("attention.layer_norm_epsilon", "layer_norm_eps")];
 const LOGIT_SCALE: KeyNames = &[("logit_scale", "logit_scale")];
 
-pub(super) const VARIANTS: [Architecture; 32] = [
+pub(super) const VARIANTS: [Architecture; 33] = [
     Architecture {
         name: "afmoe",
         model_type: "afmoe",
@@ -173,6 +173,14 @@ pub(super) const VARIANTS: [Architecture; 32] = [
         ..PLAIN
     },
     Architecture {
+        name: "laguna",
+        model_type: "laguna",
+        keys: &[EXPERTS, SHARED_EXPERT, &[("expert_weights_scale", "moe_routed_scaling_factor")]],
+        implied: || json!({}),
+        stated: laguna,
+        ..PLAIN
+    },
+    Architecture {
         name: "llama4",
         model_type: "llama4_text",
         keys: &[&[
@@ -303,6 +311,35 @@ pub(super) fn kinds(keys: &Keys<'_>) -> Result<Value> {
     let kind = |&local: &bool| if local { "sliding_attention" } else { "full_attention" };
     let kinds = listed.map(|kinds| kinds.iter().map(kind).collect::<Vec<_>>());
     Ok(kinds.map_or(json!({}), |kinds| json!({"layer_types": kinds})))
+}
+
+/// Laguna's keys per layer. In files with windows that list no kinds, every fourth layer is full,
+/// starting at the first. The gate's size tells whether it has one number for each head.
+fn laguna(keys: &Keys<'_>) -> Result<Value> {
+    sigmoid(keys, true)?;
+    let heads = keys.counts("attention.head_count")?;
+    let windowed = keys.get("attention.sliding_window").is_some();
+    let listed = keys.bools("attention.sliding_window_pattern")?;
+    let is_local = |i: usize| windowed && listed.as_ref().map_or(!i.is_multiple_of(4), |listed| listed[i]);
+    let kinds: Vec<_> = (0..heads.len()).map(|i| if is_local(i) { "sliding_attention" } else { "full_attention" }).collect();
+    let dense = keys.size_opt("leading_dense_block_count")?.unwrap_or(0);
+    let feeds: Vec<_> = (0..heads.len()).map(|i| if i < dense { "dense" } else { "sparse" }).collect();
+    let head_dim = keys.head_dim()?.unwrap_or(1);
+    let rows = keys.file.tensors.get("blk.0.attn_gate.weight").and_then(|gate| gate.shape.first().copied());
+    let gating = if rows == heads.first().copied() { "per-head" } else { "per-element" };
+    let rope = |theta: &str, dims: &str| -> Result<Value> {
+        let part = keys.size_opt(dims)?.map(|dims| dims as f64 / head_dim as f64);
+        Ok(json!({"rope_type": "default", "rope_theta": keys.positive_opt(theta)?, "partial_rotary_factor": part}))
+    };
+    keys.get("expert_shared_count");
+    Ok(json!({
+        "num_attention_heads": heads.first(), "num_attention_heads_per_layer": heads, "layer_types": kinds, "mlp_layer_types": feeds,
+        "gating": gating,
+        "rope_parameters": {
+            "full_attention": rope("rope.freq_base", "rope.dimension_count")?,
+            "sliding_attention": rope("rope.freq_base_swa", "rope.dimension_count_swa")?,
+        },
+    }))
 }
 
 /// The keys of OLMo 2 and, where layers have windows, of OLMo 3.
