@@ -9,8 +9,9 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 out=$work/out
+usage() { sed -n 's/^# Usage: /usage: /p' "$0" >&2; exit 2; }
 if [ "${1:-}" = --out ]; then
-  [ $# -ge 2 ] || { sed -n 's/^# Usage: /usage: /p' "$0" >&2; exit 2; }
+  [ $# -ge 2 ] || usage
   mkdir -p "$2"
   out=$(cd "$2" && pwd)
   shift 2
@@ -18,6 +19,7 @@ fi
 mkdir -p "$out"
 [ "${1:-}" != --all ] || set -- 0.30.0 0.30.1 0.30.3 0.30.4 0.30.5 0.30.6 0.31.0 0.31.1 0.31.2 0.32.0 0.32.1 0.32.2 0.32.3 0.32.4
 [ $# -gt 0 ] || set -- 0.32.4
+case $1 in [0-9]*) ;; *) usage ;; esac
 
 python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet ziglang==0.17.0 lief==1.0.0
