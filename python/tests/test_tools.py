@@ -86,6 +86,65 @@ def test_the_inspector_of_executorch_reads_the_runs(program, tmp_path):
     assert any(event.is_delegated_op for event in block.events)
 
 
+def inspected(devtools, program, inputs, folder):
+    """Names and recorded values of each event, and the outputs, as ExecuTorch's Inspector reads them."""
+    method = program.load_method("forward")
+    for _ in range(2):
+        method.execute(inputs)
+    etdump, buffer = str(folder / "run.etdp"), str(folder / "run.bin")
+    program.write_etdump_result_to_file(etdump, buffer)
+    (block,) = (block for block in devtools.Inspector(etdump_path=etdump, debug_buffer_path=buffer).event_blocks if block.name == "Execute")
+    return [(event.name, event.debug_data) for event in block.events], block.run_output
+
+
+def test_results_of_nodes_are_in_the_debug_buffer(tmp_path):
+    program = Runtime.get().load_program(DATA / "mlp.pte", enable_etdump=True, debug_buffer_size=1 << 20)
+    (output,) = program.load_method("forward").execute([ones()])
+    program.write_etdump_result_to_file(str(tmp_path / "a.etdp"), str(tmp_path / "a.bin"))
+    contents = (tmp_path / "a.bin").read_bytes()
+    # As a result of the last node, of the delegate and of the run, and the input once.
+    assert contents.count(np.asarray(output).tobytes()) == 3 and ones().tobytes() in contents
+    small = Runtime.get().load_program(DATA / "mlp.pte", enable_etdump=True, debug_buffer_size=64)
+    with pytest.raises(RuntimeError, match="over 64 bytes"):
+        small.load_method("forward").execute([ones()])
+    module = portable_lib._load_for_executorch(str(DATA / "mlp.pte"), enable_etdump=True, debug_buffer_size=1 << 20)
+    module.forward([ones()])
+    module.write_etdump_result_to_file(str(tmp_path / "b.etdp"), str(tmp_path / "b.bin"))
+    assert (tmp_path / "b.bin").read_bytes() == contents
+
+
+def test_the_inspector_shows_the_results_of_nodes(tmp_path):
+    devtools = pytest.importorskip("executorch.devtools")
+    program = Runtime.get().load_program(DATA / "mlp.pte", enable_etdump=True, debug_buffer_size=1 << 20)
+    events, outputs = inspected(devtools, program, [ones()], tmp_path)
+    values = dict(events)
+    (last,) = [value for name, value in events if name.startswith("node ")][-1]
+    (given, made) = values["DELEGATE_CALL"]
+    assert (given.numpy() == ones()).all() and (made == last).all() and (outputs[0] == last).all()
+
+
+def test_calls_outside_of_delegates_are_recorded_as_in_executorch(tmp_path):
+    devtools = pytest.importorskip("executorch.devtools")
+    torch = pytest.importorskip("torch")
+    from executorch.exir import to_edge
+    from executorch.runtime import Runtime as Original
+
+    class Model(torch.nn.Module):
+        def forward(self, x, y):
+            best, places = torch.topk(x + x, 2)
+            return best * y, places, x.sum()
+
+    inputs = (torch.arange(6.0).reshape(2, 3), torch.tensor(3.0))
+    contents = to_edge(torch.export.export(Model(), inputs)).to_executorch().buffer
+    found = []
+    for runtime in (Runtime.get(), Original.get()):
+        program = runtime.load_program(contents, enable_etdump=True, debug_buffer_size=1 << 16)
+        events, outputs = inspected(devtools, program, list(inputs), tmp_path)
+        shown = [(name, [value.tolist() for value in values]) for name, values in events if name.startswith("native_call")]
+        found.append((shown, [value.tolist() for value in outputs]))
+    assert found[0] == found[1] and len(found[0][0]) >= 4
+
+
 def test_cases_of_a_bundled_program_are_verified():
     contents = BUNDLE.read_bytes()
     bundle = portable_lib._load_bundled_program_from_buffer(contents)

@@ -16,7 +16,7 @@ use flambeau::{
     runtime::{Program, RunTrace, Value, verify},
     tensor::Tolerance,
     text::{ChatTemplate, Tokenizer},
-    wire::bundled::BundledProgram,
+    wire::{bundled::BundledProgram, etdump::EtDump},
     zoo,
 };
 use serde_json::Value as Json;
@@ -78,18 +78,18 @@ pub fn measured_engine(flags: &[String], clock: Clock) -> Result<Arc<dyn Engine>
     parse::<Measured>(flags)?.engine.engine_with(Some(clock))
 }
 
-/// Runs of methods as an ETDump, which ExecuTorch's Inspector reads.
-pub fn etdump(runs: &[RunTrace]) -> Vec<u8> {
-    profile::etdump::bytes(runs)
+/// Runs of methods as an ETDump, which ExecuTorch's Inspector reads, with its debug buffer.
+pub fn etdump(runs: &[RunTrace]) -> EtDump {
+    profile::etdump::dump(runs)
 }
 
-/// Runs of a method as a trace for Perfetto.
+/// Runs of methods as a trace for Perfetto.
 ///
 /// # Errors
 /// Only fails if memory runs out.
-pub fn trace(method: &str, runs: &[RunTrace]) -> Result<Vec<u8>> {
+pub fn trace(runs: &[RunTrace]) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    profile::trace::write(method, runs, &mut bytes)?;
+    profile::trace::write(runs, &mut bytes)?;
     Ok(bytes)
 }
 

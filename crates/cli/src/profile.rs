@@ -5,14 +5,14 @@ mod roofline;
 pub(crate) mod trace;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
 };
 
 use anyhow::Result;
 use flambeau::{
     engine::{Clock, Engine, Span, Steps},
-    runtime::Method,
+    runtime::{Method, RunTrace},
 };
 
 use self::roofline::Roofline;
@@ -55,9 +55,10 @@ impl ProfileArgs {
         self.is_wanted().then(flambeau::clock)
     }
 
-    /// Records the runs of a method from now on, if its instructions are requested.
-    pub(crate) fn watch(&self, method: &mut Method, clock: Option<Clock>) {
-        method.trace_with(clock.filter(|_| self.files().next().is_some()));
+    /// Records the runs of methods from now on, if their instructions are requested.
+    pub(crate) fn watch(&self, methods: &mut [&mut Method], clock: Option<Clock>) {
+        let clock = clock.filter(|_| self.files().next().is_some());
+        methods.iter_mut().for_each(|method| method.trace_with(clock.clone()));
     }
 
     /// Output files of the traces.
@@ -72,15 +73,18 @@ impl ProfileArgs {
         written.into_iter().try_for_each(files::check_writable)
     }
 
-    /// Prints and writes the requested profiles of all steps since the method was loaded.
-    pub(crate) fn report(&self, method: &mut Method, engine: &dyn Engine) -> Result<()> {
+    /// Prints and writes the requested profiles of all steps since the methods were loaded. Values
+    /// that the methods kept go to `debug_buffer`.
+    pub(crate) fn report(&self, methods: &mut [&mut Method], engine: &dyn Engine, debug_buffer: Option<&Path>) -> Result<()> {
         if !self.is_wanted() {
             return Ok(());
         }
-        let (runs, nodes) = (method.take_runs(), method.take_profile());
+        let mut runs: Vec<RunTrace> = methods.iter_mut().flat_map(|method| method.take_runs()).collect();
+        runs.sort_by_key(|run| run.start);
+        let nodes = kinds(methods.iter_mut().flat_map(|method| method.take_profile()));
         let mut spans: Vec<Span> = runs.iter().flat_map(|run| &run.instructions).flat_map(|i| i.steps.clone()).collect();
-        spans.extend(method.take_spans());
-        if let Some(steps) = method.steps().filter(|_| self.profile) {
+        spans.extend(methods.iter_mut().flat_map(|method| method.take_spans()));
+        for steps in methods.iter().filter_map(|method| method.steps()).filter(|_| self.profile) {
             prepared(&steps).iter().for_each(|line| eprintln!("{line}"));
         }
         if engine.name() == "mlx" {
@@ -89,10 +93,14 @@ impl ProfileArgs {
             );
         }
         if let Some(path) = &self.trace {
-            files::write(path, |out| trace::write(method.name(), &runs, out))?;
+            files::write(path, |out| trace::write(&runs, out))?;
         }
         if let Some(path) = &self.etdump {
-            files::write(path, |out| Ok(out.write_all(&etdump::bytes(&runs))?))?;
+            let dump = etdump::dump(&runs);
+            files::write(path, |out| Ok(out.write_all(&dump.file)?))?;
+            if let Some(path) = debug_buffer {
+                files::write(path, |out| Ok(out.write_all(&dump.debug_buffer)?))?;
+            }
         }
         if self.profile && spans.is_empty() {
             eprintln!("{:>10} {:>8}  node", "µs", "calls");
@@ -104,6 +112,18 @@ impl ProfileArgs {
         }
         Ok(())
     }
+}
+
+/// Kinds of nodes with their calls and nanoseconds, slowest first.
+fn kinds(nodes: impl Iterator<Item = (&'static str, u64, u64)>) -> Vec<(&'static str, u64, u64)> {
+    let mut totals: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for (name, calls, time) in nodes {
+        let total = totals.entry(name).or_default();
+        *total = (total.0 + calls, total.1 + time);
+    }
+    let mut list: Vec<_> = totals.into_iter().map(|(name, (calls, time))| (name, calls, time)).collect();
+    list.sort_by_key(|&(.., time)| std::cmp::Reverse(time));
+    list
 }
 
 /// The execution plan in words.

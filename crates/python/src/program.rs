@@ -42,8 +42,10 @@ pub(crate) struct PyProgram {
 #[derive(Clone)]
 pub(crate) struct Recorder {
     clock: Clock,
-    /// Names of methods with their runs, in order.
-    pub(crate) runs: Arc<Mutex<Vec<(String, RunTrace)>>>,
+    /// Bytes of results that each method may keep.
+    room: usize,
+    /// The runs of all methods, in order.
+    pub(crate) runs: Arc<Mutex<Vec<RunTrace>>>,
 }
 
 /// Tensor metadata in the file: sizes, code of the element type, whether its memory is planned, and
@@ -96,14 +98,13 @@ impl PyProgram {
     /// Loads a method; each call returns one with its own state, unless the program shares state.
     fn load(&self, py: Python<'_>, name: &str) -> PyResult<PyMethod> {
         self.home.check("the program")?;
-        let method = py.detach(|| self.program.method(name, &self.engine, &self.options));
-        let mut method = method.map_err(|error| errors::of_runtime(&error))?;
-        method.trace_with(self.recorder.as_ref().map(|recorder| recorder.clock.clone()));
+        let method = py.detach(|| self.method(name)).map_err(|error| errors::of_runtime(&error))?;
+        let keeps_results = self.recorder.as_ref().is_some_and(|recorder| recorder.room > 0);
         Ok(PyMethod {
             name: name.to_owned(),
             inputs: method.inputs().to_vec(),
             outputs: method.outputs().to_vec(),
-            keeps_nothing: method.is_stateless() && self.options.kv_cache.is_none(),
+            keeps_nothing: method.is_stateless() && self.options.kv_cache.is_none() && !keeps_results,
             method: Mutex::new(method),
             home: self.home,
             recorder: self.recorder.clone(),
@@ -169,10 +170,23 @@ impl PyProgram {
         Ok(PyProgram { program, engine, flags, options, home: Home::here(), recorder: None })
     }
 
-    /// The program on an engine that measures. Methods loaded from it record their runs.
-    pub(crate) fn measured(&self, py: Python<'_>) -> PyResult<PyProgram> {
+    fn method(&self, name: &str) -> Result<Method, flambeau::runtime::Error> {
+        let Some(Recorder { clock, room, .. }) = &self.recorder else {
+            return self.program.method(name, &self.engine, &self.options);
+        };
+        if *room > 0 {
+            return self.program.method_with_results(name, &self.engine, &self.options, clock, *room);
+        }
+        let mut method = self.program.method(name, &self.engine, &self.options)?;
+        method.trace_with(Some(clock.clone()));
+        Ok(method)
+    }
+
+    /// The program on an engine that measures. Methods loaded from it record their runs, and up to
+    /// `room` bytes of results.
+    pub(crate) fn measured(&self, py: Python<'_>, room: usize) -> PyResult<PyProgram> {
         let (engine, clock) = engines::measured(py, &self.flags)?;
-        let recorder = Some(Recorder { clock, runs: Arc::default() });
+        let recorder = Some(Recorder { clock, room, runs: Arc::default() });
         let (program, flags, options) = (self.program.clone(), self.flags.clone(), self.options.clone());
         Ok(PyProgram { program, engine, flags, options, home: Home::here(), recorder })
     }
@@ -186,8 +200,8 @@ impl PyProgram {
         (&self.program, &self.engine)
     }
 
-    /// Measured runs with their methods.
-    pub(crate) fn runs(&self) -> Vec<(String, RunTrace)> {
+    /// Measured runs of all methods.
+    pub(crate) fn runs(&self) -> Vec<RunTrace> {
         let runs = self.recorder.as_ref().map(|recorder| recorder.runs.lock().unwrap_or_else(PoisonError::into_inner).clone());
         runs.unwrap_or_default()
     }
@@ -289,8 +303,7 @@ impl PyMethod {
         let mut method = self.method.lock().unwrap_or_else(PoisonError::into_inner);
         let outputs = method.run(inputs);
         if let Some(recorder) = &self.recorder {
-            let runs = method.take_runs().into_iter().map(|run| (self.name.clone(), run));
-            recorder.runs.lock().unwrap_or_else(PoisonError::into_inner).extend(runs);
+            recorder.runs.lock().unwrap_or_else(PoisonError::into_inner).extend(method.take_runs());
         }
         outputs
     }

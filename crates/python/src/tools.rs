@@ -34,20 +34,22 @@ pub(crate) fn graphs(program: &Bound<'_, PyProgram>, method: &str) -> PyResult<S
     Ok(Json::from(graphs).to_string())
 }
 
-/// The program on an engine that measures. Its methods record their runs.
+/// The program on an engine that measures. Its methods record their runs. With `room` above 0, each
+/// method keeps the results of its nodes and calls, up to `room` bytes.
 #[pyfunction]
-pub(crate) fn measured(py: Python<'_>, program: &Bound<'_, PyProgram>) -> PyResult<PyProgram> {
-    program.get().measured(py)
+#[pyo3(signature = (program, room=0))]
+pub(crate) fn measured(py: Python<'_>, program: &Bound<'_, PyProgram>, room: usize) -> PyResult<PyProgram> {
+    program.get().measured(py, room)
 }
 
 /// The measured steps of a program as JSON. Times are in nanoseconds.
 #[pyfunction]
 pub(crate) fn steps(program: &Bound<'_, PyProgram>) -> String {
     let mut list = Vec::new();
-    for (number, (method, run)) in program.get().runs().iter().enumerate() {
+    for (number, run) in program.get().runs().iter().enumerate() {
         for i in &run.instructions {
             let step = |name: &str, start: u64, time: u64| {
-                json!({ "method": method, "run": number, "instruction": i.place.instruction, "delegate": i.delegate, "name": name,
+                json!({ "method": run.method, "run": number, "instruction": i.place.instruction, "delegate": i.delegate, "name": name,
                         "start": start, "time": time, "node": null, "bytes": 0, "flops": 0 })
             };
             if i.steps.is_empty() {
@@ -63,19 +65,18 @@ pub(crate) fn steps(program: &Bound<'_, PyProgram>) -> String {
     Json::from(list).to_string()
 }
 
-/// The measured runs of a program as an ETDump.
+/// The measured runs of a program as an ETDump, and its debug buffer.
 #[pyfunction]
-pub(crate) fn etdump<'py>(py: Python<'py>, program: &Bound<'py, PyProgram>) -> Bound<'py, PyBytes> {
-    let runs: Vec<_> = program.get().runs().into_iter().map(|(_, run)| run).collect();
-    PyBytes::new(py, &library::etdump(&runs))
+pub(crate) fn etdump<'py>(py: Python<'py>, program: &Bound<'py, PyProgram>) -> [Bound<'py, PyBytes>; 2] {
+    let runs = program.get().runs();
+    let dump = py.detach(|| library::etdump(&runs));
+    [&dump.file, &dump.debug_buffer].map(|bytes| PyBytes::new(py, bytes))
 }
 
 /// The measured runs of a program as a trace for Perfetto.
 #[pyfunction]
 pub(crate) fn trace<'py>(py: Python<'py>, program: &Bound<'py, PyProgram>) -> PyResult<Bound<'py, PyBytes>> {
-    let (names, runs): (Vec<String>, Vec<_>) = program.get().runs().into_iter().unzip();
-    let name = names.first().map_or("", String::as_str);
-    let bytes = library::trace(name, &runs).map_err(|error| ExecutionError::new_err(error.to_string()))?;
+    let bytes = library::trace(&program.get().runs()).map_err(|error| ExecutionError::new_err(error.to_string()))?;
     Ok(PyBytes::new(py, &bytes))
 }
 

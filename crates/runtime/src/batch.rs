@@ -40,8 +40,8 @@ impl Method {
         let mut ended = engine.run_last_of_each(&mut together).into_iter();
         let outcomes = runs.iter_mut().zip(&mut calls).zip(starts).map(|(((method, inputs), call), start)| match call.take() {
             Some(Ok(call)) => {
-                method.trace_only_call(start);
-                ended.next().expect("each run has an outcome").map(|results| method.take(call, results))
+                let traced = method.trace_only_call(start);
+                ended.next().expect("each run has an outcome").map(|results| traced.and_then(|()| method.take(call, results)))
             }
             Some(Err(error)) => Ok(Err(error)),
             None => catch_unwind(AssertUnwindSafe(|| method.run_last(inputs))),
@@ -49,11 +49,13 @@ impl Method {
         outcomes.collect()
     }
 
-    /// The run's only call. `None` if the run has more instructions, or keeps state outside of the
-    /// delegate.
+    /// The run's only call. `None` if the run has more instructions, keeps state outside of the
+    /// delegate, or keeps its results.
     fn only_call(&self, inputs: &[Value]) -> Option<Result<Call>> {
         let plan = &self.program.file().plans[self.plan];
-        let Some(Instruction::DelegateCall { delegate, args }) = only_instruction(plan).filter(|_| self.carries_nothing()) else {
+        let Some(Instruction::DelegateCall { delegate, args }) =
+            only_instruction(plan).filter(|_| self.carries_nothing() && !self.keeps_results())
+        else {
             return None;
         };
         let graph = &self.delegates.get(*delegate as usize)?.graph;
@@ -77,12 +79,15 @@ impl Method {
     }
 
     /// Records a run of one delegate call that ends now.
-    fn trace_only_call(&mut self, start: Option<u64>) {
+    fn trace_only_call(&mut self, start: Option<u64>) -> Result<()> {
         let program = self.program.clone();
         let plan = &program.file().plans[self.plan];
-        if let Some(instruction) = only_instruction(plan) {
-            self.trace_instruction(plan, Place::default(), instruction, start);
-            self.trace_run(start);
+        match only_instruction(plan) {
+            Some(instruction) => {
+                self.trace_instruction(plan, Place::default(), instruction, start, &[])?;
+                self.trace_run(start, &[])
+            }
+            None => Ok(()),
         }
     }
 

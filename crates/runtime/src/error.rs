@@ -97,6 +97,14 @@ pub enum Error {
     #[error("method `{method}`, output {output}: nothing sets it")]
     NoOutput { method: String, output: usize },
 
+    /// The results of the runs take too much memory to keep.
+    #[error("method `{method}`: the results of its runs take over {room} bytes, which is the size of the debug buffer")]
+    NoRoom { method: String, room: usize },
+
+    /// A method that keeps its results cannot share state.
+    #[error("method `{method}`: results cannot be recorded while methods share state")]
+    KeepsShared { method: String },
+
     /// A run exceeded the limit on instructions.
     #[error("method `{method}` ran over {max} instructions without an end")]
     Endless { method: String, max: u64 },

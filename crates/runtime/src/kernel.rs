@@ -56,7 +56,7 @@ pub(crate) struct Kernel {
     /// Number of arguments before the results.
     pub(crate) inputs: usize,
     /// Values that receive the results.
-    results: Vec<u32>,
+    pub(crate) results: Vec<u32>,
     ready: Option<(Signature, Box<dyn Session>)>,
 }
 

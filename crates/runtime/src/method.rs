@@ -181,9 +181,9 @@ impl Method {
         let start = self.trace_start();
         let mut cells = self.cells(inputs);
         let result = run::execute(self, plan, &mut cells, rows);
-        self.trace_run(start);
-        result?;
-        self.end(plan, cells)
+        let outputs = result.and_then(|()| self.end(plan, cells));
+        self.trace_run(start, outputs.as_deref().unwrap_or_default())?;
+        outputs
     }
 
     /// Ends a run: keeps its state and returns its outputs.

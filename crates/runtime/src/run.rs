@@ -31,7 +31,9 @@ pub(crate) fn execute(method: &mut Method, plan: &ExecutionPlan, cells: &mut [Op
             let place = Place { chain: c, instruction: at };
             let start = method.trace_start();
             let next = step(method, plan, place, instruction, cells, rows);
-            method.trace_instruction(plan, place, instruction, start);
+            if next.is_ok() {
+                method.trace_instruction(plan, place, instruction, start, cells)?;
+            }
             let fail = |source: InstructionError| Error::Run { method: plan.name.clone(), place, source: Box::new(source) };
             at = next.map_err(fail)?.unwrap_or(at + 1);
         }

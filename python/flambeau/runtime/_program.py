@@ -118,8 +118,8 @@ class Program:
         return verdict_of(json.loads(found))
 
     def write_etdump_result_to_file(self, etdump_path: str, debug_buffer_path: str) -> None:
-        """Writes the measured runs of a program that was loaded with ``enable_etdump``. The debug
-        buffer stays empty.
+        """Writes the measured runs of a program that was loaded with ``enable_etdump``, and the tensors
+        of one that was loaded with ``debug_buffer_size``.
         """
         write_etdump(self._program, self._is_measured, etdump_path, debug_buffer_path)
 

@@ -65,8 +65,9 @@ class Runtime:
         """Loads a program from a file, which is memory-mapped, or from bytes.
 
         ``data_path`` names a ``.ptd`` file with weights. With ``enable_etdump``, methods record their
-        runs for ``write_etdump_result_to_file``. ``verification`` and ``debug_buffer_size`` exist for
-        compatibility with ExecuTorch and have no effect.
+        runs for ``write_etdump_result_to_file``. With ``debug_buffer_size`` too, delegates run node by
+        node, and each method keeps the results of nodes and calls, up to that many bytes.
+        ``verification`` exists for compatibility with ExecuTorch and has no effect.
         """
         source: Any = data
         if not isinstance(data, (bytes, bytearray, str, Path)):
@@ -77,7 +78,7 @@ class Runtime:
         program = _native.Program(
             source, data=data_path, engine=self._engine, share_state=self._share_state, kv_cache=self._kv_cache
         )
-        return Program(_native.measured(program), is_measured=True) if enable_etdump else Program(program)
+        return Program(_native.measured(program, debug_buffer_size), is_measured=True) if enable_etdump else Program(program)
 
     def __repr__(self) -> str:
         return f"<Runtime {' '.join(self._engine)}>"

@@ -60,7 +60,7 @@ class Profile:
 
     def write_etdump(self, path: str | os.PathLike[str]) -> None:
         """Writes an ETDump, which the Inspector of ExecuTorch reads."""
-        _write(path, _native.etdump(self._program))
+        _write(path, _native.etdump(self._program)[0])
 
     def __repr__(self) -> str:
         return f"<Profile of {len(self.steps)} steps>"
@@ -114,12 +114,13 @@ def verdict_of(found: dict[str, Any]) -> Verdict:
 
 
 def write_etdump(program: _native.Program, is_measured: bool, etdump: str | os.PathLike[str], debug: str | os.PathLike[str] | None) -> None:
-    """Writes what a program recorded, as ExecuTorch's runtime does it. The debug buffer stays empty."""
+    """Writes what a program recorded, as ExecuTorch's runtime does it."""
     if not is_measured:
         raise _native.ExecutionError("No etdump found")
-    _write(etdump, _native.etdump(program))
+    events, buffer = _native.etdump(program)
+    _write(etdump, events)
     if debug is not None:
-        _write(debug, b"")
+        _write(debug, buffer)
 
 
 def _write(path: str | os.PathLike[str], contents: bytes) -> None:

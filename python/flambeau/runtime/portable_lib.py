@@ -60,8 +60,8 @@ class ExecuTorchMethod:
 class ExecuTorchProgram:
     """A program whose methods are loaded one by one."""
 
-    def __init__(self, program: _native.Program, is_measured: bool = False) -> None:
-        self._program = _native.measured(program) if is_measured else program
+    def __init__(self, program: _native.Program, is_measured: bool = False, room: int = 0) -> None:
+        self._program = _native.measured(program, room) if is_measured else program
         self._is_measured = is_measured
         self._names = program.method_names()
 
@@ -88,22 +88,22 @@ class ExecuTorchProgram:
         return self._is_measured
 
     def write_etdump_result_to_file(self, path: str, debug_buffer_path: str | None = None) -> None:
-        """Writes the recorded runs. The debug buffer stays empty."""
+        """Writes the recorded runs, and the tensors of a program that was loaded with a debug buffer."""
         write_etdump(self._program, self._is_measured, path, debug_buffer_path)
 
 
 class ExecuTorchModule:
     """A program that loads its methods and its data file at the first run."""
 
-    def __init__(self, source: bytes | str, data: bytes | str | None, is_measured: bool = False) -> None:
-        self._source, self._data, self._is_measured = source, data, is_measured
+    def __init__(self, source: bytes | str, data: bytes | str | None, is_measured: bool = False, room: int = 0) -> None:
+        self._source, self._data, self._is_measured, self._room = source, data, is_measured, room
         # Opened without the data file, which is read at the first run.
         self._program = self._open(None)
         self._methods: dict[str, _native.Method] = {}
 
     def _open(self, data: bytes | str | None) -> _native.Program:
         program = _native.Program(self._source, data=data, engine=Runtime.get()._engine)
-        return _native.measured(program) if self._is_measured else program
+        return _native.measured(program, self._room) if self._is_measured else program
 
     def _method(self, name: str) -> _native.Method:
         if not self._methods and self._data is not None:
@@ -135,7 +135,7 @@ class ExecuTorchModule:
         return self._is_measured
 
     def write_etdump_result_to_file(self, path: str, debug_buffer_path: str | None = None) -> None:
-        """Writes the recorded runs. The debug buffer stays empty."""
+        """Writes the recorded runs, and the tensors of a program that was loaded with a debug buffer."""
         write_etdump(self._program, self._is_measured, path, debug_buffer_path)
 
 
@@ -170,15 +170,15 @@ def _bytes_of_field(table: bytes, field: int) -> bytes:
 
 
 def _load_for_executorch(
-    path: str, data_path: str | None = None, enable_etdump: bool = False, *_: Any, **__: Any
+    path: str, data_path: str | None = None, enable_etdump: bool = False, debug_buffer_size: int = 0, *_: Any, **__: Any
 ) -> ExecuTorchModule:
-    return ExecuTorchModule(path, data_path, enable_etdump)
+    return ExecuTorchModule(path, data_path, enable_etdump, debug_buffer_size)
 
 
 def _load_for_executorch_from_buffer(
-    buffer: bytes, data_map_buffer: bytes | None = None, enable_etdump: bool = False, *_: Any, **__: Any
+    buffer: bytes, data_map_buffer: bytes | None = None, enable_etdump: bool = False, debug_buffer_size: int = 0, *_: Any, **__: Any
 ) -> ExecuTorchModule:
-    return ExecuTorchModule(buffer, data_map_buffer, enable_etdump)
+    return ExecuTorchModule(buffer, data_map_buffer, enable_etdump, debug_buffer_size)
 
 
 def _load_bundled_program_from_buffer(buffer: bytes, *_: Any, **__: Any) -> BundledModule:
@@ -186,21 +186,21 @@ def _load_bundled_program_from_buffer(buffer: bytes, *_: Any, **__: Any) -> Bund
 
 
 def _load_for_executorch_from_bundled_program(
-    module: BundledModule, data: bytes | str | None = None, *_: Any, **__: Any
+    module: BundledModule, data: bytes | str | None = None, enable_etdump: bool = False, debug_buffer_size: int = 0, *_: Any, **__: Any
 ) -> ExecuTorchModule:
-    return ExecuTorchModule(module.program, data)
+    return ExecuTorchModule(module.program, data, enable_etdump, debug_buffer_size)
 
 
 def _load_program(
-    path: str, enable_etdump: bool = False, *_: Any, data_path: str | None = None, **__: Any
+    path: str, enable_etdump: bool = False, debug_buffer_size: int = 0, *_: Any, data_path: str | None = None, **__: Any
 ) -> ExecuTorchProgram:
-    return ExecuTorchProgram(_native.Program(path, data=data_path, engine=Runtime.get()._engine), enable_etdump)
+    return ExecuTorchProgram(_native.Program(path, data=data_path, engine=Runtime.get()._engine), enable_etdump, debug_buffer_size)
 
 
 def _load_program_from_buffer(
-    buffer: bytes, enable_etdump: bool = False, *_: Any, data_path: str | None = None, **__: Any
+    buffer: bytes, enable_etdump: bool = False, debug_buffer_size: int = 0, *_: Any, data_path: str | None = None, **__: Any
 ) -> ExecuTorchProgram:
-    return ExecuTorchProgram(_native.Program(buffer, data=data_path, engine=Runtime.get()._engine), enable_etdump)
+    return ExecuTorchProgram(_native.Program(buffer, data=data_path, engine=Runtime.get()._engine), enable_etdump, debug_buffer_size)
 
 
 def _get_registered_backend_names() -> Sequence[str]:

@@ -177,7 +177,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let most = tests.iter().map(|test| test.sequences()).max().unwrap_or(1);
     let mut sequences: Vec<Sequence> = (0..most).map(|_| model.sequence()).collect::<Result<_, _>>()?;
-    args.profile.watch(sequences[0].method(), clock);
+    args.profile.watch(&mut [sequences[0].method()], clock);
     let bar = progress::count((tests.len() * args.repetitions) as u64);
     let mut rows = Vec::new();
     for &test in &tests {
@@ -188,7 +188,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     bar.finish_and_clear();
     print(args, &*engine, &rows)?;
-    args.profile.report(sequences[0].method(), &*engine)?;
+    args.profile.report(&mut [sequences[0].method()], &*engine, None)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -104,7 +104,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     args.template.apply(&mut text)?;
     let model = args.draft.attach(model, &text.tokenizer, &engine, args.model.threads(), args.model.lock())?;
     let mut sequence = model.sequence()?;
-    args.profile.watch(sequence.method(), clock);
+    args.profile.watch(&mut [sequence.method()], clock);
     let (prompt, rendered) = encode(args, &text)?;
     let form = args.constraint.form(&text.tokenizer, &model.metadata().eos)?;
     let sampling = args.sampling.params(text.defaults.as_ref())?;
@@ -139,7 +139,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if !args.quiet {
         print_stats(&generation.stats);
     }
-    args.profile.report(sequence.method(), &*engine)?;
+    args.profile.report(&mut [sequence.method()], &*engine, None)?;
     Ok(if generation.finish == FinishReason::Cancelled { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 

@@ -51,6 +51,11 @@ pub(crate) struct Args {
     #[command(flatten)]
     profile: ProfileArgs,
 
+    /// Write the results of every node and call beside the ETDump, which the Inspector takes as
+    /// `debug_buffer_path`. Nodes then run one by one
+    #[arg(long, value_name = "FILE.bin", requires = "etdump")]
+    debug_buffer: Option<PathBuf>,
+
     /// Print a JSON object instead of lines
     #[arg(long)]
     json: bool,
@@ -60,15 +65,23 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(path) = &args.output {
         tensors::check_writable(path)?;
     }
-    let written: Vec<&Path> = args.output.as_deref().into_iter().chain(args.profile.files()).collect();
+    let written: Vec<&Path> =
+        args.output.as_deref().into_iter().chain(args.profile.files()).chain(args.debug_buffer.as_deref()).collect();
     outputs::check(&written, args.program.paths().chain(args.inputs.iter().map(PathBuf::as_path)))?;
     written.into_iter().try_for_each(files::check_writable)?;
     let program = args.program.open()?;
     let options = LoadOptions { kv_cache: args.kv_cache.clone(), ..LoadOptions::default() };
     let clock = args.profile.clock();
     let engine = args.engine.engine_with(clock.clone())?;
-    let mut method = program.method(&args.method, &engine, &options)?;
-    args.profile.watch(&mut method, clock);
+    let mut method = match &clock {
+        Some(clock) if args.debug_buffer.is_some() => {
+            program.method_with_results(&args.method, &engine, &options, clock, usize::MAX)?
+        }
+        _ => program.method(&args.method, &engine, &options)?,
+    };
+    if args.debug_buffer.is_none() {
+        args.profile.watch(&mut [&mut method], clock);
+    }
     let mut inputs = Vec::new();
     for path in &args.inputs {
         inputs.extend(tensors::read(path)?);
@@ -85,7 +98,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         print_outputs(&method, &outputs)?;
     }
     report(args, &times);
-    args.profile.report(&mut method, &*engine)?;
+    args.profile.report(&mut [&mut method], &*engine, args.debug_buffer.as_deref())?;
     Ok(ExitCode::SUCCESS)
 }
 

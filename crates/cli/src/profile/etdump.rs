@@ -1,53 +1,88 @@
 //! Runs as an ETDump, with the names of events that ExecuTorch's runtime uses.
 
 use flambeau::{
-    runtime::{InstructionTrace, RunTrace},
-    wire::etdump::{EventBlock, ProfileEvent, write_etdump},
+    engine::Span,
+    runtime::{InstructionTrace, RunTrace, Value},
+    wire::etdump::{DebugEvent, DebugValue, EtDump, Event, EventBlock, ProfileEvent, write_etdump},
 };
 
-/// The bytes of an ETDump with one block for each run.
-pub(crate) fn bytes(runs: &[RunTrace]) -> Vec<u8> {
+/// An ETDump with one block for each run.
+pub(crate) fn dump(runs: &[RunTrace]) -> EtDump {
     write_etdump(&runs.iter().map(block).collect::<Vec<_>>())
 }
 
 fn block(run: &RunTrace) -> EventBlock {
-    let mut events: Vec<ProfileEvent> = run.instructions.iter().flat_map(events).collect();
+    let mut events: Vec<Event> = run.instructions.iter().flat_map(events).collect();
     let (start, end) = (run.start, run.start + run.time);
-    events.push(ProfileEvent { name: "Method::execute".into(), chain: -1, instruction: 0, delegate_id: None, start, end });
+    let whole = ProfileEvent { name: "Method::execute".into(), chain: -1, instruction: 0, delegate_id: None, start, end };
+    events.push(Event::Profile(whole));
+    let output = |value: &Value| {
+        let (name, value) = (String::new(), debug_value(value)?);
+        Some(Event::Debug(DebugEvent { name, chain: 0, instruction: -1, delegate_id: None, value, is_output: true }))
+    };
+    events.extend(run.outputs.iter().filter_map(output));
     EventBlock { name: "Execute".into(), events }
 }
 
 /// The events of an instruction, inner ones first.
-fn events(of: &InstructionTrace) -> Vec<ProfileEvent> {
-    let event = |name: String, delegate_id: Option<String>, start: u64, time: u64| ProfileEvent {
-        name,
-        chain: of.place.chain as i32,
-        instruction: of.place.instruction as i32,
-        delegate_id,
-        start,
-        end: start + time,
-    };
-    let step = |(number, step): (usize, &flambeau::engine::Span)| {
-        // The Inspector shows this text in place of the name.
-        let place = step.node.map_or_else(|| format!("step {number}: {}", step.name), |node| format!("node {node}: {}", step.name));
-        event(step.name.to_string(), Some(place), step.start, step.time)
-    };
-    let mut events: Vec<ProfileEvent> = of.steps.iter().enumerate().map(step).collect();
-    let whole = |name: &str| event(name.to_owned(), None, of.start, of.time);
+fn events(of: &InstructionTrace) -> Vec<Event> {
+    let mut events = Vec::new();
+    for (number, step) in of.steps.iter().enumerate() {
+        let place = place_of(number, step);
+        events.push(measured(of, step.name.to_string(), Some(place.clone()), step.start, step.time));
+        let own = of.results.iter().filter(|(step, _)| *step == number);
+        events.extend(own.filter_map(|(_, value)| recorded(of, &step.name, Some(&place), value)));
+    }
+    let mut names = Vec::new();
     match of.delegate {
-        Some(_) => events.push(whole("DELEGATE_CALL")),
-        None if of.name.ends_with("_CALL") => events.push(whole(&of.name)),
+        Some(_) => names.push("DELEGATE_CALL".to_owned()),
+        None if of.name.ends_with("_CALL") => names.push(of.name.clone()),
         None => {
             let name = of.name.rsplit("::").next().unwrap_or_default();
-            events.extend([whole(&format!("native_call_{name}")), whole("OPERATOR_CALL")]);
+            names.extend([format!("native_call_{name}"), "OPERATOR_CALL".into()]);
         }
     }
+    let name = names[0].clone();
+    events.extend(names.into_iter().map(|name| measured(of, name, None, of.start, of.time)));
+    events.extend(of.values.iter().filter_map(|value| recorded(of, &name, None, value)));
     events
+}
+
+/// The step's text, which the Inspector shows in place of its name.
+fn place_of(number: usize, step: &Span) -> String {
+    step.node.map_or_else(|| format!("step {number}: {}", step.name), |node| format!("node {node}: {}", step.name))
+}
+
+fn measured(of: &InstructionTrace, name: String, delegate_id: Option<String>, start: u64, time: u64) -> Event {
+    let (chain, instruction) = (of.place.chain as i32, of.place.instruction as i32);
+    Event::Profile(ProfileEvent { name, chain, instruction, delegate_id, start, end: start + time })
+}
+
+fn recorded(of: &InstructionTrace, name: &str, delegate_id: Option<&str>, value: &Value) -> Option<Event> {
+    Some(Event::Debug(DebugEvent {
+        name: name.to_owned(),
+        chain: of.place.chain as u64,
+        instruction: of.place.instruction as i32,
+        delegate_id: delegate_id.map(str::to_owned),
+        value: debug_value(value)?,
+        is_output: false,
+    }))
+}
+
+/// The value as an ETDump holds it; it holds no texts.
+fn debug_value(value: &Value) -> Option<DebugValue> {
+    match value {
+        Value::Tensor(tensor) => Some(DebugValue::Tensor(tensor.clone())),
+        Value::Int(v) => Some(DebugValue::Int(*v)),
+        Value::Bool(v) => Some(DebugValue::Bool(*v)),
+        Value::Double(v) => Some(DebugValue::Double(*v)),
+        Value::String(_) | Value::None => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use flambeau::{engine::Span, runtime::Place};
+    use flambeau::runtime::Place;
 
     use super::*;
 
@@ -60,6 +95,8 @@ mod tests {
             start: 10,
             time: 5,
             steps,
+            values: Vec::new(),
+            results: Vec::new(),
         };
         let step = Span { name: "Add".into(), node: Some(4), start: 11, time: 2, bytes: 0, flops: 0 };
         let instructions = vec![
@@ -67,9 +104,12 @@ mod tests {
             instruction(1, Some(0), "MLXBackend", vec![step]),
             instruction(2, None, "MOVE_CALL", vec![]),
         ];
-        let block = block(&RunTrace { start: 9, time: 20, instructions });
-        let shown: Vec<_> =
-            block.events.iter().map(|e| (e.name.as_str(), e.instruction, e.delegate_id.as_deref(), e.end)).collect();
+        let block = block(&RunTrace { method: "forward".into(), start: 9, time: 20, instructions, outputs: Vec::new() });
+        let measured = |event: &Event| match event {
+            Event::Profile(e) => Some((e.name.clone(), e.instruction, e.delegate_id.clone(), e.end)),
+            Event::Debug(_) => None,
+        };
+        let shown: Vec<_> = block.events.iter().filter_map(measured).collect();
         let expected = [
             ("native_call_add.out", 0, None, 15),
             ("OPERATOR_CALL", 0, None, 15),
@@ -78,6 +118,7 @@ mod tests {
             ("MOVE_CALL", 2, None, 15),
             ("Method::execute", 0, None, 29),
         ];
+        let expected = expected.map(|(name, at, id, end)| (name.to_owned(), at, id.map(str::to_owned), end));
         assert_eq!(shown, expected);
     }
 }

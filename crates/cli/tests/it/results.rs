@@ -37,6 +37,27 @@ fn run_writes_what_the_method_returns() {
 }
 
 #[test]
+fn results_of_nodes_go_to_the_debug_buffer() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path());
+    write_tensor(dir.path(), "x.bin", floats(&[1.0, -2.5], &[2]));
+    let args = ["run", "add.pte", "-i", "x.bin", "-o", "y.bin", "--etdump", "run.etdp", "--debug-buffer", "run.bin"];
+    let done = flambeau(dir.path(), &args);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert_eq!(output(dir.path(), "y.bin"), [2.0, -1.5]);
+    let read = |name| std::fs::read(dir.path().join(name)).unwrap();
+    // Each tensor begins at a multiple of 64: the node's result, the delegate's argument and
+    // result, the run's output.
+    let buffer = read("run.bin");
+    let kept: Vec<Vec<f32>> =
+        buffer.chunks(64).map(|part| part[..8].chunks(4).map(|f| f32::from_le_bytes(f.try_into().unwrap())).collect()).collect();
+    assert_eq!(kept, [[2.0, -1.5], [1.0, -2.5], [2.0, -1.5], [2.0, -1.5]]);
+    assert_eq!(read("run.etdp")[8..12], *b"ED00");
+    let alone = flambeau(dir.path(), &["run", "add.pte", "-i", "x.bin", "--debug-buffer", "run.bin"]);
+    assert!(alone.code == 2 && alone.stderr.contains("--etdump"), "{}", alone.stderr);
+}
+
+#[test]
 fn run_returns_what_constant_methods_hold() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path());

@@ -67,6 +67,7 @@ impl Session for NodeSession {
         let observer = Arc::clone(&self.observer);
         let mut observer = observer.lock().unwrap_or_else(PoisonError::into_inner);
         let constants = self.walk.constants().clone();
+        observer.begin();
         self.walk.run(&mut contents, usize::MAX, &mut |instruction, node, part, inputs, results| {
             observer.node(&NodeRun { graph_number, graph: &graph, instruction, node, part, constants: &constants, inputs, results })
         })?;

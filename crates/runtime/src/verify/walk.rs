@@ -55,6 +55,9 @@ pub struct GraphRun<'a> {
 
 /// Sees what the nodes of a run compute.
 pub trait Observer: Send {
+    /// A main chain begins to run.
+    fn begin(&mut self) {}
+
     /// A node of a main chain has run.
     ///
     /// # Errors
