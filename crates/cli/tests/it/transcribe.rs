@@ -194,8 +194,18 @@ fn bench_measures_the_stages_of_every_family() {
         assert!(rows.iter().all(|row| row["ms_median"].is_number()), "{family}: {json}");
         assert!(rows.last().unwrap()["real_time_factor"].is_number(), "{family}: {json}");
     }
-    let refused = flambeau(dir.path(), &["bench", "model.pte", "--profile"]);
-    assert!(refused.code == 2 && refused.stderr.contains("language model"), "{}", refused.stderr);
+    let audio = audio();
+    let profile =
+        &["bench", "model.pte", "--audio", &audio, "-r", "1", "--profile", "--trace", "trace.json", "--etdump", "run.etdp"];
+    let done = flambeau(dir.path(), profile);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert!(done.stderr.contains("GFLOP/s  step"), "{}", done.stderr);
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(dir.path().join("trace.json")).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let steps_of =
+        |method| events.iter().filter(|event| event["args"]["method"] == method && event["args"]["node"].is_u64()).count();
+    assert!(["audio_encoder", "token_embedding", "text_decoder"].map(steps_of).iter().all(|&count| count > 0), "{trace}");
+    assert_eq!(std::fs::read(dir.path().join("run.etdp")).unwrap()[8..12], *b"ED00");
 }
 
 #[test]

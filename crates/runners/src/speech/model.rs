@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flambeau_runtime::{Engine, Program};
+use flambeau_runtime::{Engine, Method, Program};
 use flambeau_text::Tokenizer;
 
 use super::{
@@ -61,6 +61,17 @@ impl SpeechModel {
             SpeechModel::Parakeet(_) | SpeechModel::Whisper(_) => true,
             SpeechModel::VoxtralRealtime(model) => model.window().is_none(),
             SpeechModel::Moonshine(_) | SpeechModel::Voxtral(_) => false,
+        }
+    }
+
+    /// The methods of the model, for measurements.
+    pub fn methods(&mut self) -> Vec<&mut Method> {
+        match self {
+            SpeechModel::Moonshine(model) => model.methods(),
+            SpeechModel::Parakeet(model) => model.methods(),
+            SpeechModel::Whisper(model) => model.methods(),
+            SpeechModel::Voxtral(model) => model.methods(),
+            SpeechModel::VoxtralRealtime(model) => model.methods(),
         }
     }
 

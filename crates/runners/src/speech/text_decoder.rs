@@ -53,6 +53,10 @@ impl TextDecoder {
         Ok(TextDecoder { family, embedding, decoder, dtype: spec.dtype, hidden, chunk, context, position: 0 })
     }
 
+    pub(crate) fn methods(&mut self) -> [&mut Method; 2] {
+        [&mut self.embedding, &mut self.decoder]
+    }
+
     /// Width of the rows.
     pub(crate) fn hidden(&self) -> usize {
         self.hidden

@@ -12,7 +12,7 @@ use flambeau::{
 use serde_json::{Value as Json, json};
 
 use super::{Args, Format, median};
-use crate::{failure::usage, files, progress, tokenizer};
+use crate::{files, progress, tokenizer};
 
 /// Number of tokens that the decoder reads one by one, and a token ID that every vocabulary has.
 const TOKENS: usize = 32;
@@ -61,9 +61,7 @@ struct Measured {
 }
 
 pub(super) fn run(args: &Args, program: &Program, path: &Path) -> Result<ExitCode> {
-    if args.profile.is_wanted() {
-        return Err(usage("--profile, --trace and --etdump take a language model"));
-    }
+    args.profile.check_writable(args.model.paths().chain(args.audio.as_deref()))?;
     let samples = match &args.audio {
         Some(path) => {
             let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -75,8 +73,10 @@ pub(super) fn run(args: &Args, program: &Program, path: &Path) -> Result<ExitCod
     if samples.is_empty() {
         bail!("the recording has no samples");
     }
-    let engine = args.engine.engine(false)?;
+    let clock = args.profile.clock();
+    let engine = args.engine.engine_with(clock.clone())?;
     let mut model = SpeechModel::load(program, &engine)?;
+    args.profile.watch(&mut model.methods(), clock);
     let tokenizer = tokenizer::find(program, path, None).ok().map(|text| text.tokenizer);
     let bar = progress::count(args.repetitions as u64);
     let mut measured: Vec<Measured> = Vec::new();
@@ -98,6 +98,7 @@ pub(super) fn run(args: &Args, program: &Program, path: &Path) -> Result<ExitCod
         eprintln!("the program has no tokenizer: nothing was transcribed");
     }
     print(args, engine.name(), &measured)?;
+    args.profile.report(&mut model.methods(), &*engine, None)?;
     Ok(ExitCode::SUCCESS)
 }
 

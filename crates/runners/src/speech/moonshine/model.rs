@@ -53,6 +53,10 @@ impl Moonshine {
         })
     }
 
+    pub(in crate::speech) fn methods(&mut self) -> Vec<&mut Method> {
+        vec![&mut self.encoder, &mut self.decoder]
+    }
+
     /// Maximum samples of a window.
     pub fn window(&self) -> usize {
         self.most_samples

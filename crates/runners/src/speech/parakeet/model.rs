@@ -113,6 +113,12 @@ impl Parakeet {
         })
     }
 
+    pub(in crate::speech) fn methods(&mut self) -> Vec<&mut Method> {
+        let mut methods = vec![&mut self.encoder];
+        methods.extend(self.transducer.iter_mut().flat_map(|transducer| [&mut transducer.decoder_step, &mut transducer.joint]));
+        methods
+    }
+
     /// Samples per position of the encoder's output.
     pub fn step_samples(&self) -> usize {
         self.factor * self.features.hop()

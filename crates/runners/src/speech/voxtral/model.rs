@@ -56,6 +56,12 @@ impl Voxtral {
         Ok(Voxtral { encoder, text, features: LogMel::new(mels), mels, frames })
     }
 
+    pub(in crate::speech) fn methods(&mut self) -> Vec<&mut Method> {
+        let mut methods = vec![&mut self.encoder];
+        methods.extend(self.text.methods());
+        methods
+    }
+
     /// Samples of a window.
     pub fn window(&self) -> usize {
         self.frames * self.features.hop()

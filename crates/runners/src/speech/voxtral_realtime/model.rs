@@ -120,6 +120,12 @@ impl VoxtralRealtime {
         Ok(model)
     }
 
+    pub(in crate::speech) fn methods(&mut self) -> Vec<&mut Method> {
+        let mut methods = vec![&mut self.encoder];
+        methods.extend(self.text.methods());
+        methods
+    }
+
     /// Samples per embedding, and so per token.
     pub fn step_samples(&self) -> usize {
         self.frames * self.features.hop()

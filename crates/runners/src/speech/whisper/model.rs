@@ -132,6 +132,14 @@ impl Whisper {
         self.vocabulary.suppress(generation_config)
     }
 
+    /// The methods of a greedy transcription, and the one that times words.
+    pub(in crate::speech) fn methods(&mut self) -> Vec<&mut Method> {
+        let mut methods = vec![&mut self.encoder, &mut self.decoder];
+        methods.extend(self.apart.as_mut().map(|apart| &mut apart.method));
+        methods.extend(self.alignment.as_mut());
+        methods
+    }
+
     /// The ids that steer the model.
     pub fn vocabulary(&self) -> &Vocabulary {
         &self.vocabulary
