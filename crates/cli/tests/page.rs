@@ -86,6 +86,12 @@ fn long_program(count: usize) -> Vec<u8> {
     );
     text.extend(std::iter::repeat_n("  Tanh x=t3 out=t3\n", count - 2));
     text += "  Exp x=t3 out=t2\n";
+    program(&text, &["0000/a.</script><b>.weight"], 1)
+}
+
+/// A program of one delegate with the graph's text. Its arguments are tensors f32[2], and integers
+/// after the first input.
+fn program(text: &str, weights: &[&str], inputs: u32) -> Vec<u8> {
     let graph = check(text.parse().expect("the text is right")).expect("the graph is right");
     let tensor = |offset| {
         let mut value = TensorValue::new(flambeau::tensor::DType::F32, &[2]);
@@ -94,20 +100,49 @@ fn long_program(count: usize) -> Vec<u8> {
     };
     let plan = ExecutionPlan {
         name: "forward".into(),
-        values: vec![tensor(0), tensor(16)],
-        inputs: vec![0],
+        values: [tensor(0), tensor(16)].into_iter().chain((1..inputs).map(|_| EValue::Int(0))).collect(),
+        inputs: [0].into_iter().chain(2..=inputs).collect(),
         outputs: vec![1],
-        chains: vec![Chain { instructions: vec![Instruction::DelegateCall { delegate: 0, args: vec![0, 1] }], ..Chain::default() }],
+        chains: vec![Chain {
+            instructions: vec![Instruction::DelegateCall {
+                delegate: 0,
+                args: [0].into_iter().chain(2..=inputs).chain([1]).collect(),
+            }],
+            ..Chain::default()
+        }],
         delegates: vec![Delegate { id: "MLXBackend".into(), ..Delegate::default() }],
         non_const_buffer_sizes: vec![0, 32],
         ..ExecutionPlan::default()
     };
     let mut writer = ProgramWriter::new();
     writer.method(plan, vec![Blob::from_bytes(mlx::encode(&graph))]).expect("one payload for one delegate");
-    writer.named("0000/a.</script><b>.weight", Blob::from_bytes(vec![0; 8])).expect("a new key");
+    for name in weights {
+        writer.named(name, Blob::from_bytes(vec![0; 8])).expect("a new key");
+    }
     let mut out = Vec::new();
     writer.write(&mut out).expect("memory takes all bytes");
     out
+}
+
+/// Branches and loops with the nodes that they run.
+fn branches_are_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = "slots constants=1 inputs=1 outputs=1 temps=3 values=1\nmain 0\ninput t1\ninput v0\noutput t2\n\
+        name t0 \"0000/gate.weight\"\nmeta t0 f32[2]\nmeta t1 f32[2]\nmeta t2 f32[2]\n\
+        chain 0\n  Tanh x=t1 out=t3\n  If cond=v0 then_chain_idx=1 else_chain_idx=2\n  Exp x=t4 out=t2\n\
+        chain 1\n  Multiply a=t3 b=t0 out=t5\n  Sin x=t5 out=t4\n\
+        chain 2\n  If cond=v0 then_chain_idx=3 else_chain_idx=3\n\
+        chain 3\n  Neg x=t3 out=t4\n";
+    std::fs::write(dir.path().join("if.pte"), program(text, &["0000/gate.weight"], 2)).unwrap();
+    flambeau(dir.path(), &["inspect", "if.pte", "--html", "if.html"]);
+    let page = dir.path().join("if.html");
+    assert_shows(&shown(&page, ""), &["delegate 0: 3 nodes and 4 in branches and loops", "if true of 1", "if false of 1"]);
+    let branch = shown(&page, "v=graph&n=1");
+    assert_shows(&branch, &["Nodes of if true", "Nodes of if false", ">3 Multiply</text>", ">4 Sin</text>", "data-node=\"3\""]);
+    // The innermost node is found, and its folders are open.
+    let node = shown(&page, "v=graph&n=6");
+    assert_shows(&node, &["if true of node <span><button class=\"link\">5</button>", "data-node=\"6\"", "Neg x=t3 out=t4"]);
+    assert_shows(&shown(&page, "v=graph&q=gate"), &["1 of 7 nodes", "data-node=\"3\""]);
 }
 
 /// A page of 10,000 nodes shows a bounded part of them at once.
@@ -128,6 +163,7 @@ fn a_long_program_is_shown() {
 fn main() -> ExitCode {
     flambeau_testcases::run(vec![
         test("a_program_is_shown", has_chromium, a_program_is_shown),
+        test("branches_are_shown", has_chromium, branches_are_shown),
         test("a_long_program_is_shown", has_chromium, a_long_program_is_shown),
     ])
 }

@@ -1,7 +1,7 @@
 //! `inspect --html`: a program as one page for a browser.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
     path::Path,
 };
 
@@ -28,17 +28,11 @@ const SCRIPT: &str = include_str!("page/page.js");
 /// Delegate nodes shown on the page.
 const MAX_NODES: usize = 200_000;
 
-/// Microseconds per node, by delegate.
-pub(super) type Times = HashMap<(u64, u64), f64>;
+/// Microseconds of each node, by method, delegate and position.
+pub(super) type Times = HashMap<(String, u64, u64), f64>;
 
-/// The page of a program. `sources` has the source lines of methods by name, and `times` the
-/// measured method with its times.
-pub(super) fn page(
-    program: &Program,
-    file: &Path,
-    sources: &HashMap<String, SourceMap>,
-    times: Option<&(Option<String>, Times)>,
-) -> Result<String> {
+/// The page of a program. `sources` has the source lines of methods by name.
+pub(super) fn page(program: &Program, file: &Path, sources: &HashMap<String, SourceMap>, times: Option<&Times>) -> Result<String> {
     let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
     let (mut methods, mut constants) = (Vec::new(), serde_json::Map::new());
     for plan in &program.file().plans {
@@ -69,13 +63,8 @@ fn filled(template: &str, parts: &[(&str, &str)]) -> String {
     page + rest
 }
 
-fn method(
-    program: &Program,
-    plan: &ExecutionPlan,
-    source: Option<&SourceMap>,
-    times: Option<&(Option<String>, Times)>,
-) -> Result<Json> {
-    let times = times.filter(|(name, _)| name.as_ref().is_none_or(|name| *name == plan.name)).map(|(_, times)| times);
+fn method(program: &Program, plan: &ExecutionPlan, source: Option<&SourceMap>, times: Option<&Times>) -> Result<Json> {
+    let time = |delegate: usize, node: usize| times?.get(&(plan.name.clone(), delegate as u64, node as u64)).copied();
     let values = |list: &[u32]| list.iter().map(|&v| evalue(plan.values.get(v as usize))).collect::<Vec<_>>();
     let delegates = plan.delegates.iter().enumerate().map(|(number, delegate)| {
         let payload = program.file().delegate_payload(delegate).len();
@@ -84,11 +73,11 @@ fn method(
             match program.graph(plan, number, delegate).map_err(|e| e.to_string()).and_then(|g| check(g).map_err(|e| e.to_string()))
             {
                 Ok(graph) => {
-                    let nodes = graph.chains[graph.main as usize].len();
+                    let nodes: usize = graph.chains.iter().map(Vec::len).sum();
                     if nodes > MAX_NODES {
                         anyhow::bail!("delegate {number} of {} has {nodes} nodes, the page shows up to {MAX_NODES}", plan.name);
                     }
-                    describe_graph(&mut described, program, &graph, number, source, times);
+                    describe_graph(&mut described, program, &graph, number, source, &time);
                 }
                 Err(error) => described["error"] = json!(error),
             }
@@ -141,34 +130,75 @@ fn describe_graph(
     graph: &Checked,
     number: usize,
     source: Option<&SourceMap>,
-    times: Option<&Times>,
+    time: &dyn Fn(usize, usize) -> Option<f64>,
 ) {
     let (weights, numbers) = stored(program, graph);
-    let main = &graph.chains[graph.main as usize];
     let results = results(graph);
     let readers = readers(graph);
     let modules = module_paths(graph, |at| source.and_then(|map| map.call(number, at)?.source.module.clone()));
-    let node = |(at, node): (usize, &Node)| {
-        let mut used: Vec<usize> = Vec::new();
-        node.walk(&mut |_, slot| {
-            if let Some(&weight) = numbers.get(&slot).filter(|weight| !used.contains(weight)) {
-                used.push(weight);
-            }
-        });
-        json!({
-            "op": node.name(),
-            "text": node.to_string(),
-            "module": modules[at],
-            "result": results[at],
-            "source": source.and_then(|map| map.describe(number, at)),
-            "readers": readers[at],
-            "weights": used,
-            "time": times.and_then(|times| times.get(&(number as u64, at as u64))),
-        })
-    };
-    described["nodes"] = main.iter().enumerate().map(node).collect();
+    let main = graph.chains[graph.main as usize].len();
+    let mut nodes: Vec<Json> = Vec::new();
+    for (at, node) in graph.chains[graph.main as usize].iter().enumerate() {
+        let mut entry = entry(node, &numbers);
+        entry["module"] = json!(modules[at]);
+        entry["result"] = json!(results[at]);
+        entry["source"] = json!(source.and_then(|map| map.describe(number, at)));
+        entry["readers"] = json!(readers[at]);
+        entry["time"] = json!(time(number, at));
+        nodes.push(entry);
+    }
+    add_inner(graph, &numbers, &mut nodes);
+    described["nodes"] = nodes.into();
+    described["main"] = json!(main);
     described["weights"] = weights.into();
-    described["branches"] = json!(graph.chains.len() - 1);
+}
+
+/// Kind, text and weights of a node.
+fn entry(node: &Node, numbers: &HashMap<Slot, usize>) -> Json {
+    let mut used: Vec<usize> = Vec::new();
+    node.walk(&mut |_, slot| {
+        if let Some(&weight) = numbers.get(&slot).filter(|weight| !used.contains(weight)) {
+            used.push(weight);
+        }
+    });
+    json!({ "op": node.name(), "text": node.to_string(), "weights": used })
+}
+
+/// Adds the nodes of branches and loop bodies after those of the main chain. Nodes that run chains
+/// list these by name, with the numbers of their first node and of their nodes.
+fn add_inner(graph: &Checked, numbers: &HashMap<Slot, usize>, nodes: &mut Vec<Json>) {
+    let mut starts: HashMap<u32, usize> = HashMap::new();
+    let mut waiting: VecDeque<(usize, &Node)> = graph.chains[graph.main as usize].iter().enumerate().collect();
+    while let Some((number, node)) = waiting.pop_front() {
+        let names: &[&str] = if matches!(node, Node::If(_)) { &["if true", "if false"] } else { &["body"] };
+        let mut chains = Vec::new();
+        for (chain, name) in node.chains().into_iter().zip(names) {
+            let inner = &graph.chains[chain.0 as usize];
+            let start = *starts.entry(chain.0).or_insert_with(|| {
+                let start = nodes.len();
+                let readers = readers_in(graph, chain.0);
+                for (at, node) in inner.iter().enumerate() {
+                    let mut entry = entry(node, numbers);
+                    entry["readers"] = readers[at].iter().map(|reader| start + reader).collect();
+                    entry["parent"] = json!(number);
+                    entry["branch"] = json!(name);
+                    waiting.push_back((start + at, node));
+                    nodes.push(entry);
+                }
+                start
+            });
+            chains.push(json!([name, start, inner.len()]));
+        }
+        if !chains.is_empty() {
+            nodes[number]["chains"] = chains.into();
+        }
+    }
+}
+
+/// [`readers`] of another chain than the main one.
+fn readers_in(graph: &Graph, chain: u32) -> Vec<Vec<usize>> {
+    let part = Graph { main: chain, ..graph.clone() };
+    readers(&part)
 }
 
 /// Constants and mutable buffers, with their numbers by slot.
@@ -228,17 +258,18 @@ fn described(env: &flambeau::ir::Env, slots: &[Slot]) -> String {
     slots.iter().filter_map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// Median microseconds of each node in a trace of `--trace`, and the traced method.
-pub(super) fn read_trace(path: &Path) -> Result<(Option<String>, Times)> {
+/// Median microseconds of each node in a trace of `--trace`.
+pub(super) fn read_trace(path: &Path) -> Result<Times> {
     let text = files::read(path)?;
     let trace: Json = serde_json::from_slice(&text).with_context(|| format!("{} is no trace", path.display()))?;
     let events = trace["traceEvents"].as_array().with_context(|| format!("{} has no `traceEvents`", path.display()))?;
-    let mut found: BTreeMap<(u64, u64), Vec<f64>> = BTreeMap::new();
+    let mut found: BTreeMap<(String, u64, u64), Vec<f64>> = BTreeMap::new();
     for event in events {
-        if let (Some(delegate), Some(node), Some(time)) =
-            (event["args"]["delegate"].as_u64(), event["args"]["node"].as_u64(), event["dur"].as_f64())
+        let args = &event["args"];
+        if let (Some(method), Some(delegate), Some(node), Some(time)) =
+            (args["method"].as_str(), args["delegate"].as_u64(), args["node"].as_u64(), event["dur"].as_f64())
         {
-            found.entry((delegate, node)).or_default().push(time);
+            found.entry((method.to_owned(), delegate, node)).or_default().push(time);
         }
     }
     anyhow::ensure!(!found.is_empty(), "{} has no times of nodes; `flambeau bench --trace` writes them", path.display());
@@ -246,8 +277,7 @@ pub(super) fn read_trace(path: &Path) -> Result<(Option<String>, Times)> {
         times.sort_by(f64::total_cmp);
         times[times.len() / 2]
     };
-    let times = found.into_iter().map(|(place, times)| (place, median(times))).collect();
-    Ok((trace["otherData"]["method"].as_str().map(str::to_owned), times))
+    Ok(found.into_iter().map(|(place, times)| (place, median(times))).collect())
 }
 
 #[cfg(test)]

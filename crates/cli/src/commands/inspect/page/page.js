@@ -21,6 +21,10 @@ function bytes(count) {
   return `${unit ? count.toFixed(1) : count} ${units[unit]}`;
 }
 const counted = (count, what) => `${count} ${what}${count === 1 ? "" : "s"}`;
+const shownCount = (delegate) => {
+  const inside = (delegate.nodes || []).length - (delegate.main || 0);
+  return `${counted(delegate.main || 0, "node")}${inside ? ` and ${inside} in branches and loops` : ""}`;
+};
 const micros = (time) => (time >= 1000 ? `${(time / 1000).toFixed(2)} ms` : `${time.toFixed(1)} µs`);
 
 // Every delegate is a graph to choose. The operands of a node are the nodes that it reads.
@@ -30,6 +34,13 @@ for (const { delegate } of graphs) {
   delegate.nodes.forEach((node, at) => node.readers.forEach((reader) => delegate.operands[reader].push(at)));
   delegate.time = delegate.nodes.reduce((sum, node) => sum + (node.time || 0), 0);
 }
+
+// The node that runs the chain of a node, up to one of the main chain.
+function* ancestors(delegate, at) {
+  for (let node = at; node !== undefined && node !== null; node = delegate.nodes[node].parent) yield node;
+}
+const holds = (delegate, positions, at) => at !== null && at < delegate.nodes.length && [...ancestors(delegate, at)].some((node) => positions.includes(node));
+const range = (start, count) => Array.from({ length: count }, (_, at) => start + at);
 
 // The state is in the address, so that a view can be linked to.
 function state() {
@@ -66,13 +77,21 @@ function groups(delegate, positions, depth) {
 
 // Rows of nodes in a row. Long runs are folded into parts, which are filled when they are opened.
 function rowsOf(delegate, positions, chosen) {
-  if (positions.length <= MOST) return positions.map((at) => nodeRow(delegate, at, chosen));
+  if (positions.length <= MOST) return positions.flatMap((at) => [nodeRow(delegate, at, chosen), ...branches(delegate, at, chosen)]);
   const parts = [];
   for (let start = 0; start < positions.length; start += MOST) {
     const own = positions.slice(start, start + MOST);
-    parts.push(folder(`nodes ${own[0]} to ${own[own.length - 1]}`, "", own.includes(chosen), () => rowsOf(delegate, own, chosen)));
+    parts.push(folder(`nodes ${own[0]} to ${own[own.length - 1]}`, "", holds(delegate, own, chosen), () => rowsOf(delegate, own, chosen)));
   }
   return parts;
+}
+
+// The branches or the body of a node, folded below its row.
+function branches(delegate, at, chosen) {
+  return (delegate.nodes[at].chains || []).map(([name, start, count]) => {
+    const own = range(start, count);
+    return folder(`${name} of ${at}`, ` ${counted(count, "node")}`, at === chosen || holds(delegate, own, chosen), () => rowsOf(delegate, own, chosen));
+  });
 }
 
 // A folded group, which is filled when it is opened.
@@ -98,7 +117,7 @@ function tree(delegate, positions, depth, chosen) {
     }
     const time = group.positions.reduce((sum, at) => sum + (delegate.nodes[at].time || 0), 0);
     const count = ` ${counted(group.positions.length, "node")}${time ? `, ${micros(time)}` : ""}`;
-    part.append(folder(name, count, group.positions.includes(chosen), () => [tree(delegate, group.positions, deep, chosen)]));
+    part.append(folder(name, count, holds(delegate, group.positions, chosen), () => [tree(delegate, group.positions, deep, chosen)]));
   }
   return part;
 }
@@ -106,7 +125,7 @@ function tree(delegate, positions, depth, chosen) {
 const has = (query, ...texts) => query.toLowerCase().split(/\s+/).every((word) => texts.some((text) => (text || "").toLowerCase().includes(word)));
 
 function graphView(delegate, { query, node: chosen }) {
-  if (!query) return tree(delegate, [...delegate.nodes.keys()], 0, chosen);
+  if (!query) return tree(delegate, range(0, delegate.main), 0, chosen);
   const weights = (node) => node.weights.map((at) => delegate.weights[at].name).join(" ");
   const found = [...delegate.nodes.keys()].filter((at) => {
     const node = delegate.nodes[at];
@@ -167,7 +186,7 @@ function overview() {
   for (const method of data.methods) {
     part.append(el("h2", {}, `method ${method.name}`), table(["Kind", "Value"], [
       ...method.inputs.map((text, at) => [`input ${at}`, text]), ...method.outputs.map((text, at) => [`output ${at}`, text]),
-      ...method.delegates.map((delegate, at) => [`delegate ${at}`, delegate.error || `${delegate.id}, ${bytes(delegate.payload)}, ${(delegate.nodes || []).length} nodes`]),
+      ...method.delegates.map((delegate, at) => [`delegate ${at}`, delegate.error || `${delegate.id}, ${bytes(delegate.payload)}, ${shownCount(delegate)}`]),
       ...Object.entries(method.kernels).map(([name, count]) => ["kernel", `${name}, ${count} calls`]),
     ]), el("h2", {}, "instructions"), el("pre", {}, method.instructions.join("\n")));
   }
@@ -191,20 +210,31 @@ function neighbours(delegate, at) {
   return rows;
 }
 
-function drawing(delegate, at) {
+// The nodes of a branch or a body, each below its operands. A long one is cut.
+function inner(delegate, start, count) {
+  const depths = new Map();
+  for (const at of range(start, Math.min(count, 60))) {
+    const before = delegate.operands[at].filter((operand) => depths.has(operand)).map((operand) => depths.get(operand));
+    depths.set(at, Math.max(-1, ...before) + 1);
+  }
+  const rows = new Map();
+  for (const [at, depth] of depths) rows.set(depth, [...(rows.get(depth) || []), at].slice(0, 6));
+  return [...rows].sort((a, b) => a[0] - b[0]);
+}
+
+function drawing(delegate, at, rows, label) {
   const shape = (name, attributes, ...children) => {
     const element = document.createElementNS("http://www.w3.org/2000/svg", name);
     for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
     element.append(...children);
     return element;
   };
-  const rows = [...neighbours(delegate, at)].sort((a, b) => a[0] - b[0]);
   const [width, height, box] = [640, 64, 96];
   const places = new Map();
   rows.forEach(([, positions], row) => positions.forEach((n, column) => {
     places.set(n, { x: ((column + 0.5) * width) / positions.length, y: 24 + row * height });
   }));
-  const svg = shape("svg", { viewBox: `0 0 ${width} ${24 + rows.length * height}`, role: "img", "aria-label": "Neighbours of the node" });
+  const svg = shape("svg", { viewBox: `0 0 ${width} ${24 + rows.length * height}`, role: "img", "aria-label": label });
   for (const [from, a] of places) {
     for (const to of delegate.nodes[from].readers.filter((reader) => places.has(reader))) {
       const b = places.get(to);
@@ -228,7 +258,11 @@ function detail(delegate, at) {
     node.module ? el("p", {}, `module ${node.module}`) : null,
     node.source ? el("p", {}, `from ${node.source}`) : null,
     node.time ? el("p", {}, `${micros(node.time)} a run, ${((100 * node.time) / delegate.time).toFixed(1)} % of the delegate`) : null,
-    drawing(delegate, at), el("h2", {}, "operands"), links(delegate.operands[at]), el("h2", {}, "readers"), links(node.readers));
+    node.parent === undefined ? null : el("p", {}, `${node.branch} of node `, links([node.parent])),
+    drawing(delegate, at, [...neighbours(delegate, at)].sort((a, b) => a[0] - b[0]), "Neighbours of the node"),
+    ...(node.chains || []).flatMap(([name, start, count]) => [el("h2", {}, `${name}: ${counted(count, "node")}`),
+      count ? drawing(delegate, at, inner(delegate, start, count), `Nodes of ${name}`) : null]),
+    el("h2", {}, "operands"), links(delegate.operands[at]), el("h2", {}, "readers"), links(node.readers));
   if (node.weights.length) {
     part.append(el("h2", {}, "weights"), table(["Name", "Type", "Size"], node.weights.map((weight) => {
       const { name, type, bytes: size } = delegate.weights[weight];
@@ -255,7 +289,7 @@ function show() {
 }
 
 byId("title").textContent = `${data.file}, ${bytes(data.bytes)}`;
-byId("graph").append(...graphs.map(({ method, delegate }, at) => el("option", { value: at }, `${method.name}, delegate ${delegate.number}: ${delegate.nodes.length} nodes`)));
+byId("graph").append(...graphs.map(({ method, delegate }, at) => el("option", { value: at }, `${method.name}, delegate ${delegate.number}: ${shownCount(delegate)}`)));
 byId("graph").addEventListener("change", (event) => go({ graph: Number(event.target.value), node: null }));
 byId("search").addEventListener("input", (event) => go({ query: event.target.value }));
 window.addEventListener("hashchange", show);
