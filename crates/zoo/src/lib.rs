@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod adapter;
+mod alibi;
 mod architecture;
 mod block;
 mod build;

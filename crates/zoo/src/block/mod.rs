@@ -22,7 +22,7 @@ use crate::{
     builder::{Builder, Int, Rotary, Val},
     options::Settings,
     rope::Rope,
-    spec::{DecoderConfig, EMBEDDING, FeedForward, HEAD, HEAD_BIAS, Layer, Mixer, Values},
+    spec::{DecoderConfig, EMBEDDING, FeedForward, HEAD, HEAD_BIAS, Layer, Mixer, Norm, Values},
     writer::Writer,
 };
 

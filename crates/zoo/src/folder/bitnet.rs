@@ -13,7 +13,7 @@ use crate::{
     CheckpointTensor, Result,
     codes::{Codes, Mode},
     fields::Fields,
-    rows::{CodedRows, FloatRows},
+    rows::{CodedRows, FloatRows, numbers::Numbers},
 };
 
 /// Number of weights in a byte.
