@@ -116,7 +116,7 @@ fn program(text: &str, weights: &[&str], inputs: u32) -> Vec<u8> {
     };
     let mut writer = ProgramWriter::new();
     writer.method(plan, vec![Blob::from_bytes(mlx::encode(&graph))]).expect("one payload for one delegate");
-    for name in weights {
+    for &name in weights {
         writer.named(name, Blob::from_bytes(vec![0; 8])).expect("a new key");
     }
     let mut out = Vec::new();
