@@ -24,7 +24,7 @@ const ENGLISH: usize = 51_864;
 
 type Tensors = IndexMap<String, CheckpointTensor>;
 
-/// WhisperConfig and tensors of a Whisper model, under the names of Hugging Face checkpoints.
+/// The config and the tensors of a Whisper model, under the names of Hugging Face checkpoints.
 ///
 /// # Errors
 /// [`Error::File`] for a damaged file, another model, or integer codes.

@@ -62,13 +62,10 @@ impl Decoder<'_> {
     fn excess(&mut self, x: &Val, deviations: f64) -> Val {
         let b = &mut self.w.b;
         let wide = b.cast(x, DType::F32);
-        let count = x.dim(x.dims.len() - 1) as f64;
-        let total = b.sum(&wide);
-        let mean = b.divide(&total, count);
+        let mean = b.mean(&wide);
         let centered = b.sub(&wide, &mean);
         let squares = b.mul(&centered, &centered);
-        let squares = b.sum(&squares);
-        let variance = b.divide(&squares, count);
+        let variance = b.mean(&squares);
         let deviation = b.sqrt(&variance);
         let limit = b.scale(&deviation, deviations);
         let above = b.sub(&centered, &limit);

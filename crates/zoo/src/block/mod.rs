@@ -196,8 +196,8 @@ impl<'a> Decoder<'a> {
     }
 
     fn layer(&mut self, x: &Val, index: usize, layer: &Layer, per_layer: Option<&Val>) -> Result<Val> {
-        if self.config.streams.is_some() {
-            return self.layer_of_streams(x, (index, layer), per_layer);
+        if let Some(streams) = self.config.streams {
+            return self.layer_of_streams(x, streams, (index, layer), per_layer);
         }
         let path = format!("{}.layers.{index}", self.config.root);
         let norms = layer.norms;

@@ -58,15 +58,19 @@ impl Decoder<'_> {
         let b = &mut self.w.b;
         let wide = b.cast(x, DType::F32);
         let squares = b.mul(&wide, &wide);
-        let total = b.sum(&squares);
-        let mean = b.divide(&total, x.dim(x.dims.len() - 1) as f64);
+        let mean = b.mean(&squares);
         let mean = if least > 0.0 { b.clamp(&mean, least, f64::INFINITY) } else { mean };
         b.sqrt(&mean)
     }
 
     /// A layer of the streams `x` [1, s, N, hidden].
-    pub(super) fn layer_of_streams(&mut self, x: &Val, (index, layer): (usize, &Layer), per_layer: Option<&Val>) -> Result<Val> {
-        let Some(streams) = self.config.streams else { return Ok(x.clone()) };
+    pub(super) fn layer_of_streams(
+        &mut self,
+        x: &Val,
+        streams: Streams,
+        (index, layer): (usize, &Layer),
+        per_layer: Option<&Val>,
+    ) -> Result<Val> {
         let path = format!("{}.layers.{index}", self.config.root);
         let predicted = self.predicted(x, &streams, &path)?;
         let active = self.w.b.select(&predicted, 2, streams.active as i64);

@@ -63,6 +63,12 @@ impl Builder {
         dims
     }
 
+    /// The mean over the last axis, which is kept with size 1.
+    pub(crate) fn mean(&mut self, x: &Val) -> Val {
+        let total = self.sum(x);
+        self.divide(&total, x.dim(x.dims.len() - 1) as f64)
+    }
+
     /// The sum over the last axis, which is kept with size 1.
     pub(crate) fn sum(&mut self, x: &Val) -> Val {
         let inputs = vec![tensor("self", x), arg("dim", Argument::Ints(vec![-1])), arg("keepdim", Argument::Bool(true))];

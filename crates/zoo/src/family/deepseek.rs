@@ -167,8 +167,19 @@ fn dense_below(f: &Fields<'_>, base: &Base, dense: usize, experts: Experts) -> R
     if f.size_or("moe_layer_freq", 1)? != 1 {
         return Err(f.error("moe_layer_freq", "1"));
     }
+    dense_where(f, base, |i| i < dense, experts)
+}
+
+/// A gated layer in the listed layers or, without a list, in those that `by_rule` selects. Experts
+/// in the others.
+pub(super) fn dense_where(
+    f: &Fields<'_>,
+    base: &Base,
+    by_rule: impl Fn(usize) -> bool,
+    experts: Experts,
+) -> Result<Vec<FeedForward>> {
     let listed = f.texts("mlp_layer_types", base.layers)?;
-    let is_dense = |i: usize| listed.as_ref().map_or(i < dense, |kinds| kinds[i] == "dense");
+    let is_dense = |i: usize| listed.as_ref().map_or_else(|| by_rule(i), |kinds| kinds[i] == "dense");
     // A model with experts in all layers may state no width.
     let mlp = if (0..base.layers).any(is_dense) { Some(base.mlp(f)?) } else { f.size_opt("intermediate_size")?.and(None) };
     Ok((0..base.layers).map(|i| mlp.filter(|_| is_dense(i)).map_or_else(|| experts.clone().into(), FeedForward::Mlp)).collect())

@@ -88,14 +88,8 @@ fn ropes(f: &Fields<'_>, base: &Base) -> Result<(Rope, Rope)> {
 fn feeds(f: &Fields<'_>, base: &Base) -> Result<Vec<FeedForward>> {
     let defaults = deepseek::ExpertDefaults { count: 256, width: 2048, groups: (1, 1), scale: 1.0, dense: 1 };
     let experts = crate::spec::Experts { shared: None, ..deepseek::experts(f, base, &defaults)? };
-    let (kinds, sparse) = (f.texts("mlp_layer_types", base.layers)?, switches(f, "moe_layer_freq", base.layers)?);
-    let is_dense = |i: usize| match (&kinds, &sparse) {
-        (Some(kinds), _) => kinds[i] == "dense",
-        (None, Some(sparse)) => !sparse[i],
-        _ => i == 0,
-    };
-    let mlp = base.mlp(f)?;
-    Ok((0..base.layers).map(|i| if is_dense(i) { mlp.into() } else { experts.clone().into() }).collect())
+    let sparse = switches(f, "moe_layer_freq", base.layers)?;
+    deepseek::dense_where(f, base, |i| sparse.as_ref().map_or(i == 0, |sparse| !sparse[i]), experts)
 }
 
 /// A switch for each layer, 0 or 1. Longer lists go on with layers that predict further tokens.

@@ -149,7 +149,7 @@ fn head_sizes(keys: &Keys<'_>) -> Result<Value> {
 
 /// Vocabulary size: the embedding's rows, the stated size or the number of tokens.
 fn vocab_size(keys: &Keys<'_>) -> Result<usize> {
-    let rows = keys.file.tensors.get("token_embd.weight").and_then(|t| t.shape.first().copied());
+    let rows = keys.file.rows("token_embd.weight");
     match (rows, keys.size_opt("vocab_size")?) {
         (Some(rows), _) if (1..=MAX_SIZE).contains(&rows) => Ok(rows),
         (_, Some(size)) => Ok(size),

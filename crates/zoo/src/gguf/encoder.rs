@@ -18,6 +18,8 @@ use crate::{
 const POOLING: &str = "pooling_type";
 /// Names of a classifier's scores, under an architecture's prefix.
 const LABELS: &str = "classifier.output_labels";
+/// The matrix of a head's scores.
+const SCORES: &str = "cls.output.weight";
 const TOKEN_TYPES: &str = "tokenizer.ggml.token_type_count";
 
 /// The architecture of EmbeddingGemma, whose tokens see the whole text.
@@ -123,9 +125,7 @@ fn jina(file: &Gguf) -> Result<Value> {
 fn head(keys: &Keys<'_>, family: &str) -> Result<Scores> {
     let file = keys.file;
     let has = |name: &str| file.tensors.contains_key(name);
-    let outputs = file.tensors.get("cls.output.weight").and_then(|tensor| tensor.shape.first().copied());
-    let outputs = outputs.filter(|outputs| (1..=MAX_SIZE).contains(outputs));
-    let outputs = outputs.ok_or_else(|| Error::MissingTensor("cls.output.weight".into()))?;
+    let outputs = outputs(file)?.ok_or_else(|| Error::MissingTensor(SCORES.into()))?;
     if !has("cls.weight") {
         let what = "cls.weight is missing: llama.cpp's converter leaves out the layer before the scores of BERT's own classifier, \
                     without which they would be wrong; use the model's Hugging Face folder";
@@ -152,18 +152,24 @@ fn head(keys: &Keys<'_>, family: &str) -> Result<Scores> {
     })
 }
 
+/// The number of a head's scores, if the file has a head.
+fn outputs(file: &Gguf) -> Result<Option<usize>> {
+    let Some(tensor) = file.tensors.get(SCORES) else { return Ok(None) };
+    let outputs = file.rows(SCORES).filter(|outputs| (1..=MAX_SIZE).contains(outputs));
+    outputs.map(Some).ok_or_else(|| Error::tensor(SCORES, "a row for each label", format!("{:?}", tensor.shape)))
+}
+
 /// The config of an equivalent folder.
 fn translated(keys: &Keys<'_>, model_type: &str) -> Result<Map<String, Value>> {
     let file = keys.file;
-    let rows = |name: &str| file.tensors.get(name).and_then(|tensor| tensor.shape.first().copied());
     let mut map = object(json!({
         "model_type": model_type,
         "hidden_size": keys.size("embedding_length")?,
         "intermediate_size": keys.size("feed_forward_length")?,
         "num_attention_heads": keys.size("attention.head_count")?,
         "num_hidden_layers": keys.layers()?,
-        "vocab_size": rows("token_embd.weight"),
-        "type_vocab_size": rows("token_types.weight").unwrap_or(0),
+        "vocab_size": file.rows("token_embd.weight"),
+        "type_vocab_size": file.rows("token_types.weight").unwrap_or(0),
     }));
     file.int(TOKEN_TYPES)?;
     let head = keys.even_head_dim()?;
@@ -177,7 +183,7 @@ fn translated(keys: &Keys<'_>, model_type: &str) -> Result<Map<String, Value>> {
     let more = match model_type {
         "bert" => {
             // Rows before the first token are cut off.
-            let positions = rows("position_embd.weight").unwrap_or(context);
+            let positions = file.rows("position_embd.weight").unwrap_or(context);
             json!({"layer_norm_eps": eps, "max_position_embeddings": positions})
         }
         "modernbert" => {
@@ -254,11 +260,9 @@ pub(super) fn task(keys: &Keys<'_>) -> Result<Task> {
     let file = keys.file;
     keys.get(LABELS);
     if keys.int(POOLING)? == Some(RANK)
-        && let Some(tensor) = file.tensors.get("cls.output.weight")
+        && let Some(outputs) = outputs(file)?
     {
-        let outputs = tensor.shape.first().copied().filter(|outputs| (1..=MAX_SIZE).contains(outputs));
-        let expected = || Error::tensor("cls.output.weight", "a row for each label", format!("{:?}", tensor.shape));
-        return Ok(Task::Score(labels(keys, outputs.ok_or_else(expected)?)));
+        return Ok(Task::Score(labels(keys, outputs)));
     }
     Ok(sentence(keys)?.map_or(Task::Generate, Task::Embed))
 }

@@ -136,6 +136,11 @@ impl Gguf {
         }
     }
 
+    /// Rows of a tensor, if the file has it.
+    pub(crate) fn rows(&self, name: &str) -> Option<usize> {
+        self.tensors.get(name)?.shape.first().copied()
+    }
+
     /// Whether any decoder layer has a tensor with this name.
     pub(crate) fn has_in_blocks(&self, name: &str) -> bool {
         self.tensors

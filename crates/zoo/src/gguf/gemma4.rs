@@ -2,17 +2,16 @@
 
 use serde_json::{Map, Value, json};
 
-use super::keys::Keys;
+use super::{architecture::with, keys::Keys, variants::kinds};
 use crate::{
     Result,
     spec::{DecoderConfig, FeedForward},
 };
 
-/// DecoderConfig keys that need more than renaming.
+/// Keys of Gemma 4 that need more than another name.
 pub(super) fn stated(keys: &Keys<'_>) -> Result<Value> {
     let sliding = keys.bools("attention.sliding_window_pattern")?;
     let sliding = sliding.ok_or_else(|| keys.error("attention.sliding_window_pattern", "an array of booleans"))?;
-    let kinds: Vec<_> = sliding.iter().map(|&sliding| if sliding { "sliding_attention" } else { "full_attention" }).collect();
     let (full_dim, sliding_dim) = (keys.size("attention.key_length")?, keys.size("attention.key_length_swa")?);
     for (name, dim) in [
         ("attention.value_length", full_dim),
@@ -35,32 +34,29 @@ pub(super) fn stated(keys: &Keys<'_>) -> Result<Value> {
     let first_full = sliding.iter().position(|&sliding| !sliding).unwrap_or(0);
     let keys_serve = !keys.file.tensors.contains_key(&format!("blk.{first_full}.attn_v.weight"));
     let base = |name: &str| Ok::<_, crate::Error>(json!({"rope_type": "default", "rope_theta": keys.positive_opt(name)?}));
-    let rows = keys.file.tensors.get("per_layer_token_embd.weight").and_then(|t| t.shape.first().copied());
     let experts = keys.size_opt("expert_count")?;
-    Ok(json!({
-        "layer_types": kinds, "head_dim": sliding_dim, "per_layer_config": sizes, "num_key_value_heads": heads.first(),
+    let more = json!({
+        "head_dim": sliding_dim, "per_layer_config": sizes, "num_key_value_heads": heads.first(),
         "num_kv_shared_layers": shared, "intermediate_size": width, "use_double_wide_mlp": wide, "attention_k_eq_v": keys_serve,
         "rope_parameters": {"full_attention": base("rope.freq_base")?, "sliding_attention": base("rope.freq_base_swa")?},
         "rope_theta": null, "rope_local_base_freq": null,
         "hidden_size_per_layer_input": keys.size_opt("embedding_length_per_layer_input")?.unwrap_or(0),
-        "vocab_size_per_layer_input": rows,
+        "vocab_size_per_layer_input": keys.file.rows("per_layer_token_embd.weight"),
         "enable_moe_block": experts.is_some(), "num_experts": experts, "top_k_experts": keys.size_opt("expert_used_count")?,
         "moe_intermediate_size": keys.size_opt("expert_feed_forward_length")?,
-    }))
+    });
+    Ok(with(kinds(keys)?, more))
 }
 
 /// Gemma 3n's keys. Shares of sparse gates follow with the layers.
 pub(super) fn third(keys: &Keys<'_>) -> Result<Value> {
-    let sliding = keys.bools("attention.sliding_window_pattern")?;
-    let kind = |&sliding: &bool| if sliding { "sliding_attention" } else { "full_attention" };
-    let kinds = sliding.map(|list| list.iter().map(kind).collect::<Vec<_>>());
-    let rows = keys.file.tensors.get("per_layer_token_embd.weight").and_then(|t| t.shape.first().copied());
-    Ok(json!({
-        "layer_types": kinds, "num_kv_shared_layers": keys.size_opt("attention.shared_kv_layers")?.unwrap_or(0),
-        "intermediate_size": keys.counts("feed_forward_length")?, "vocab_size_per_layer_input": rows,
-        "laurel_rank": keys.file.tensors.get("blk.0.laurel_l.weight").and_then(|t| t.shape.first().copied()),
+    let more = json!({
+        "num_kv_shared_layers": keys.size_opt("attention.shared_kv_layers")?.unwrap_or(0),
+        "intermediate_size": keys.counts("feed_forward_length")?, "vocab_size_per_layer_input": keys.file.rows("per_layer_token_embd.weight"),
+        "laurel_rank": keys.file.rows("blk.0.laurel_l.weight"),
         "activation_sparsity_pattern": vec![0.0; keys.layers()?],
-    }))
+    });
+    Ok(with(kinds(keys)?, more))
 }
 
 /// Sets the limits of sparse gates, which files state as numbers of standard deviations.

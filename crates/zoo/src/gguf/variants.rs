@@ -263,7 +263,7 @@ pub(super) const VARIANTS: [Architecture; 33] = [
         stated: |keys| {
             // Files always state four times the width, even if the matrices differ.
             keys.get("feed_forward_length");
-            let rows = keys.file.tensors.get("blk.0.ffn_up.weight").and_then(|tensor| tensor.shape.first().copied());
+            let rows = keys.file.rows("blk.0.ffn_up.weight");
             Ok(json!({"intermediate_size": rows}))
         },
         ..PLAIN
@@ -325,7 +325,7 @@ fn laguna(keys: &Keys<'_>) -> Result<Value> {
     let dense = keys.size_opt("leading_dense_block_count")?.unwrap_or(0);
     let feeds: Vec<_> = (0..heads.len()).map(|i| if i < dense { "dense" } else { "sparse" }).collect();
     let head_dim = keys.head_dim()?.unwrap_or(1);
-    let rows = keys.file.tensors.get("blk.0.attn_gate.weight").and_then(|gate| gate.shape.first().copied());
+    let rows = keys.file.rows("blk.0.attn_gate.weight");
     let gating = if rows == heads.first().copied() { "per-head" } else { "per-element" };
     let rope = |theta: &str, dims: &str| -> Result<Value> {
         let part = keys.size_opt(dims)?.map(|dims| dims as f64 / head_dim as f64);
