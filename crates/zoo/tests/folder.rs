@@ -267,6 +267,31 @@ fn keys_that_nobody_knows_are_refused() {
 }
 
 #[test]
+fn matrices_of_gpt2_are_transposed_unless_mlx_did_it() {
+    let config = json!({
+        "model_type": "gpt2", "n_embd": HIDDEN, "n_head": HEADS, "n_layer": 1, "n_positions": 64, "vocab_size": VOCAB,
+    });
+    let second = |by_mlx: bool| {
+        let mut shapes =
+            BTreeMap::from([("wte.weight".to_owned(), vec![VOCAB, HIDDEN]), ("wpe.weight".to_owned(), vec![64, HIDDEN])]);
+        for norm in ["h.0.ln_1", "h.0.ln_2", "ln_f"] {
+            shapes.extend(["weight", "bias"].map(|part| (format!("{norm}.{part}"), vec![HIDDEN])));
+        }
+        let matrices = [("attn.c_attn", 3, 1), ("attn.c_proj", 1, 1), ("mlp.c_fc", 4, 1), ("mlp.c_proj", 1, 4)];
+        for (name, outputs, inputs) in matrices.map(|(name, outputs, inputs)| (name, outputs * HIDDEN, inputs * HIDDEN)) {
+            let shape = if by_mlx { vec![outputs, inputs] } else { vec![inputs, outputs] };
+            shapes.insert(format!("h.0.{name}.weight"), shape);
+            shapes.insert(format!("h.0.{name}.bias"), vec![outputs]);
+        }
+        let model = build(&Checkpoint::from_folder(folder(&config, weights(&shapes))).unwrap(), &Options::default()).unwrap();
+        let weight = model.methods["forward"].weights["model.layers.0.self_attn.o_proj.weight"].tensor().unwrap();
+        values(&weight)[1]
+    };
+    // Stored elements are the numbers of their rows.
+    assert_eq!((second(false), second(true)), (1.0, 0.0));
+}
+
+#[test]
 fn configs_that_python_wrote_are_read() {
     let mut files = folder(&config("llama"), weights(&shapes("llama")));
     let text = String::from_utf8(files[0].1.to_vec()).unwrap();
