@@ -34,7 +34,7 @@ FAMILIES = {
     "norm": "model.norms model.bn1d dyn.layer.rms.bf16 renorm.f16",
     "attention": "sdpa.gqa.f32 sdpa.bool_rows.bf16 mha.padding.f16 dyn.layer.mha.f32",
     "create": "unary.arange.i64 unary.full_like.f16 unary.eye.bool",
-    "sort": "unary.sort_desc.bf16 unary.topk.f32 searchsorted",
+    "sort": "unary.sort_desc.bf16 unary.topk.f32 searchsorted searchsorted.long",
     "scalar": "io.rank0 io.item io.int_div io.big_ints",
     "control flow": "cond.nested cond.shape cond.writes scan.two scan.dyn map.matrix while.linear vmap.pairs",
     "dynamic sizes": "dyn.reshape_mix dyn.pool_size dyn.matmul dyn.symint_input dyn.arange open.table open.parts open.pools "

@@ -55,6 +55,10 @@ def indexing():
     case("diagonal.scatter", lambda x, s: x.diagonal_scatter(s, 1, 0, 1), x, randn(6, 4))
     case("masked.scatter", lambda x, m, s: x.masked_scatter(m, s), x, x > 0, randn(120))
     case("searchsorted", lambda s, v: (torch.searchsorted(s, v), torch.searchsorted(s, v, right=True)), torch.sort(randn(3, 7))[0], randn(3, 4))
+    long = torch.arange(700) // 3
+    case("searchsorted.long", lambda s, r, v, w: (
+        *(torch.searchsorted(s, v, right=right) for right in (False, True)), *(torch.bucketize(w, r, right=right) for right in (False, True)), torch.bucketize(w.long(), r.long())),
+         torch.stack([long / 2 - 40, long * 1.0]), long * 0.5, randn(2, 9) * 60, torch.tensor([-1.0, 0, 0.5, 7, 116, 116.5, 117, float("nan"), float("inf")]), dyn={3: {0: N}})
     case("nonzero", lambda x: torch.nonzero(x), (x > 0).int())
     case("nonzero.tuple", lambda x: x.nonzero(as_tuple=True), x > 1)
     case("masked_select", lambda x: torch.masked_select(x, x > 0), x)

@@ -114,6 +114,12 @@ fn nanquantile(cx: &mut Lower, call: &Call) -> Items {
 
 /// Insertion index of each value in the sorted sequence; NaN comes last.
 pub(super) fn places(cx: &mut Lower, sequence: Tid, values: Tid, right: bool) -> Emitted {
+    /// Longest sequence that is compared with the values element by element.
+    const COMPARED: i64 = 512;
+    let length = cx.spec(sequence).dims.last().and_then(Expr::as_int);
+    if let Some(n) = length.filter(|&n| n > COMPARED && n < 1 << 30) {
+        return bisected(cx, sequence, values, n, right);
+    }
     let values = cx.unsqueeze(values, cx.spec(values).rank())?;
     let n = cx.spec(sequence).rank();
     let sequence = if n > 1 { cx.unsqueeze(sequence, n - 1)? } else { sequence };
@@ -121,6 +127,25 @@ pub(super) fn places(cx: &mut Lower, sequence: Tid, values: Tid, right: bool) ->
     let before = ops::logical_not(cx, beyond)?;
     let last = cx.spec(before).rank() - 1;
     ops::sum(cx, before, &[last], false)
+}
+
+/// Insertion indices in a sorted sequence of `n` elements, by bisection.
+fn bisected(cx: &mut Lower, sequence: Tid, values: Tid, n: i64, right: bool) -> Emitted {
+    let last = cx.spec(sequence).rank() - 1;
+    let dims = cx.spec(values).dims.to_vec();
+    let mut at = ops::full(cx, 0.0, &dims, DType::I32)?;
+    for step in (0..=n.ilog2()).rev().map(|bit| f64::from(1 << bit)) {
+        let next = ops::add_number(cx, at, step)?;
+        let (index, last_index) = (ops::add_number(cx, next, -1.0)?, ops::number_like(cx, at, (n - 1) as f64)?);
+        let is_inside = ops::le(cx, index, last_index)?;
+        let index = ops::minimum(cx, index, last_index)?;
+        let element = if last > 0 { ops::take_along(cx, sequence, index, last)? } else { ops::take(cx, sequence, index, 0)? };
+        let beyond = if right { ops::gt(cx, element, values)? } else { ops::ge(cx, element, values)? };
+        let before = ops::logical_not(cx, beyond)?;
+        let before = ops::logical_and(cx, before, is_inside)?;
+        at = ops::select(cx, before, next, at)?;
+    }
+    Ok(at)
 }
 
 fn search(cx: &mut Lower, call: &Call, sequence: &str, values: &str) -> Items {

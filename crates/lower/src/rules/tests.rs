@@ -167,6 +167,9 @@ fn sorting() {
     );
     check("aten.median.default", "self=i32 5", &["i32"], "Sort Take");
     check("aten.bucketize.Tensor", "self=f32 s, boundaries=f32 4", &["i64 s"], "ExpandDims GreaterEqual LogicalNot Sum AsType");
+    // Bisection: no node sees all pairs of elements.
+    let step = " Add Add LessEqual Minimum Take GreaterEqual LogicalNot LogicalAnd Where".repeat(13);
+    check("aten.bucketize.Tensor", "self=f32 s, boundaries=f32 5000", &["i64 s"], &format!("SymSize Full{step} AsType"));
 }
 
 #[test]
