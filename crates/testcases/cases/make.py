@@ -28,7 +28,7 @@ FAMILIES = {
     "dtype.add.f16.i64 dtype.remainder.i32.neg dtype.cast.f32.i64 erfinv.f32",
     "reduce": "unary.sum.bool unary.mean.bf16 unary.argmax.i64 unary.logsumexp.f32 unary.var.f16 unary.cumsum.i32 io.zero_mean",
     "shape": "unary.flip.bool unary.pad.f16 unary.repeat.u8 io.views_of_one",
-    "index": "index.bcast_split put.split scatter.reduce gather.small masked.scatter embedding.padding bool_index_sum",
+    "index": "index.bcast_split put.split scatter.reduce scatter.many gather.small masked.scatter embedding.padding bool_index_sum",
     "linalg": "einsum.6 einsum.3.bf16 unary.addmm.bf16",
     "conv": "conv.32112 convt.21122 conv.pad.reflect conv.1d_unbatched pool.max.32110 pool.avg.32110None resize.bilinear.f16",
     "norm": "model.norms model.bn1d dyn.layer.rms.bf16 renorm.f16",

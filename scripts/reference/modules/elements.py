@@ -55,6 +55,8 @@ def indexing():
     case("diagonal.scatter", lambda x, s: x.diagonal_scatter(s, 1, 0, 1), x, randn(6, 4))
     case("masked.scatter", lambda x, m, s: x.masked_scatter(m, s), x, x > 0, randn(120))
     case("searchsorted", lambda s, v: (torch.searchsorted(s, v), torch.searchsorted(s, v, right=True)), torch.sort(randn(3, 7))[0], randn(3, 4))
+    case("scatter.many", lambda x, i, s: (x.scatter_reduce(0, i, s, "amax"), x.scatter_reduce(0, i, s, "prod", include_self=False), x.index_reduce(0, i[:, 0], s, "amin")),
+         ints(9, 600, 1), ints(600, 2000, 1), ints(9, 2000, 1, lo=1))
     long = torch.arange(700) // 3
     case("searchsorted.long", lambda s, r, v, w: (
         *(torch.searchsorted(s, v, right=right) for right in (False, True)), *(torch.bucketize(w, r, right=right) for right in (False, True)), torch.bucketize(w.long(), r.long())),

@@ -96,10 +96,14 @@ impl Scatter {
         ops::gt(cx, counts, zero)
     }
 
-    /// Whether the number of indices or of elements is known only at run time.
-    fn is_open(&self, cx: &Lower) -> bool {
+    /// Whether a loop takes the indices one by one: their number is known only at run time, or a
+    /// table of all pairs is too large. Loops that take minutes are left out.
+    fn is_looped(&self, cx: &Lower) -> bool {
+        const MAX_STEPS: i64 = 1 << 30;
         let size = |t: Tid| cx.spec(t).dims[self.axis].as_int();
-        size(self.index).is_none() || size(self.x).is_none()
+        let (Some(n), Some(places)) = (size(self.index), size(self.x)) else { return true };
+        let steps = cx.spec(self.x).numel().as_int().map(|all| n.saturating_mul(all));
+        n.saturating_mul(places) > MAX_PAIRS && steps.is_none_or(|steps| steps <= MAX_STEPS)
     }
 
     /// `[.., S, P, ..]`: whether index `s` selects element `p` of the axis.
@@ -181,7 +185,7 @@ fn one_by_one(
 
 fn last_written(cx: &mut Lower, scatter: &Scatter, src: Tid) -> Emitted {
     let (axis, rank) = (scatter.axis, cx.spec(scatter.x).rank());
-    if scatter.is_open(cx) {
+    if scatter.is_looped(cx) {
         return one_by_one(cx, scatter, scatter.x, src, |_, src, _| Ok(src));
     }
     let pairs = scatter.pairs(cx)?;
@@ -279,7 +283,7 @@ fn reduce_pairs(
     combine: fn(&mut Lower, Tid, Tid) -> Emitted,
 ) -> Emitted {
     let neutral = ops::number_like(cx, scatter.x, neutral)?;
-    if scatter.is_open(cx) {
+    if scatter.is_looped(cx) {
         let base = match own {
             true => scatter.x,
             false => {
