@@ -117,13 +117,13 @@ impl Array {
 
     /// The elements as a view whose type is a value.
     pub(crate) fn any(&self) -> Result<AnyView<'_>> {
-        crate::ops::any_dtype!(self.dtype, T => Ok(self.view::<T>()?.into()))
+        crate::dtypes::any_dtype!(self.dtype, T => Ok(self.view::<T>()?.into()))
     }
 
     /// The elements as a writable view whose type is a value; an error if another array sees the
     /// storage.
     pub(crate) fn any_mut(&mut self) -> Result<AnyViewMut<'_>> {
-        crate::ops::any_dtype!(self.dtype, T => Ok(self.view_mut::<T>()?.into()))
+        crate::dtypes::any_dtype!(self.dtype, T => Ok(self.view_mut::<T>()?.into()))
     }
 
     /// The elements in row-major order; an error for another layout.

@@ -9,8 +9,8 @@ use flambeau_tensor::{AlignedBytes, DType};
 
 use crate::{
     array::{Array, Storage},
+    copy::{cast_into, with_region},
     error::{OpError, Result},
-    ops::{copy::cast_into, shape::with_region},
 };
 
 /// Keys and values of every layer of one sequence.

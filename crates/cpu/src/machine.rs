@@ -16,8 +16,8 @@ use crate::{
     error::{OpError, Result},
     kv::KvCache,
     liveness::Liveness,
-    ops::random::KeySequence,
-    prepare::Dynamic,
+    obstacle::Dynamic,
+    random_keys::KeySequence,
 };
 
 /// More elements than this no view may have: work on a view grows with its elements, not with its

@@ -13,9 +13,9 @@ use crate::{
     array::{Array, Storage},
     error::{OpError, Result},
     machine::Machine,
+    obstacle::Dynamic,
     ops,
     plan::{self, OutputRows, RunPlan, Workspace, run_now},
-    prepare::Dynamic,
     shared::Shared,
     state,
 };

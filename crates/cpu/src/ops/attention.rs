@@ -14,8 +14,9 @@ use crate::{
     error::{OpError, Result},
     kv,
     machine::Context,
+    obstacle::Prepared,
     plan::{Cost, MemRef, Planner},
-    prepare::{Prepare, Prepared},
+    prepare::Prepare,
 };
 
 /// Attention of `q` over `k` and `v`, computed in the type of `q`. `k` and `v` share a type and may

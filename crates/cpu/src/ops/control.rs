@@ -5,13 +5,14 @@ use flambeau_ir::{
     infer::{axis_of, run::Contents},
 };
 
-use super::{copy::cast_into, shape::with_region};
+use super::copy::{cast_into, with_region};
 use crate::{
     array::Array,
     error::{OpError, Result},
     machine::Machine,
+    obstacle::Prepared,
     plan::Planner,
-    prepare::{Prepare, Prepared},
+    prepare::Prepare,
     session::run_chain,
 };
 

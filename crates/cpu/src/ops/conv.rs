@@ -4,11 +4,7 @@ use flambeau_ir as ir;
 use flambeau_kernels::conv::{Conv, conv};
 
 use super::float_dtype;
-use crate::{
-    error::OpError,
-    plan::Planner,
-    prepare::{Prepare, Prepared},
-};
+use crate::{error::OpError, obstacle::Prepared, plan::Planner, prepare::Prepare};
 
 fn convolve(p: &mut Planner<'_>, node: &ir::Convolution) -> Prepared {
     let (x, w, spec) = (p.operand(node.x)?, p.operand(node.w)?, p.spec(node.out)?);

@@ -11,8 +11,9 @@ use crate::{
     array::Array,
     error::{OpError, Result},
     machine::Context,
+    obstacle::Prepared,
     plan::Planner,
-    prepare::{Prepare, Prepared},
+    prepare::Prepare,
 };
 
 /// `y[i] = start + i · step`, narrowed to the type of `y`.

@@ -22,8 +22,9 @@ use crate::{
     array::Array,
     error::{OpError, Result},
     machine::Context,
+    obstacle::Prepared,
     plan::{Fusible, MemRef, Planner},
-    prepare::{Prepare, Prepared},
+    prepare::Prepare,
 };
 
 /// The element type in which a node reads its operands.

@@ -7,17 +7,17 @@ use smallvec::SmallVec;
 
 use super::{
     any_dtype, bits_dtype,
-    copy::{as_bits, bits, copy_into},
+    copy::{as_bits, bits, copy_into, with_region},
     int_dtype,
     int_math::Int,
-    shape::with_region,
     walk::{walk, without},
 };
 use crate::{
     array::Array,
     error::{OpError, Result},
+    obstacle::Prepared,
     plan::{Cost, MemRef, Planner},
-    prepare::{Prepare, Prepared},
+    prepare::Prepare,
 };
 
 /// Elements that one task copies.

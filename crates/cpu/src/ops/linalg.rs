@@ -9,16 +9,17 @@ use flambeau_tensor::{DType, Shape};
 use smallvec::SmallVec;
 
 use super::{
+    copy::with_region,
     float_dtype,
     index::{listed, wrap},
-    shape::with_region,
 };
 use crate::{
     array::Array,
     error::{OpError, Result},
     machine::Context,
+    obstacle::Prepared,
     plan::{MemRef, Planner},
-    prepare::{Prepare, Prepared},
+    prepare::Prepare,
 };
 
 /// The elements of a float array of any of the three types.

@@ -13,8 +13,9 @@ use crate::{
     array::Array,
     error::{OpError, Result},
     machine::Context,
+    obstacle::Prepared,
     plan::{MemRef, Planner},
-    prepare::{Prepare, Prepared},
+    prepare::Prepare,
 };
 
 /// Runs a kernel on the rows of `$x`, row-major.

@@ -16,8 +16,9 @@ use super::{
 use crate::{
     array::Array,
     error::{OpError, Result},
+    obstacle::Prepared,
     plan::{MemRef, Planner},
-    prepare::{Prepare, Prepared},
+    prepare::Prepare,
 };
 
 /// The nvfp4 global scale counts in units of the largest product of a code and a scale.

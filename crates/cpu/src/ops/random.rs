@@ -3,30 +3,7 @@
 use flambeau_ir as ir;
 use flambeau_kernels::random::{Key, random_bits};
 
-use crate::{
-    error::OpError,
-    plan::Planner,
-    prepare::{Prepare, Prepared},
-};
-
-/// Keys for draws without a seed: each draw splits the state. A session starts from seed 0, so that
-/// its runs can be repeated.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct KeySequence(Key);
-
-impl Default for KeySequence {
-    fn default() -> KeySequence {
-        KeySequence(Key::from_seed(0))
-    }
-}
-
-impl KeySequence {
-    fn draw(&mut self) -> Key {
-        let (kept, drawn) = self.0.split();
-        self.0 = kept;
-        drawn
-    }
-}
+use crate::{error::OpError, obstacle::Prepared, plan::Planner, prepare::Prepare};
 
 impl Prepare for ir::RandomBits {
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared {

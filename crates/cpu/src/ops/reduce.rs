@@ -8,8 +8,9 @@ use super::{float_dtype, wide, wide_dtype};
 use crate::{
     array::Array,
     error::{OpError, Result},
+    obstacle::Prepared,
     plan::{MemRef, Planner},
-    prepare::{Prepare, Prepared},
+    prepare::Prepare,
 };
 
 /// The axes that a reduction names; all of them if it names none.

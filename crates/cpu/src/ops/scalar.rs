@@ -7,8 +7,9 @@ use super::{int_dtype, int_math::Int as _};
 use crate::{
     array::Array,
     error::{OpError, Result},
+    obstacle::{Dynamic, Obstacle, Prepared},
     plan::Planner,
-    prepare::{Dynamic, Obstacle, Prepare, Prepared},
+    prepare::Prepare,
 };
 
 macro_rules! integer_nodes {

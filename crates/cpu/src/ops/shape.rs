@@ -6,30 +6,14 @@ use flambeau_kernels::Pool;
 use flambeau_tensor::Shape;
 use smallvec::SmallVec;
 
-use super::copy::{cast_into, copy_into, fill};
+use super::copy::{cast_into, copy_into, fill, with_region};
 use crate::{
     array::Array,
     error::{OpError, Result},
+    obstacle::{Dynamic, Obstacle, Prepared},
     plan::{MemRef, Planner},
-    prepare::{Dynamic, Obstacle, Prepare, Prepared},
+    prepare::Prepare,
 };
-
-/// Runs `f` on a region of `out`: `count` entries of each listed axis from `start`, `step` apart.
-pub(crate) fn with_region<R>(
-    out: &mut Array,
-    window: &[(usize, usize, usize, usize)],
-    f: impl FnOnce(&mut Array) -> Result<R>,
-) -> Result<R> {
-    let whole = (out.shape.clone(), out.strides.clone(), out.offset);
-    for &(axis, start, count, step) in window {
-        out.offset += if count > 0 { start * out.strides[axis].unsigned_abs() } else { 0 };
-        out.shape[axis] = count;
-        out.strides[axis] = out.strides[axis].wrapping_mul(step as isize);
-    }
-    let result = f(out);
-    (out.shape, out.strides, out.offset) = whole;
-    result
-}
 
 impl Prepare for ir::Noop {
     fn prepare(&self, _: &mut Planner<'_>) -> Prepared {

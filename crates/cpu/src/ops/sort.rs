@@ -5,10 +5,7 @@ use flambeau_kernels::order;
 use flambeau_tensor::DType;
 
 use super::{wide, wide_dtype};
-use crate::{
-    plan::Planner,
-    prepare::{Prepare, Prepared},
-};
+use crate::{obstacle::Prepared, plan::Planner, prepare::Prepare};
 
 macro_rules! sorts {
     ($($node:ident: $kernel:path, $result:expr;)*) => { $(impl Prepare for ir::$node {

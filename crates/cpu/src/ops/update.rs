@@ -5,15 +5,15 @@ use flambeau_kernels::Pool;
 use smallvec::SmallVec;
 
 use super::{
-    copy::cast_into,
+    copy::{cast_into, with_region},
     index::{listed, wrap},
-    shape::with_region,
 };
 use crate::{
     array::Array,
     error::{OpError, Result},
+    obstacle::Prepared,
     plan::Planner,
-    prepare::{Prepare, Prepared},
+    prepare::Prepare,
 };
 
 /// The entries of an axis of `n` that a slice with these bounds names: the first, how many.

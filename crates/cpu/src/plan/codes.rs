@@ -9,7 +9,7 @@ use flambeau_tensor::{DType, Expr};
 use super::{memref::MemRef, planner::Planner};
 use crate::{
     liveness::{Deaths, Liveness},
-    prepare::{Dynamic, Obstacle, Prepared},
+    obstacle::{Dynamic, Obstacle, Prepared},
 };
 
 /// The three nodes of the main chain that decode keys or values. The first casts codes to floats,

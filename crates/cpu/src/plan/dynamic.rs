@@ -11,7 +11,7 @@ use flambeau_ir::{
 };
 
 use super::{Action, DynamicNode, NodeResult, Planner};
-use crate::{error::Result, prepare::Dynamic};
+use crate::{error::Result, obstacle::Dynamic};
 
 /// Slots used by a node and its chains.
 #[derive(Debug, Default)]

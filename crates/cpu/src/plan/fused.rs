@@ -20,8 +20,8 @@ use super::{
 use crate::{
     array::Array,
     error::{OpError, Result},
+    obstacle::Prepared,
     ops::{float_dtype, linalg::float_view},
-    prepare::Prepared,
 };
 
 /// The operation of a float node on each element, in the result's type.

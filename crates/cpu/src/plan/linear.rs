@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    prepare::{Obstacle, Prepared},
+    obstacle::{Obstacle, Prepared},
 };
 
 /// A weight and its bias.

@@ -43,7 +43,7 @@ use crate::{
     array::Array,
     error::{OpError, Result},
     machine::{Context, Machine},
-    prepare::Dynamic,
+    obstacle::Dynamic,
 };
 
 /// The part of the results that the caller reads.

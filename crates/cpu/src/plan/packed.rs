@@ -11,8 +11,8 @@ use super::{
     planner::{Deferred, Planner},
 };
 use crate::{
+    obstacle::Prepared,
     ops::quantized::{dequantize, matrix},
-    prepare::Prepared,
 };
 
 /// A matrix of packed constants that no step unpacks yet.

@@ -13,8 +13,8 @@ use crate::{
     array::Array,
     error::{OpError, Result},
     machine::{Context, Machine, check_size},
+    obstacle::{Dynamic, Obstacle, Prepared},
     ops::copy::{cast_into, copy_into, duplicate},
-    prepare::{Dynamic, Obstacle, Prepared},
 };
 
 /// Prepares nodes, ahead of a run or in it.

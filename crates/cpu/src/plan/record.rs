@@ -21,7 +21,7 @@ use crate::{
     error::{OpError, Result},
     liveness::Liveness,
     machine::Machine,
-    prepare::{Dynamic, Obstacle, Prepared},
+    obstacle::{Dynamic, Obstacle, Prepared},
 };
 
 /// The state of a slot.

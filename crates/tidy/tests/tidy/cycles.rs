@@ -12,7 +12,7 @@ const BOUNDS: [(&str, [usize; 2]); 11] = [
     ("capi", [2, 2]),
     ("cli", [2, 6]),
     ("compile", [0, 3]),
-    ("cpu", [7, 10]),
+    ("cpu", [0, 5]),
     ("ir", [3, 4]),
     ("kernels", [2, 3]),
     ("lower", [2, 3]),

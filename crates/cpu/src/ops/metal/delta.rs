@@ -8,9 +8,9 @@ use super::{dot, inputs, need_shape, output, template};
 use crate::{
     array::Array,
     error::{OpError, Result},
+    obstacle::Prepared,
     ops::{copy::copy_into, index::listed},
     plan::{MemRef, Planner},
-    prepare::Prepared,
 };
 
 /// DeltaRuleSizes of a gated delta rule: steps, key width, value width, key heads, value heads.

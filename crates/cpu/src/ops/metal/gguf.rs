@@ -12,9 +12,9 @@ use crate::{
     array::Array,
     error::{OpError, Result},
     machine::Context,
+    obstacle::Prepared,
     ops::index::listed,
     plan::{MemRef, Planner},
-    prepare::Prepared,
 };
 
 /// Weights of a block.

@@ -12,8 +12,9 @@ use smallvec::SmallVec;
 use crate::{
     array::Array,
     error::{OpError, Result},
+    obstacle::Prepared,
     plan::{MemRef, Planner},
-    prepare::{Prepare, Prepared},
+    prepare::Prepare,
 };
 
 impl Prepare for ir::MetalKernel {

@@ -4,7 +4,7 @@ use flambeau_ir as ir;
 use flambeau_tensor::DType;
 
 use super::{dot, input, inputs, output, template};
-use crate::{error::OpError, plan::Planner, prepare::Prepared};
+use crate::{error::OpError, obstacle::Prepared, plan::Planner};
 
 /// Entries of the codebook.
 const CODES: usize = 16;
