@@ -4,8 +4,8 @@ use crate::count::or_all;
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ShiftArgs {
-    /// When the context is full, drop the older half of the text and continue with the rest. `chat`
-    /// first omits the oldest messages from the prompt, except the system message
+    /// When the context is full, drop the older half of the text and continue. `chat` first omits
+    /// the oldest messages, except the system message
     #[arg(long)]
     pub(crate) context_shift: bool,
 

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Group {
     pub(super) limit: u64,
-    /// What is left of the limit. Cached file pages that were not used lately count as free.
+    /// Rest of the limit. Cached file pages that were not used lately count as free.
     pub(super) free: u64,
 }
 
@@ -82,7 +82,7 @@ fn mount<'a>(line: &'a str, kind: &str) -> Option<(&'a Path, &'a Path)> {
     Some((Path::new(place.next()?), Path::new(top)))
 }
 
-/// The folder of a group, then those of the groups above it, up to the mount.
+/// The folder of a group, then the folders above it, up to the mount.
 fn folders(mount: PathBuf, below: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let inside = below.components().all(|part| matches!(part, Component::Normal(_)));
     let first = if inside { mount.join(below) } else { mount.clone() };

@@ -43,9 +43,9 @@ pub struct Request {
     /// tokens after it. A step may then yield several tokens. It is faster where texts repeat their
     /// prompts. Tokens only change by the rounding of multi-token steps.
     pub prompt_lookup: bool,
-    /// Continues the text when the context is full. It keeps this many tokens of the prompt's
-    /// beginning (and a BOS token), drops the older half of the others, and computes the rest again
-    /// as a new prompt. `None` ends the text.
+    /// Continues the text when the context is full. This many tokens of the prompt's beginning
+    /// stay, and a BOS token. The older half of the others is dropped, and the rest is computed
+    /// again as a new prompt. `None` ends the text.
     pub shift: Option<usize>,
 }
 

@@ -194,8 +194,8 @@ impl LiteralReader<'_> {
         }
     }
 
-    /// A string. Models leave quotes inside a string as they are, so the quote that ends an
-    /// argument is the one before the next argument or the end.
+    /// A string. Models leave quotes inside a string as they are. So the quote before the next
+    /// argument or the end ends an argument.
     fn quoted_text(&mut self, is_argument: bool) -> Result<String, Stop> {
         if let Some(quote) = self.style.quote.filter(|quote| self.rest().starts_with(quote)) {
             let inside = &self.rest()[quote.len()..];
