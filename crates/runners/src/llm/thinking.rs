@@ -28,6 +28,13 @@ const MARKERS: [(&str, &str); 12] = [
 /// Markers that only a prompt can open. Apriel's are plain words.
 const OPENED_BY_PROMPTS: [(&str, &str); 1] = [("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]")];
 
+/// Markers that only the first words of an answer can open. Granite 3.2's are plain words.
+const OPENED_AT_START: [(&str, &str); 2] =
+    [("Here is my thought process:", "Here is my response:"), ("Here's my thought process:", "Here's my response:")];
+
+/// Tags around an answer that follows thoughts, in Hunyuan A13B and Ernie 4.5.
+const WRAPS: [(&str, &str); 2] = [("<answer>", "</answer>"), ("<response>", "</response>")];
+
 /// Markers around answers, which are part of neither.
 const FRAMES: [&str; 13] = [
     "<|start|>assistant",
@@ -69,6 +76,10 @@ pub struct ThinkingSplitter {
     is_fresh: bool,
     /// Texts of answers that end thoughts without a marker.
     ends: Vec<&'static str>,
+    /// Whether thoughts ended and nothing follows yet.
+    is_after: bool,
+    /// The closing tag around the answer.
+    wrap: Option<&'static str>,
 }
 
 /// A marker in the held text.
@@ -88,7 +99,16 @@ impl ThinkingSplitter {
         let begun = MARKERS.into_iter().chain(OPENED_BY_PROMPTS).find(|markers| prompt.ends_with(markers.0.trim_end()));
         let part = if begun.is_some() { Part::Thinking } else { Part::Answer };
         let markers = begun.unwrap_or(MARKERS[0]);
-        ThinkingSplitter { markers, part, held: String::new(), trims: begun.is_some(), is_fresh: true, ends: Vec::new() }
+        ThinkingSplitter {
+            markers,
+            part,
+            held: String::new(),
+            trims: begun.is_some(),
+            is_fresh: true,
+            ends: Vec::new(),
+            is_after: false,
+            wrap: None,
+        }
     }
 
     /// Ends thoughts at these texts too, which belong to the answer: some models call tools in the
@@ -125,6 +145,10 @@ impl ThinkingSplitter {
             self.markers = marker.markers;
             self.trims |= self.part != marker.part || self.is_fresh;
             self.is_fresh = false;
+            self.is_after |= self.part == Part::Thinking && marker.part == Part::Answer;
+            if let Some((_, close)) = WRAPS.into_iter().find(|wrap| self.is_after && *wrap == marker.markers) {
+                (self.wrap, self.is_after) = (Some(close), false);
+            }
             self.part = marker.part;
         }
         let rest = self.held.split_off(self.held.len() - self.undecided());
@@ -154,10 +178,32 @@ impl ThinkingSplitter {
                 let all = opened.chain(framed).filter_map(|(text, part, markers)| {
                     Some(Marker { at: self.held.find(text)?, length: text.len(), part, markers })
                 });
-                all.chain(MARKERS.into_iter().filter_map(|markers| self.needless(markers, markers.1))).collect()
+                let all = all.chain(MARKERS.into_iter().filter_map(|markers| self.needless(markers, markers.1)));
+                all.chain(self.begun()).chain(self.unwrapped()).collect()
             }
         };
         found.into_iter().min_by_key(|marker| marker.at)
+    }
+
+    /// A marker that counts only at the answer's start, and the blank space before it.
+    fn begun(&self) -> Option<Marker> {
+        let text = self.held.trim_start();
+        let blank = self.held.len() - text.len();
+        let found = |list: [(&'static str, &'static str); 2], part| {
+            let markers = list.into_iter().find(|markers| text.starts_with(markers.0))?;
+            Some(Marker { at: 0, length: blank + markers.0.len(), part, markers })
+        };
+        match () {
+            () if self.is_fresh => found(OPENED_AT_START, Part::Thinking),
+            () if self.is_after => found(WRAPS, Part::Answer),
+            () => None,
+        }
+    }
+
+    /// The closing tag around the answer.
+    fn unwrapped(&self) -> Option<Marker> {
+        let close = self.wrap?;
+        Some(Marker { at: self.held.find(close)?, length: close.len(), part: Part::Answer, markers: self.markers })
     }
 
     /// A marker without effect with which the text begins, and the blank space before it.
@@ -177,7 +223,12 @@ impl ThinkingSplitter {
             Part::Thinking if may_be_needless(self.markers.0) => self.held.len(),
             Part::Thinking => self.ends.iter().copied().chain([self.markers.1]).map(begins).max().unwrap_or(0),
             Part::Answer if MARKERS.iter().any(|markers| may_be_needless(markers.1)) => self.held.len(),
-            Part::Answer => MARKERS.iter().map(|markers| markers.0).chain(FRAMES).map(begins).max().unwrap_or(0),
+            Part::Answer if OPENED_AT_START.iter().any(|markers| may_be_needless(markers.0)) => self.held.len(),
+            Part::Answer if self.is_after && WRAPS.iter().any(|wrap| wrap.0.starts_with(self.held.trim_start())) => self.held.len(),
+            Part::Answer => {
+                let all = MARKERS.iter().map(|markers| markers.0).chain(FRAMES).chain(self.wrap);
+                all.map(begins).max().unwrap_or(0)
+            }
         }
     }
 
@@ -185,7 +236,7 @@ impl ThinkingSplitter {
         let text = std::mem::take(&mut self.held);
         let shown = if self.trims { text.trim_start() } else { &text };
         if !shown.is_empty() {
-            (self.trims, self.is_fresh) = (false, false);
+            (self.trims, self.is_fresh, self.is_after) = (false, false, false);
             on_text(self.part, shown);
         }
     }
@@ -254,6 +305,17 @@ mod tests {
         // Or open thoughts that the prompt opened.
         check("<think>\n", "<think>\nso</think>yes", "so", "yes");
         check("<think>", "so <think></think>yes", "so <think>", "yes");
+    }
+
+    #[test]
+    fn answers_may_be_wrapped_and_thoughts_be_words() {
+        check("", "<think>\nso\n</think>\n<answer>\nyes\n</answer>", "so\n", "yes\n");
+        check("<think>", "so</think>\n\n<response>\nyes</response>\n", "so", "yes\n");
+        check("", "<think>so</think>an <answer>", "so", "an <answer>");
+        check("", "<answer>yes</answer>", "", "<answer>yes</answer>");
+        check("", "Here is my thought process: so. Here is my response: yes", "so. ", "yes");
+        check("", "Here's my thought process:\nso\nHere's my response:\nyes", "so\n", "yes");
+        check("", "Here is my plan. Here is my thought process: so", "", "Here is my plan. Here is my thought process: so");
     }
 
     #[test]
