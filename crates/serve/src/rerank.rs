@@ -106,8 +106,7 @@ struct Scored<T> {
     tokens: usize,
 }
 
-/// Computes the scores of the texts that `read` extracts from a request, with what it keeps of
-/// them.
+/// Computes the scores of the texts that `read` extracts from a request, with its other results.
 async fn scored<T: Send + 'static>(
     app: &App,
     caller: Caller,

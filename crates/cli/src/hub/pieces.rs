@@ -74,8 +74,8 @@ impl Transfer<'_> {
         }
     }
 
-    /// Fetches piece after piece until none is left. Sets `ended` when no connection needs to go
-    /// on.
+    /// Fetches piece after piece until none is left. Sets `ended` when no connection needs to
+    /// continue.
     fn fetch(&self, remote: &Remote, end: u64, (progress, turn, ended): (&Mutex<Progress>, &Condvar, &AtomicBool)) {
         let lock = || progress.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
