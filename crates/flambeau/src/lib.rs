@@ -197,7 +197,8 @@ pub mod cpu {
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let interpreters = vec!["python3".into()];
 /// let search = Search { path: Some(".venv".into()), interpreters, prefixes: vec![] };
-/// let shim = Shim { install: search.find()?, ahead: vec![], cache: "cache".into(), compiler: None };
+/// let (install, cache) = (search.find()?, "cache".into());
+/// let shim = Shim { install, ahead: vec![], cache, compiler: None };
 /// let engine = MlxEngine::open(&shim, &Options::default())?;
 /// println!("MLX {} on {}", engine.version(), engine.device());
 /// # Ok(())

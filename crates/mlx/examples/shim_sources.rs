@@ -1,5 +1,5 @@
-//! Writes the source of the C interface into a folder, for a look at it or for another compiler. The
-//! file `digest` there has the digest of the source.
+//! Writes the source of the C interface into a folder, for a look at it or for another compiler.
+//! The file `digest` there has the digest of the source.
 //!
 //!     cargo run -p flambeau-mlx --example shim_sources -- FOLDER
 

@@ -1,5 +1,5 @@
-//! Interfaces that were compiled ahead, as packages for macOS bring them. Each case runs in a process
-//! of its own, because a library stays loaded.
+//! Interfaces that were compiled ahead, as packages for macOS bring them. Each case runs in a
+//! process of its own, because a library stays loaded.
 
 use std::{
     env,
