@@ -77,8 +77,8 @@ impl Checkpoint {
         folder::sentence::module_file(path).is_some_and(|module| module.len() == path.len())
     }
 
-    /// Whether a file of a folder holds weights of `torch.save`, which are read if the folder has no
-    /// safetensors.
+    /// Whether a file of a folder holds weights of `torch.save`. They are read if the folder has
+    /// no safetensors.
     pub fn is_pickled(name: &str) -> bool {
         folder::pickled::is_weights(name)
     }

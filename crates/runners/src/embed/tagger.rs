@@ -54,8 +54,8 @@ impl Tagger {
     /// Loads a classifier of tokens exported by this project.
     ///
     /// # Errors
-    /// Returns [`crate::Error::NoEncoder`] for any other program, or an error of the engine if the method
-    /// cannot be loaded.
+    /// Returns [`crate::Error::NoEncoder`] for any other program, or an error of the engine if the
+    /// method cannot be loaded.
     pub fn load(program: &Program, engine: &Arc<dyn Engine>) -> Result<Tagger> {
         let labels = labels(program, LABELS)?;
         let texts = Texts::load(program, engine, labels.len(), Rows::OfTokens)?;

@@ -66,8 +66,8 @@ impl Decoder<'_> {
         mask
     }
 
-    /// Biases [1, H, s, n] of the scores for the keys that `seen` shows: the negative distance times
-    /// the slope of each head. Other keys have minus infinity.
+    /// Biases [1, H, s, n] of the scores for the keys that `seen` shows: the negative distance
+    /// times the slope of each head. Other keys have minus infinity.
     pub(super) fn sloped(&mut self, slopes: &Arc<[f32]>, window: Option<usize>) -> Result<Val> {
         if let Some((_, biases)) = self.masks.sloped.iter().find(|(known, _)| known == slopes) {
             return Ok(biases.clone());
