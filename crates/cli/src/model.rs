@@ -201,31 +201,26 @@ impl ModelArgs {
 
     /// Opens the program, which is to be of a kind.
     fn open_as(&self, kind: Kind, logits: zoo::Logits, threads: Option<usize>) -> Result<(Program, PathBuf)> {
-        let Opened { program, path, .. } = self.open_if(Some(kind), logits, threads)?;
+        let Opened { program, path, .. } = self.open_if(&[kind], logits, threads)?;
         Ok((program, path))
     }
 
     /// Opens the program of a model of any kind.
     pub(crate) fn open_any(&self, logits: zoo::Logits, threads: Option<usize>) -> Result<Opened> {
-        self.open_if(None, logits, threads)
+        self.open_if(&[], logits, threads)
     }
 
     /// Opens the program of a classifier of texts or of tokens. Another model is refused before an
     /// export.
     pub(crate) fn open_labeller(&self, threads: Option<usize>) -> Result<Opened> {
-        let is_labeller = |kind: Kind| match kind {
-            Kind::Classifier | Kind::Tagger => Ok(()),
-            other => bail!("{} is {}", self.model, other.advice()),
-        };
-        if let Some(source) = self.checkpoint()? {
-            is_labeller(Kind::of_checkpoint(&export::open_path(&source.path)?))?;
-        }
-        let opened = self.open_any(zoo::Logits::default(), threads)?;
-        is_labeller(opened.kind)?;
+        const LABELLERS: [Kind; 2] = [Kind::Classifier, Kind::Tagger];
+        let opened = self.open_if(&LABELLERS, zoo::Logits::default(), threads)?;
+        self.check_kind(opened.kind, &LABELLERS)?;
         Ok(opened)
     }
 
-    fn open_if(&self, wanted: Option<Kind>, logits: zoo::Logits, threads: Option<usize>) -> Result<Opened> {
+    /// Opens the program of a model of one of the `wanted` kinds, or of any kind if there are none.
+    fn open_if(&self, wanted: &[Kind], logits: zoo::Logits, threads: Option<usize>) -> Result<Opened> {
         let path = match self.checkpoint()? {
             Some(checkpoint) => self.exported(&checkpoint, wanted, logits, threads)?,
             None => {
@@ -242,9 +237,9 @@ impl ModelArgs {
         Ok(Opened { program, path, kind })
     }
 
-    /// Refuses a model of another kind than the wanted one.
-    fn check_kind(&self, found: Kind, wanted: Option<Kind>) -> Result<()> {
-        if wanted.is_some_and(|wanted| wanted != found) {
+    /// Refuses a model of another kind than the wanted ones, if there are some.
+    fn check_kind(&self, found: Kind, wanted: &[Kind]) -> Result<()> {
+        if !wanted.is_empty() && !wanted.contains(&found) {
             bail!("{} is {}", self.model, found.advice());
         }
         Ok(())
@@ -256,7 +251,7 @@ impl ModelArgs {
         let export = ExportArgs { quantize: QuantizeArgs::floats(), kv_cache: None, ..self.export.clone() };
         let reference = ModelArgs::new(model, self.lock(), &export);
         match reference.checkpoint()? {
-            Some(checkpoint) => self.lock().open(&reference.exported(&checkpoint, Some(Kind::Language), logits, threads)?),
+            Some(checkpoint) => self.lock().open(&reference.exported(&checkpoint, &[Kind::Language], logits, threads)?),
             None => self.lock().open(Path::new(model)),
         }
     }
@@ -292,12 +287,13 @@ impl ModelArgs {
         }
     }
 
-    /// The checkpoint's program in the cache, made if it is not there. Where it is, and is of a
-    /// known kind, the checkpoint is not opened.
-    fn exported(&self, source: &Source, wanted: Option<Kind>, logits: zoo::Logits, threads: Option<usize>) -> Result<PathBuf> {
+    /// The checkpoint's program in the cache, made if it is not there. Where it is, and only one
+    /// kind is wanted, the checkpoint is not opened.
+    fn exported(&self, source: &Source, wanted: &[Kind], logits: zoo::Logits, threads: Option<usize>) -> Result<PathBuf> {
         let checkpoint = source.path.as_path();
-        let opened = if wanted.is_none() { Some(export::open_path(checkpoint)?) } else { None };
-        let kind = wanted.or(opened.as_ref().map(Kind::of_checkpoint)).unwrap_or(Kind::Language);
+        let only = if let [kind] = wanted { Some(*kind) } else { None };
+        let opened = if only.is_none() { Some(export::open_path(checkpoint)?) } else { None };
+        let kind = only.or(opened.as_ref().map(Kind::of_checkpoint)).unwrap_or(Kind::Language);
         let opened = match opened {
             None if kind == Kind::Speech && self.export.quantize.given().is_none() && checkpoint::may_decode_speech(checkpoint) => {
                 Some(export::open_path(checkpoint)?)
@@ -336,7 +332,7 @@ impl ModelArgs {
         let start = Instant::now();
         let mut opened = opened.map_or_else(|| export::open_path(checkpoint), Ok)?;
         self.export.lora.apply(&mut opened)?;
-        if wanted == Some(Kind::Classifier) && Kind::of_checkpoint(&opened) == Kind::Language {
+        if only == Some(Kind::Classifier) && Kind::of_checkpoint(&opened) == Kind::Language {
             opened = reranker::of_language_model(opened, checkpoint)?;
         }
         self.check_kind(Kind::of_checkpoint(&opened), wanted)?;
