@@ -65,7 +65,7 @@ pub struct ProfileEvent {
 /// A recorded value. The Inspector shows it at the measured event of the same place.
 #[derive(Clone, Debug)]
 pub struct DebugEvent {
-    /// Name of the measured event. Empty for an output of the run.
+    /// Replaces the name of the measured event unless it is empty.
     pub name: String,
     /// Number of the instruction's chain.
     pub chain: u64,

@@ -31,7 +31,7 @@ fn events(of: &InstructionTrace) -> Vec<Event> {
         let place = place_of(number, step);
         events.push(measured(of, step.name.to_string(), Some(place.clone()), step.start, step.time));
         let own = of.results.iter().filter(|(step, _)| *step == number);
-        events.extend(own.filter_map(|(_, value)| recorded(of, &step.name, Some(&place), value)));
+        events.extend(own.filter_map(|(_, value)| recorded(of, Some(&place), value)));
     }
     let mut names = Vec::new();
     match of.delegate {
@@ -42,9 +42,8 @@ fn events(of: &InstructionTrace) -> Vec<Event> {
             names.extend([format!("native_call_{name}"), "OPERATOR_CALL".into()]);
         }
     }
-    let name = names[0].clone();
     events.extend(names.into_iter().map(|name| measured(of, name, None, of.start, of.time)));
-    events.extend(of.values.iter().filter_map(|value| recorded(of, &name, None, value)));
+    events.extend(of.values.iter().filter_map(|value| recorded(of, None, value)));
     events
 }
 
@@ -58,9 +57,10 @@ fn measured(of: &InstructionTrace, name: String, delegate_id: Option<String>, st
     Event::Profile(ProfileEvent { name, chain, instruction, delegate_id, start, end: start + time })
 }
 
-fn recorded(of: &InstructionTrace, name: &str, delegate_id: Option<&str>, value: &Value) -> Option<Event> {
+/// A value without a name of its own, which would replace the names of the measured events.
+fn recorded(of: &InstructionTrace, delegate_id: Option<&str>, value: &Value) -> Option<Event> {
     Some(Event::Debug(DebugEvent {
-        name: name.to_owned(),
+        name: String::new(),
         chain: of.place.chain as u64,
         instruction: of.place.instruction as i32,
         delegate_id: delegate_id.map(str::to_owned),
