@@ -115,6 +115,21 @@ impl Corpora<'_> {
         self.add_as("tensors", 4, safetensors("llama"))
     }
 
+    /// A text of two tokens with two tensors; the reader also refuses a wrong checksum of the data.
+    fn disk_cache(&mut self) -> io::Result<()> {
+        let mut head = vec![7u8; 32];
+        head.extend(2u64.to_le_bytes());
+        head.extend([3u32, 70_000].iter().flat_map(|id| id.to_le_bytes()));
+        head.extend(2u64.to_le_bytes());
+        for (dtype, shape) in [(6u8, &[3u64, 1][..]), (0, &[5][..])] {
+            head.extend([dtype, shape.len() as u8]);
+            head.extend(shape.iter().flat_map(|size| size.to_le_bytes()));
+        }
+        let mut file = [&b"FLMBTXT\x01"[..], &(head.len() as u64).to_le_bytes(), &[0; 8], &head[..]].concat();
+        file.resize(file.len().next_multiple_of(64) + 64 + 5, 1);
+        self.add("disk_cache", file)
+    }
+
     fn tokenizers(&mut self) -> io::Result<()> {
         for path in files("../crates/text/fixtures", "json")? {
             self.add("tokenizer", without_spaces(&fs::read(path)?))?;
@@ -380,6 +395,7 @@ fn main() -> io::Result<()> {
     corpora.graphs()?;
     corpora.archives()?;
     corpora.checkpoints()?;
+    corpora.disk_cache()?;
     corpora.tokenizers()?;
     corpora.templates()?;
     corpora.arrays()?;

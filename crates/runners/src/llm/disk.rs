@@ -16,9 +16,10 @@ use std::{
 };
 
 use flambeau_runtime::map_file;
+use flambeau_tensor::{Bytes, Tensor};
 
 use self::{
-    file::{Encoded, FileError, Fingerprint, read_ids, read_snapshot},
+    file::{Encoded, FileError, Fingerprint, read_any, read_ids, read_snapshot},
     index::{Contents, Index, Name},
 };
 use super::{
@@ -122,6 +123,16 @@ impl DiskCache {
         let own = Arc::clone(&folder);
         let writer = thread::Builder::new().name("disk cache".into()).spawn(move || own.write_all(&taken))?;
         Ok((DiskCache { folder, jobs }, DiskWriter(writer)))
+    }
+
+    /// Tokens and tensors in the bytes of a file, of whatever model. The fuzz target `disk_cache`
+    /// reads files with it.
+    ///
+    /// # Errors
+    /// Fails if the file is damaged.
+    #[doc(hidden)]
+    pub fn read_file(file: &Bytes) -> Result<(usize, Vec<Tensor>), String> {
+        read_any(file).map(|snapshot| (snapshot.position, snapshot.state)).map_err(|error| error.to_string())
     }
 
     /// The cached texts of a model.

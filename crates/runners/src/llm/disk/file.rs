@@ -127,6 +127,15 @@ pub(super) fn read_snapshot(file: &Bytes, (model, adapters): (&Fingerprint, &Ada
     }
 }
 
+/// Reads a file of whatever model, with its data.
+///
+/// # Errors
+/// Fails if the file is damaged.
+pub(super) fn read_any(file: &Bytes) -> Result<Snapshot, FileError> {
+    let model = file.get(START..).and_then(|head| head.first_chunk()).ok_or(FileError::Damaged("it ends too early"))?;
+    read_snapshot(file, (model, &Adapters::default()))
+}
+
 fn read_head(file: &[u8], model: &Fingerprint) -> Result<Head, FileError> {
     const SHORT: FileError = FileError::Damaged("it ends too early");
     let mut start = Reader(file);
@@ -210,6 +219,7 @@ mod tests {
         assert_eq!(read_ids(&file, &MODEL).unwrap(), [3, 70_000]);
         let snapshot = read(&file).unwrap();
         assert_eq!((snapshot.position(), snapshot.state.len()), (2, 3));
+        assert_eq!(read_any(&file).unwrap().state.len(), 3);
         let [floats, bytes, empty] = [0, 1, 2].map(|at| snapshot.state[at].aligned());
         assert_eq!((floats.as_slice::<f32>().unwrap(), floats.shape()), (&[1.5, -2.0, 0.25][..], &[3, 1][..]));
         assert_eq!(bytes.as_slice::<u8>().unwrap(), [1, 2, 3, 4, 5]);
