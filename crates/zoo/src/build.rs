@@ -17,8 +17,9 @@ use crate::{
 /// the checkpoint, or compute their bytes on demand.
 ///
 /// # Errors
-/// [`Error::Option`] for an option out of range. [`Error::MissingTensor`] and [`Error::Tensor`] for
-/// a checkpoint that does not match its config.
+/// [`Option`](crate::Error::Option) for an option out of range.
+/// [`MissingTensor`](crate::Error::MissingTensor) and [`Tensor`](crate::Error::Tensor) for a
+/// checkpoint that does not match its config.
 pub fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model> {
     model(checkpoint, options).map_err(|error| checkpoint.named_as_stored(error))
 }
