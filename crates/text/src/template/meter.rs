@@ -116,8 +116,9 @@ pub(super) fn install(code: &mut Instructions<'_>, owns_lists: bool) {
         let Some(operation) = code.get(at) else { continue };
         let mut metered = metered(operation);
         if owns_lists && makes_list(operation) {
+            // A constant costs nothing, but its copy does.
             if metered.is_empty() {
-                metered.push(operation.clone());
+                metered.extend([operation.clone(), call(FLAT, Some(1))]);
             }
             metered.push(call(list::OWN, Some(1)));
         }
