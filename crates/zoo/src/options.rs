@@ -112,7 +112,9 @@ pub(crate) fn ranged(option: &'static str, value: usize, high: usize) -> Result<
 }
 
 pub(crate) fn settings(checkpoint: &Checkpoint, config: &DecoderConfig, options: &Options) -> Result<Settings> {
-    let positions = ranged("max_seq_len", options.max_seq_len.unwrap_or(config.positions.min(DEFAULT_POSITIONS)), MAX_POSITIONS)?;
+    // Learned positions end where the training ended.
+    let most = if config.learned_positions.is_some() { config.positions.min(MAX_POSITIONS) } else { MAX_POSITIONS };
+    let positions = ranged("max_seq_len", options.max_seq_len.unwrap_or(config.positions.min(DEFAULT_POSITIONS)), most)?;
     let chunk = ranged("prefill_chunk", options.prefill_chunk.unwrap_or(DEFAULT_CHUNK.min(positions)), positions)?;
     let Precision { dtype, scales } = Precision::new(checkpoint, options)?;
     let is_latent = |layer: &Layer| matches!(layer.mixer, Mixer::Latent(_));
