@@ -34,10 +34,16 @@ pub(super) fn bloom(f: &Fields<'_>) -> Result<DecoderConfig> {
     };
     let base = Base { activation: Activation::GeluTanh, ..Base::read(f, &defaults)? };
     f.expect_bool("apply_residual_connection_post_layernorm", false)?;
-    for key in ["bias_dropout_fusion", "hidden_dropout", "masked_softmax_fusion", "offset_alibi", "skip_bias_add"] {
-        f.get(key);
-    }
-    for key in ["skip_bias_add_qkv", "slow_but_exact", "unk_token_id"] {
+    for key in [
+        "bias_dropout_fusion",
+        "hidden_dropout",
+        "masked_softmax_fusion",
+        "offset_alibi",
+        "skip_bias_add",
+        "skip_bias_add_qkv",
+        "slow_but_exact",
+        "unk_token_id",
+    ] {
         f.get(key);
     }
     let attention = Attention {
@@ -47,8 +53,7 @@ pub(super) fn bloom(f: &Fields<'_>) -> Result<DecoderConfig> {
         slopes: Some(slopes(base.heads, 8.0, |slope| slope)),
         ..base.attention(None)
     };
-    let width = f.size_or(defaults.key(f, "intermediate_size"), 4 * base.hidden)?;
-    let mlp = Mlp { gated: false, bias: true.into(), ..base.mlp_of(width, "mlp") };
+    let mlp = Mlp { bias: true.into(), ..base.ungated(f)? };
     let config = base.config(f, "bloom", vec![layer(attention, mlp); base.layers])?;
     Ok(DecoderConfig { embedding_norm: Some(BIASED), renames: RENAMES, ..config })
 }
@@ -106,8 +111,7 @@ pub(super) fn falcon(f: &Fields<'_>) -> Result<DecoderConfig> {
         (true, false) => LayerNorms { feed_in: None, ..LayerNorms::PRE },
         (true, true) => LayerNorms { mixer_in: Some("ln_attn"), feed_in: Some("ln_mlp"), ..LayerNorms::PRE },
     };
-    let width = f.size_or(defaults.key(f, "intermediate_size"), 4 * base.hidden)?;
-    let mlp = Mlp { gated: false, bias: bias.into(), ..base.mlp_of(width, "mlp") };
+    let mlp = Mlp { bias: bias.into(), ..base.ungated(f)? };
     let config = base.config(f, "falcon", vec![Layer { norms, parallel, ..layer(attention, mlp) }; base.layers])?;
     Ok(DecoderConfig { renames: RENAMES, ..config })
 }

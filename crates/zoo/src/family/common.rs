@@ -129,6 +129,12 @@ impl Base {
         Ok(self.mlp_of(f.size("intermediate_size")?, "mlp"))
     }
 
+    /// A layer without a gate, by default four times as wide as the residual stream.
+    pub(super) fn ungated(&self, f: &Fields<'_>) -> Result<Mlp> {
+        let width = f.size_or(self.defaults.key(f, "intermediate_size"), 4 * self.hidden)?;
+        Ok(Mlp { gated: false, ..self.mlp_of(width, "mlp") })
+    }
+
     pub(super) fn mlp_of(&self, width: usize, module: &'static str) -> Mlp {
         Mlp {
             width,

@@ -50,7 +50,7 @@ pub(super) fn gpt2(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &GPT)?;
     let by_layer = f.bool_or("scale_attn_by_inverse_layer_idx", false)?;
     let attention = Attention { joined: Joined::Blocks, ..biased(&base, scaled(f)?) };
-    let mlp = Mlp { bias: true.into(), ..plain(f, &base)? };
+    let mlp = Mlp { bias: true.into(), ..base.ungated(f)? };
     let layers = (0..base.layers).map(|i| {
         let scale = if by_layer { attention.scale / (i + 1) as f64 } else { attention.scale };
         layer(Attention { scale, ..attention.clone() }, mlp)
@@ -65,7 +65,7 @@ pub(super) fn bigcode(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults { kv_heads: one.then_some(1), ..GPT })?;
     let joined = if one { Joined::Blocks } else { Joined::Groups };
     let attention = Attention { joined, ..biased(&base, scaled(f)?) };
-    let mlp = Mlp { bias: true.into(), ..plain(f, &base)? };
+    let mlp = Mlp { bias: true.into(), ..base.ungated(f)? };
     Ok(with_positions(base.config(f, "gpt_bigcode", vec![layer(attention, mlp); base.layers])?, 0))
 }
 
@@ -74,7 +74,7 @@ pub(super) fn neo(f: &Fields<'_>) -> Result<DecoderConfig> {
     let keys = &[("num_attention_heads", "num_heads"), ("num_hidden_layers", "num_layers")];
     let base = Base::read(f, &Defaults { keys, positions: 2048, ..GPT })?;
     let local = f.size_or("window_size", 256)?;
-    let plain = Mlp { bias: true.into(), ..plain(f, &base)? };
+    let plain = Mlp { bias: true.into(), ..base.ungated(f)? };
     let layers = neo_kinds(f, base.layers)?.into_iter().map(|is_local| {
         let attention = Attention { scale: 1.0, output_bias: true, window: is_local.then_some(local), ..base.attention(None) };
         layer(attention, plain)
@@ -134,7 +134,7 @@ fn rotary(f: &Fields<'_>, family: &'static str, joined: Joined) -> Result<Decode
     let rope = Rope { theta: 10_000.0, dims, interleaved: true, reversed: false, scaling: Scaling::None };
     let attention = Attention { joined, ..base.attention(Some(rope)) };
     let norms = LayerNorms { feed_in: None, ..LayerNorms::PRE };
-    let mlp = Mlp { bias: true.into(), ..plain(f, &base)? };
+    let mlp = Mlp { bias: true.into(), ..base.ungated(f)? };
     let layer = Layer { norms, parallel: true, ..layer(attention, mlp) };
     let config = base.config(f, family, vec![layer; base.layers])?;
     Ok(DecoderConfig { head_bias: true, renames: RENAMES, ..config })
@@ -178,12 +178,6 @@ fn biased(base: &Base, is_scaled: bool) -> Attention {
 
 fn scaled(f: &Fields<'_>) -> Result<bool> {
     f.bool_or("scale_attn_weights", true)
-}
-
-/// A layer without a gate, by default four times as wide as the residual stream.
-fn plain(f: &Fields<'_>, base: &Base) -> Result<Mlp> {
-    let width = f.size_or(base.defaults.key(f, "intermediate_size"), 4 * base.hidden)?;
-    Ok(Mlp { gated: false, ..base.mlp_of(width, "mlp") })
 }
 
 /// A model with GPT-2's names, whose embedding adds learned positions.
