@@ -218,16 +218,25 @@ impl ThinkingSplitter {
         let begins = |marker: &str| {
             (1..marker.len()).rev().find(|&n| marker.is_char_boundary(n) && self.held.ends_with(&marker[..n])).unwrap_or(0)
         };
-        let may_be_needless = |marker: &str| self.is_fresh && marker.starts_with(self.held.trim_start());
         match self.part {
-            Part::Thinking if may_be_needless(self.markers.0) => self.held.len(),
+            _ if self.may_begin() => self.held.len(),
             Part::Thinking => self.ends.iter().copied().chain([self.markers.1]).map(begins).max().unwrap_or(0),
-            Part::Answer if MARKERS.iter().any(|markers| may_be_needless(markers.1)) => self.held.len(),
-            Part::Answer if OPENED_AT_START.iter().any(|markers| may_be_needless(markers.0)) => self.held.len(),
-            Part::Answer if self.is_after && WRAPS.iter().any(|wrap| wrap.0.starts_with(self.held.trim_start())) => self.held.len(),
             Part::Answer => {
                 let all = MARKERS.iter().map(|markers| markers.0).chain(FRAMES).chain(self.wrap);
                 all.map(begins).max().unwrap_or(0)
+            }
+        }
+    }
+
+    /// Whether the held text may become a marker that counts only at the start of its part.
+    fn may_begin(&self) -> bool {
+        let text = self.held.trim_start();
+        let begins = |marker: &str| marker.starts_with(text);
+        match self.part {
+            Part::Thinking => self.is_fresh && begins(self.markers.0),
+            Part::Answer => {
+                let mut at_start = MARKERS.iter().map(|markers| markers.1).chain(OPENED_AT_START.map(|markers| markers.0));
+                self.is_fresh && at_start.any(begins) || self.is_after && WRAPS.iter().any(|wrap| begins(wrap.0))
             }
         }
     }
