@@ -71,8 +71,7 @@ fn python() -> String {
     std::env::var("FLAMBEAU_PYTHON").unwrap_or_else(|_| "python3".into())
 }
 
-/// Language models whose layers see a window of their cache: its part that a step reads has a
-/// length known at the step only.
+/// Language models with attention windows. The length of a window is known only at a step.
 const WINDOWED: [&str; 12] = [
     "gemma2",
     "gemma3-multimodal",
@@ -88,8 +87,8 @@ const WINDOWED: [&str; 12] = [
     "qwen2-sliding",
 ];
 
-/// Generates with a language model: all its nodes run from a plan made ahead, except nodes in
-/// chains of other nodes, and masks and attention of windows.
+/// Generates with a language model. All nodes run from a plan made ahead, except nodes in chains of
+/// other nodes, and masks and attention of windows.
 fn is_planned(name: &str, folder: &Path) -> Result<(), String> {
     let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
     let model = ["checkpoint", "checkpoint.gguf"].map(|file| folder.join(file)).into_iter().find(|path| path.exists());

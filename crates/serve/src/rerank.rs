@@ -100,7 +100,7 @@ pub(crate) async fn classify(
 /// Scores of a request's texts, with the number of input tokens.
 struct Scored<T> {
     model: Arc<ServedEncoder>,
-    /// What was read beside the tokens.
+    /// The rest of the request.
     texts: T,
     rows: Vec<Vec<f32>>,
     tokens: usize,

@@ -20,7 +20,7 @@ fn view(id: &str, tensor: &Tensor) -> View {
     View { dtype: tensor.dtype(), shape: tensor.shape().to_vec(), strides, offset: 0, storage }
 }
 
-/// Rows of one table: by places that the program stores, and by places that the caller gives.
+/// Looks up rows of one table twice: by stored places, and by places from the caller.
 fn rows_of_a_table() -> Exported {
     let values: Vec<f32> = (0..ROWS * COLUMNS).map(|i| ((i * 7919 % 1009) as f32 - 504.0) / 97.0).collect();
     let stored = [

@@ -140,7 +140,7 @@ impl Reader<'_> {
         if self.rest.peek() == Some(&']') {
             return None;
         }
-        // What a `-` may join to its next part, and what it joins: whether they are classes.
+        // Whether the parts are classes: the last one, and the one before a `-`.
         let (mut left, mut joined) = (None, None);
         loop {
             let is_class = match self.rest.next()? {
