@@ -156,7 +156,7 @@ impl LanguageModelHandle {
         let chat = ChatInput {
             messages: messages.iter().map(|(role, content)| message(role, content)).collect(),
             add_generation_prompt: true,
-            now: Some(Clock { unix_seconds: since_epoch().as_secs() as i64, utc_offset: 0 }),
+            now: Some(Clock::now()),
             ..ChatInput::default()
         };
         let prompt = template.render(&chat).map_err(Failure::input)?;

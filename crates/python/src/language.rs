@@ -92,13 +92,12 @@ impl LanguageModel {
         let template = self.template.as_ref();
         let template =
             template.ok_or_else(|| InputError::new_err("the model has no chat template; use generate() with the whole prompt"))?;
-        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |passed| passed.as_secs() as i64);
         let chat = ChatInput {
             messages: json(messages)?,
             tools: tools.map(json).transpose()?,
             extra: json::<Map<String, Json>>(variables)?,
             add_generation_prompt: true,
-            now: Some(Clock { unix_seconds: seconds, utc_offset: 0 }),
+            now: Some(Clock::now()),
             ..ChatInput::default()
         };
         template.render(&chat).map_err(input)

@@ -5,7 +5,6 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::{
     answer::AnswerReader,
-    model::now,
     openai::{chat::Message, messages},
     tools::{Parser, ToolFormat, Tools, calls},
 };
@@ -50,7 +49,7 @@ impl<'a> TemplateProbe<'a> {
             Ok(format) => format.history(list, tools),
             Err(_) => (list, tools),
         };
-        let now = Some(Clock { unix_seconds: now() as i64, utc_offset: 0 });
+        let now = Some(Clock::now());
         let input = ChatInput { messages, tools, add_generation_prompt: true, extra, now, ..ChatInput::default() };
         self.template.render(&input).map_err(|error| error.to_string())
     }

@@ -6,7 +6,7 @@ use flambeau::text::Clock;
 
 /// A time after 1970 as RFC 3339 writes it, in UTC.
 pub(crate) fn rfc3339(since_1970: Duration) -> String {
-    let clock = Clock { unix_seconds: since_1970.as_secs() as i64, utc_offset: 0 };
+    let clock = Clock::utc(since_1970.as_secs() as i64);
     format!("{}.{:09}Z", clock.format("%Y-%m-%dT%H:%M:%S"), since_1970.subsec_nanos())
 }
 

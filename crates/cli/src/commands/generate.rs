@@ -5,7 +5,7 @@ use std::{
     path::Path,
     process::ExitCode,
     sync::atomic::{AtomicBool, Ordering},
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::Instant,
 };
 
 use anyhow::Result;
@@ -162,19 +162,13 @@ fn encode(args: &Args, text: &TextModel) -> Result<(Vec<u32>, String)> {
     let mut chat = ChatInput {
         messages: args.system.iter().map(|system| message("system", system)).collect(),
         add_generation_prompt: true,
-        now: Some(now()),
+        now: Some(Clock::now()),
         ..ChatInput::default()
     };
     chat.messages.push(message("user", &prompt));
     chat.extra.insert("enable_thinking".into(), args.think.into());
     let rendered = template.render(&chat)?;
     Ok((text.tokenizer.encode(&rendered, false)?, rendered))
-}
-
-/// The clock for templates that print the date.
-pub(crate) fn now() -> Clock {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
-    Clock { unix_seconds: seconds, utc_offset: 0 }
 }
 
 /// Generates text, prints it as it arrives, and collects log probabilities per token.

@@ -12,7 +12,7 @@ use crate::{
     answer::{AnswerReader, Choice, Delta, Finish},
     error::{ApiError, Result},
     json::{Fields, wrong},
-    model::{Handle, Served, now},
+    model::{Handle, Served},
     reply::{self, Events, Frames, ResponseBuilder},
     tools::{Parser, ToolFormat, Tools, calls},
     worker::JobUpdate,
@@ -66,7 +66,7 @@ impl Conversation {
             tools,
             add_generation_prompt: fields.flag("add_generation_prompt")?.unwrap_or(true),
             extra: variables(fields, model)?,
-            now: Some(Clock { unix_seconds: now() as i64, utc_offset: 0 }),
+            now: Some(Clock::now()),
             ..ChatInput::default()
         };
         Ok(Conversation { input, tools: known.zip(format), choice, single_call, calls, continues })

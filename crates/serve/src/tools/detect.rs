@@ -31,7 +31,6 @@ pub(crate) struct ToolFormat {
 const QUESTION: &str = "A question";
 /// Answer of the probe that replaces the calls.
 const ANSWER: &str = "ZZ-an-answer";
-const EPOCH: Clock = Clock { unix_seconds: 0, utc_offset: 0 };
 const NAMES: [&str; 2] = ["probe_first_tool", "probe_second_tool"];
 /// Argument strings of the probe; the plain ones are for templates that do not escape.
 const TEXTS: [&str; 2] = ["with \"quotes\"\nand {breaks} é", "plain words"];
@@ -82,7 +81,7 @@ fn tools() -> Vec<Json> {
 /// The format of a template that takes tools from the system message.
 fn read_from_field(template: &ChatTemplate) -> Option<&'static Format> {
     let messages = ToolFormat::tell(Told::Field, vec![message("user", QUESTION)], Some(&tools()));
-    let input = ChatInput { messages, add_generation_prompt: true, now: Some(EPOCH), ..ChatInput::default() };
+    let input = ChatInput { messages, add_generation_prompt: true, now: Some(Clock::EPOCH), ..ChatInput::default() };
     let prompt = template.render(&input).ok().filter(|prompt| prompt.contains(NAMES[0]))?;
     FORMATS.iter().find(|row| row.taught_by.iter().any(|text| prompt.contains(text)))
 }
@@ -93,7 +92,7 @@ fn read_from_field(template: &ChatTemplate) -> Option<&'static Format> {
 /// Fails if the template renders no messages.
 fn told(template: &ChatTemplate) -> Result<Told, &'static str> {
     let shows = |messages: Vec<Json>, wanted: &[&str]| {
-        let input = ChatInput { messages, add_generation_prompt: true, now: Some(EPOCH), ..ChatInput::default() };
+        let input = ChatInput { messages, add_generation_prompt: true, now: Some(Clock::EPOCH), ..ChatInput::default() };
         template.render(&input).is_ok_and(|text| wanted.iter().all(|wanted| text.contains(wanted)))
     };
     let user = message("user", QUESTION);
@@ -117,7 +116,7 @@ fn render(template: &ChatTemplate, answer: Option<Json>) -> Option<String> {
 fn render_with(template: &ChatTemplate, answer: Option<Json>, tools: Option<Vec<Json>>) -> Option<String> {
     let add_generation_prompt = answer.is_none();
     let messages = std::iter::once(message("user", QUESTION)).chain(answer).collect();
-    let mut input = ChatInput { messages, tools, add_generation_prompt, now: Some(EPOCH), ..ChatInput::default() };
+    let mut input = ChatInput { messages, tools, add_generation_prompt, now: Some(Clock::EPOCH), ..ChatInput::default() };
     input.extra.insert("enable_thinking".into(), false.into());
     template.render(&input).ok()
 }

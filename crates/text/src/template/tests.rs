@@ -13,7 +13,7 @@ fn input() -> ChatInput {
         messages: vec![message("user", "Hi"), message("assistant", " Hello. ")],
         tools: Some(vec![json!({"name": "f", "parameters": {"b": [1, 2.5, true, null], "a": "<é'>\n"}})]),
         add_generation_prompt: true,
-        now: Some(Clock { unix_seconds: 1_700_000_000, utc_offset: 0 }),
+        now: Some(Clock::utc(1_700_000_000)),
         ..ChatInput::default()
     }
 }

@@ -69,7 +69,7 @@ impl<'a> Talk<'a> {
                 stop: args.stop.clone(),
             },
             window: Window::default(),
-            began: generate::now(),
+            began: Clock::now(),
         })
     }
 
