@@ -39,7 +39,7 @@
 
 pub mod check;
 mod conv;
-pub mod cost;
+mod cost;
 pub mod decompose;
 pub mod engine;
 pub mod field;
@@ -55,6 +55,7 @@ mod nodes;
 #[cfg(test)]
 mod testing;
 pub mod text;
+pub mod work;
 
 pub use check::{CheckError, Checked, Content, check};
 pub use conv::Convolution;

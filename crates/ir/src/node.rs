@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::{
     cost::{Cost, Effect},
-    field::{ChainId, Field, Float, In, InOut, InVid, Index, Int, Out, OutVid, QuantMode, Role, Slot, SlotRef, VidOrTid},
+    field::{ChainId, Field, Float, In, InOut, InVid, Index, Int, Out, OutVid, QuantMode, Role, Slot, SlotRef, Tid, VidOrTid},
     for_each_node,
 };
 
@@ -183,6 +183,18 @@ macro_rules! define_nodes {
 }
 
 for_each_node!(define_nodes);
+
+impl Node {
+    /// The distinct tensors of a node in the wanted roles.
+    pub fn tensors(&self, wanted: impl Fn(Role) -> bool) -> Vec<Tid> {
+        let mut found = Vec::new();
+        self.walk(&mut |role, slot| match slot {
+            Slot::Tensor(tid) if wanted(role) && !found.contains(&tid) => found.push(tid),
+            _ => {}
+        });
+        found
+    }
+}
 
 #[cfg(test)]
 mod tests {

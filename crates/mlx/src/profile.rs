@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use flambeau_ir::{Node, Role, Tid, cost::bytes_of};
+use flambeau_ir::{Node, Role, Tid, work::bytes_of};
 
 use crate::{cx::Machine, error::Result, values::Slot};
 
