@@ -12,6 +12,8 @@
 
 mod call;
 mod constant;
+mod dispatch;
+mod emit;
 mod formula;
 mod fusions;
 mod lower;
