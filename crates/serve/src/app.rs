@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{body::Body, extract::State, http::Request, response::Response};
 use bytes::Bytes;
-use flambeau::runners::llm::Job;
+use flambeau::runners::{embed::Tokens, llm::Job};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
     task::spawn_blocking,
@@ -13,17 +13,19 @@ use tokio::{
 
 use crate::{
     config::Config,
+    encoder::ServedEncoder,
     error::{ApiError, Result},
     hosted::HostedTools,
     http::{body, guard::Guard},
     json::Fields,
     keys::Caller,
+    metrics::add,
     model::Handle,
     models::Models,
     openai::chat::ChatRequest,
     rates::Rates,
     reply::{self, Events, Progress},
-    responses::ResponseStore,
+    response_store::ResponseStore,
     storage::Store,
     traces::{self, Traces},
     worker::{Customer, JobUpdate},
@@ -176,6 +178,29 @@ impl App {
         }
         let customer = Customer { caller, most_jobs: most, meter: self.rates.meter(caller), span };
         Ok(self.progress(model.worker.submit(customer, jobs).await?))
+    }
+
+    /// Computes the vector or the scores of each text with an encoder or classifier.
+    ///
+    /// # Errors
+    /// Fails if the request times out or the worker fails.
+    pub(crate) async fn rows(
+        &self,
+        model: &ServedEncoder,
+        caller: Caller,
+        texts: Vec<Tokens>,
+        place: OwnedSemaphorePermit,
+    ) -> Result<Vec<Vec<f32>>> {
+        let tokens = texts.iter().map(|text| text.ids.len()).sum();
+        add(&model.worker.metrics.prompt_tokens, tokens);
+        if let Some(span) = traces::current() {
+            span.ask(&model.name);
+            span.read(tokens);
+        }
+        if let Some(meter) = self.rates.meter(caller) {
+            meter.add_tokens(tokens);
+        }
+        self.progress(model.worker.submit(texts, place)?).next().await?
     }
 
     /// Waits for a result within the request's timeout.

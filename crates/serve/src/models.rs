@@ -18,12 +18,12 @@ use tokio::{
 
 pub use self::source::{AnyModel, Loader, ModelKind, ModelOnDemand, ModelSource};
 use crate::{
-    audio::ServedSpeech,
     config::Config,
-    embeddings::ServedEncoder,
+    encoder::ServedEncoder,
     error::{ApiError, Result},
     metrics::Metrics,
     model::{Handle, Served, now},
+    speech::ServedSpeech,
 };
 
 /// A model with its threads.

@@ -29,11 +29,11 @@ use self::{
 use crate::{
     answer::id,
     app::App,
-    audio::{Heard, Source},
     error::{ApiError, Result},
     http::listener,
     json::Fields,
     openapi::Routes,
+    speech::{Heard, Source},
 };
 
 /// Maximum size of a client message: OpenAI's limit of 15 MiB of audio, as base64.

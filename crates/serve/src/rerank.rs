@@ -15,7 +15,7 @@ use self::request::{RerankRequest, input_texts, pairs, scored_pairs};
 use crate::{
     answer::id,
     app::App,
-    embeddings::ServedEncoder,
+    encoder::ServedEncoder,
     error::{ApiError, Result},
     http::body,
     json::Fields,
@@ -117,7 +117,7 @@ async fn scored<T: Send + 'static>(
     let read = move || read(&mut fields, &handle).and_then(|read| fields.finish(&["user"]).map(|()| read));
     let (ids, texts) = app.aside(read).await?;
     let tokens = count(&ids);
-    let rows = model.rows(app, caller, ids, place).await?;
+    let rows = app.rows(&model, caller, ids, place).await?;
     Ok(Scored { model, texts, rows, tokens })
 }
 
@@ -168,7 +168,7 @@ async fn ranked(
     };
     let (request, texts): (RerankRequest, Vec<Tokens>) = app.aside(work).await?;
     let tokens = count(&texts);
-    let scores = model.rows(app, caller, texts, place).await?;
+    let scores = app.rows(&model, caller, texts, place).await?;
     let of = |scores: &Vec<f32>| match (request.is_raw, &scores[..]) {
         (true, [one]) => *one,
         (true, [no, yes]) => yes - no,

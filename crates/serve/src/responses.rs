@@ -5,7 +5,6 @@ mod item;
 mod items;
 mod request;
 mod routes;
-mod store;
 mod tools;
 
 use std::sync::Arc;
@@ -20,7 +19,6 @@ use self::{
 pub(crate) use self::{
     request::{Echo, to_chat},
     routes::{cancel, delete, get, input_items},
-    store::ResponseStore,
 };
 use crate::{
     answer::{Choice, Delta, Finish, id},
@@ -29,6 +27,7 @@ use crate::{
     model::{Handle, now},
     openai::chat::ChatRequest,
     reply::{self, Events, Frames, ResponseBuilder},
+    response_store::ResponseStore,
     worker::JobUpdate,
 };
 

@@ -35,7 +35,8 @@ use crate::{
     openai::{chat::ChatRequest, completions::CompletionRequest},
     openapi::{BodyKind, Routes},
     page, realtime, reply, rerank,
-    responses::{self, Past, ResponseAnswer, ResponseStore},
+    response_store::ResponseStore,
+    responses::{self, Past, ResponseAnswer},
     traces,
 };
 

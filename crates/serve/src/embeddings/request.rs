@@ -4,8 +4,9 @@ use flambeau::runners::embed::truncate;
 use flambeau::text::Tokenizer;
 use serde_json::Value as Json;
 
-use super::{answer::VectorFormat, worker::Facts};
+use super::answer::VectorFormat;
 use crate::{
+    encoder::Facts,
     error::{ApiError, Result},
     json::{Fields, wrong},
 };

@@ -8,7 +8,7 @@ use flambeau::runners::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::{audio::NewSpeechModel, embeddings::NewEncoder, model::NewModel};
+use crate::{encoder::NewEncoder, model::NewModel, speech::NewSpeechModel};
 
 /// A model of any kind to serve.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use std::{
 
 use flambeau::audio::{Pcm, Sample};
 
-use crate::audio::LiveSound;
+use crate::speech::LiveSound;
 
 /// Audio format of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 use super::{answer::entities_entry, listed, request::placed_texts, scored};
 use crate::{
     app::App,
-    embeddings::ServedEncoder,
+    encoder::ServedEncoder,
     error::{ApiError, Result},
     json::Fields,
     keys::Caller,

@@ -7,10 +7,8 @@ use flambeau::{
 use serde_json::Value as Json;
 
 use crate::{
-    embeddings::{
-        ServedEncoder,
-        request::{MAX_BYTES_A_TOKEN, MAX_TEXTS},
-    },
+    embeddings::request::{MAX_BYTES_A_TOKEN, MAX_TEXTS},
+    encoder::ServedEncoder,
     error::{ApiError, Result},
     json::{Fields, wrong},
 };

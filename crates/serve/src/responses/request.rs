@@ -5,13 +5,13 @@ use serde_json::{Map, Value as Json, json};
 use super::{
     Past,
     items::{self, Messages},
-    store::kept,
     tools::{self, CallForms},
 };
 use crate::{
     error::{ApiError, Result},
     hosted::HostedTools,
     json::{Fields, wrong},
+    response_store::stored_item,
 };
 
 /// Fields shared by both protocols.
@@ -90,7 +90,7 @@ pub(crate) fn to_chat(mut fields: Fields, past: Past<'_>, hosted: &mut HostedToo
         messages.add(&param, item, hosted)?;
     }
     let stores = fields.flag("store")?.unwrap_or(true) && past.store.keeps();
-    let input = stores.then(|| input.into_iter().map(kept).collect());
+    let input = stores.then(|| input.into_iter().map(stored_item).collect());
     map.insert("messages".into(), messages.finish().into());
     let (mut functions, forms) = tools::to_functions(&fields.list("tools")?.unwrap_or_default(), hosted)?;
     if let Some(choice) = fields.take("tool_choice") {
@@ -162,7 +162,7 @@ fn reasoning(fields: &mut Fields, variables: &mut Map<String, Json>) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{keys::Caller, responses::ResponseStore};
+    use crate::{keys::Caller, response_store::ResponseStore};
 
     fn ask(body: &Json, drops: bool) -> Result<(Fields, Echo, Vec<String>)> {
         let mut hosted = HostedTools::new(drops);

@@ -163,7 +163,7 @@ impl ResponseStore {
     }
 
     /// The item with this ID, from the latest response that contains it.
-    pub(super) fn item(&self, owner: Caller, id: &str) -> Option<Json> {
+    pub(crate) fn item(&self, owner: Caller, id: &str) -> Option<Json> {
         let state = self.state();
         let entry = state.entry(owner, state.items.get(id)?)?;
         entry.items().find(|item| item["id"] == id).cloned()
@@ -171,7 +171,7 @@ impl ResponseStore {
 }
 
 /// The stored form of a request item: with an ID and with content as a list.
-pub(super) fn kept(mut item: Json) -> Json {
+pub(crate) fn stored_item(mut item: Json) -> Json {
     if let Json::Object(item) = &mut item {
         item.entry("type").or_insert_with(|| "message".into());
         if item.get("id").is_none_or(Json::is_null) {
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     fn item(text: &str) -> Json {
-        kept(json!({ "role": "user", "content": text }))
+        stored_item(json!({ "role": "user", "content": text }))
     }
 
     fn put(store: &ResponseStore, owner: Caller, id: &str, previous: Option<&str>, text: &str) {

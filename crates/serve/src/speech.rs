@@ -1,0 +1,59 @@
+//! A served speech model.
+
+mod worker;
+
+use std::{any::Any, sync::Arc};
+
+use flambeau::{engine::Engine, runners::speech::Settings, runtime::Program, text::Tokenizer};
+use tokio::sync::mpsc;
+
+use self::worker::SpeechWorker;
+pub(crate) use self::worker::{Heard, LiveSound, Source};
+use crate::{error::Result, metrics::Metrics};
+
+/// A speech model to serve.
+#[derive(Clone)]
+pub struct NewSpeechModel {
+    /// The model's public name.
+    pub name: String,
+    /// Aliases.
+    pub aliases: Vec<String>,
+    pub program: Program,
+    pub engine: Arc<dyn Engine>,
+    pub tokenizer: Tokenizer,
+    /// Maximum number of concurrent transcriptions, at least 1. Each has its own copy of the
+    /// model's state.
+    pub running: usize,
+    /// Maximum number of waiting recordings.
+    pub waiting: usize,
+}
+
+impl std::fmt::Debug for NewSpeechModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NewSpeechModel").field("name", &self.name).field("running", &self.running).finish_non_exhaustive()
+    }
+}
+
+/// A speech model with its worker threads.
+#[derive(Debug)]
+pub(crate) struct ServedSpeech {
+    pub(crate) name: String,
+    worker: SpeechWorker,
+}
+
+impl ServedSpeech {
+    /// Loads the model and starts its threads, which update `metrics`.
+    ///
+    /// Fails as [`SpeechWorker::start`] does.
+    pub(crate) fn start(new: NewSpeechModel, metrics: Arc<Metrics>) -> std::io::Result<ServedSpeech> {
+        Ok(ServedSpeech { name: new.name.clone(), worker: SpeechWorker::start(new, metrics)? })
+    }
+
+    /// Submits audio. The permit is held until transcription ends.
+    ///
+    /// # Errors
+    /// Fails if the model's threads have ended.
+    pub(crate) fn submit(&self, source: Source, settings: Settings, place: impl Any + Send) -> Result<mpsc::Receiver<Heard>> {
+        self.worker.submit(source, settings, place)
+    }
+}
