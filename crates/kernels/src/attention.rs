@@ -31,6 +31,9 @@ pub enum Mask<'a> {
     Causal,
     /// As [`Mask::Causal`], but only the last keys up to this number.
     Window(usize),
+    /// Keys `first ≤ j < end` for the pair `[first, end]` of a query: one pair for each query, or one
+    /// for all. Bounds beyond the keys are cut.
+    Spans(&'a [[i64; 2]]),
     /// Keys with `true` are visible; broadcasts to `[B, Hq, Tq, Tk]`.
     Bool(View<'a, Bool>),
     /// All, with a number added to the score; broadcasts to `[B, Hq, Tq, Tk]`.
@@ -162,6 +165,11 @@ impl<'a, K: Stored> Problem<'a, K> {
         if let Mask::Window(0) = mask {
             return Err(Error::Parameter { what: "size of an attention window", found: 0 });
         }
+        if let Mask::Spans(spans) = mask
+            && spans.len() != 1
+        {
+            same("number of spans of an attention mask", queries, spans.len())?;
+        }
         let group = heads.checked_div(kv_heads).unwrap_or(0);
         let is_bf16 = matches!(q, FloatView::BF16(_)) && K::Weight::DTYPE == DType::BF16;
         Ok(Problem { q, k, v, out, scale, mask, batch, kv_heads, group, queries, keys, depth, width, is_bf16 })
@@ -178,8 +186,18 @@ impl<'a, K: Stored> Problem<'a, K> {
         match self.mask {
             Mask::Causal => 0..end,
             Mask::Window(size) => end.saturating_sub(size)..end,
+            Mask::Spans(spans) => {
+                let [first, end] = spans[query.min(spans.len() - 1)].map(|key| key.clamp(0, self.keys as i64) as usize);
+                first..end.max(first)
+            }
             _ => 0..self.keys,
         }
+    }
+
+    /// The range that holds every key visible to any query.
+    fn visible_to_any(&self) -> Range<usize> {
+        let own = (0..self.queries).map(|query| self.visible(query)).filter(|own| !own.is_empty());
+        own.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0)
     }
 
     fn run(&self, pool: &Pool) {
@@ -189,8 +207,9 @@ impl<'a, K: Stored> Problem<'a, K> {
         let mut team = pool.team();
         let cpu = team.cpu();
         let tiles = self.rows().div_ceil(ROWS);
-        let first = self.visible(0).start / SPLIT;
-        let splits = if tiles == 1 { self.keys.div_ceil(SPLIT).saturating_sub(first).max(1) } else { 1 };
+        let seen = if tiles == 1 { self.visible_to_any() } else { 0..self.keys };
+        let first = seen.start / SPLIT;
+        let splits = if tiles == 1 { (seen.end.div_ceil(SPLIT) - first).max(1) } else { 1 };
         let heads = self.batch * self.kv_heads;
         let rows = ROWS.min(self.rows()).next_multiple_of(cpu.lanes());
         let size = State::len(self.width, rows);

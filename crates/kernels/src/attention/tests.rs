@@ -12,6 +12,7 @@ enum Kind {
     None,
     Causal,
     Window,
+    Spans,
     Bool,
     Add,
 }
@@ -31,6 +32,7 @@ fn expected<T: Float>(q: &View<T>, k: &View<T>, v: &View<T>, mask: &Mask, scale:
             match mask {
                 Mask::Causal | Mask::Window(_) if j + tq > t + tk => f64::NEG_INFINITY,
                 Mask::Window(size) if j + tq + size <= t + tk => f64::NEG_INFINITY,
+                Mask::Spans(spans) if !(spans[t][0]..spans[t][1]).contains(&(j as i64)) => f64::NEG_INFINITY,
                 Mask::Bool(m) if !m.broadcast_to(&[batch, heads, tq, tk]).unwrap().get(&[b, h, t, j]).unwrap().get() => {
                     f64::NEG_INFINITY
                 }
@@ -56,6 +58,8 @@ fn check<T: Precision>(pool: &Pool, s: Sizes, kind: Kind, strided: bool) {
         (rng.floats(batch * heads * tq * d), rng.floats(batch * kv * tk * d), rng.floats(batch * kv * tk * dv));
     let allowed: Vec<Bool> = (0..heads * tq * tk).map(|_| Bool::from(rng.below(3) > 0)).collect();
     let added: Vec<f32> = rng.floats(tq * tk);
+    // Some begin before the first key, some end after the last one, and some are empty.
+    let spans: Vec<[i64; 2]> = (0..tq).map(|_| [rng.below(tk + 3) as i64 - 3, rng.below(tk + 3) as i64]).collect();
     // Keys and values as `[B, T, H, D]` seen as `[B, H, T, D]`, as a projection leaves them.
     let view = |x: &'_ [T], h: usize, t: usize, d: usize| -> Vec<isize> {
         let _ = x;
@@ -72,6 +76,7 @@ fn check<T: Precision>(pool: &Pool, s: Sizes, kind: Kind, strided: bool) {
         Kind::None => Mask::None,
         Kind::Causal => Mask::Causal,
         Kind::Window => Mask::Window(WINDOW),
+        Kind::Spans => Mask::Spans(&spans),
         Kind::Bool => Mask::Bool(View::contiguous(&allowed, &[heads, tq, tk]).unwrap()),
         Kind::Add => Mask::Add(View::contiguous(&added, &[tq, tk]).unwrap().into()),
     };
@@ -107,7 +112,7 @@ fn attention_matches_the_definition() {
     ];
     for pool in isas() {
         for s in sizes {
-            for kind in [Kind::None, Kind::Causal, Kind::Window, Kind::Bool, Kind::Add] {
+            for kind in [Kind::None, Kind::Causal, Kind::Window, Kind::Spans, Kind::Bool, Kind::Add] {
                 for strided in [false, true] {
                     check::<f32>(&pool, s, kind, strided);
                 }
@@ -124,6 +129,7 @@ fn rows_that_see_nothing_are_zero() {
     let x = View::contiguous(&ones, &[1, 1, 16, 4]).unwrap();
     let no = [Bool(0)];
     let masks = [
+        Mask::Spans(&[[9, 9]]),
         Mask::Bool(View::new(&no, &[1], &[1], 0).unwrap()),
         Mask::Add(View::new(&[f32::NEG_INFINITY], &[1, 1], &[1, 1], 0).unwrap().into()),
     ];
