@@ -71,24 +71,11 @@ fn python() -> String {
     std::env::var("FLAMBEAU_PYTHON").unwrap_or_else(|_| "python3".into())
 }
 
-/// Language models with attention windows. The length of a window is known only at a step.
-const WINDOWED: [&str; 12] = [
-    "gemma2",
-    "gemma3-multimodal",
-    "gemma3-text",
-    "gemma4-31b-like",
-    "gemma4-e2b-like",
-    "gemma4-moe",
-    "gguf-gemma3-q4_0-q6_k",
-    "gpt-oss",
-    "mistral-window",
-    "mlx-gemma3-mixed-4-6",
-    "phi3-plain",
-    "qwen2-sliding",
-];
+/// Language models with scores of attention that have a cap or sinks.
+const WITH_SCORES: [&str; 2] = ["gemma2", "gpt-oss"];
 
 /// Generates with a language model. All nodes run from a plan made ahead, except nodes in chains of
-/// other nodes, and masks and attention of windows.
+/// other nodes, and those of scores with caps or sinks.
 fn is_planned(name: &str, folder: &Path) -> Result<(), String> {
     let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
     let model = ["checkpoint", "checkpoint.gguf"].map(|file| folder.join(file)).into_iter().find(|path| path.exists());
@@ -97,8 +84,8 @@ fn is_planned(name: &str, folder: &Path) -> Result<(), String> {
     let done = command.env("XDG_CACHE_HOME", dir.path()).output().expect("the command runs");
     let rows: serde_json::Value =
         serde_json::from_slice(&done.stdout).map_err(|error| format!("{error}\n{}", String::from_utf8_lossy(&done.stderr)))?;
-    let is_windowed = WINDOWED.iter().any(|window| name.ends_with(window));
-    let may_wait = |why: &str| why.contains("chain") || is_windowed && why.ends_with("depend on data");
+    let has_scores = WITH_SCORES.iter().any(|model| name.ends_with(model));
+    let may_wait = |why: &str| why.contains("chain") || has_scores && why.ends_with("depend on data");
     for row in rows.as_array().filter(|rows| rows.len() == 2).ok_or("not two rows")? {
         let waited = row["node_by_node"].as_array().ok_or("the engine counts its steps")?;
         let waited: Vec<_> = waited.iter().filter(|n| n["why"].as_str().is_none_or(|why| !may_wait(why))).collect();

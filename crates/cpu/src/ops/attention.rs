@@ -1,5 +1,7 @@
 //! Attention, over operands and over the session's cache.
 
+use std::borrow::Cow;
+
 use flambeau_ir as ir;
 use flambeau_kernels::{
     Pool,
@@ -15,7 +17,7 @@ use crate::{
     kv,
     machine::Context,
     obstacle::Prepared,
-    plan::{Cost, MemRef, Planner},
+    plan::{Cost, MemRef, Planner, Spans, pairs},
     prepare::Prepare,
 };
 
@@ -84,6 +86,41 @@ fn in_type(p: &mut Planner<'_>, slot: ir::In, dtype: DType) -> Prepared<MemRef> 
     p.in_type(x, dtype)
 }
 
+/// The form of an attention's mask.
+enum MaskForm {
+    Array(MemRef),
+    Spans(Spans),
+}
+
+impl MaskForm {
+    fn of(p: &mut Planner<'_>, slot: ir::In, queries: usize, dtype: DType) -> Prepared<MaskForm> {
+        if let Some(spans) = p.spans_of_mask(slot, queries) {
+            return Ok(MaskForm::Spans(spans));
+        }
+        let own = p.dtype(slot)?;
+        let is_usable = own == DType::Bool || own.is_float();
+        Ok(MaskForm::Array(in_type(p, slot, if is_usable { own } else { dtype })?))
+    }
+
+    fn operand(&self) -> &MemRef {
+        match self {
+            MaskForm::Array(mask) => mask,
+            MaskForm::Spans(spans) => &spans.bounds,
+        }
+    }
+}
+
+/// Spans of keys for `keys` keys, from a mask of `seen` keys.
+fn spans_of(x: &Array, seen: usize, keys: usize) -> Result<Cow<'_, [[i64; 2]]>> {
+    let spans = pairs(x)?;
+    match seen {
+        _ if seen == keys => Ok(spans.into()),
+        // A mask of one key broadcasts.
+        1 => Ok(spans.iter().map(|&[first, end]| if first <= 0 && end > 0 { [0, i64::MAX] } else { [0, 0] }).collect()),
+        _ => Err(OpError::value(format!("a mask of {seen} keys for {keys}"))),
+    }
+}
+
 /// Keys, values and mask may have sizes known only at run time, if they need no conversion.
 impl Prepare for ir::Sdpa {
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
@@ -98,19 +135,21 @@ impl Prepare for ir::Sdpa {
                 smallvec![in_type(p, self.k, shared)?, in_type(p, self.v, shared)?]
             }
         };
-        let mask = match self.mask {
-            Some(mask) => {
-                let dtype = p.dtype(mask)?;
-                let is_usable = dtype == DType::Bool || dtype.is_float();
-                Some(in_type(p, mask, if is_usable { dtype } else { spec.dtype })?)
-            }
-            None => None,
-        };
+        let queries = q.array.shape.get(2).copied().unwrap_or(0);
+        let mask = self.mask.map(|mask| MaskForm::of(p, mask, queries, spec.dtype)).transpose()?;
         let q = p.in_type(q, spec.dtype)?;
-        let ins: SmallVec<[&MemRef; 6]> = std::iter::once(&q).chain(&kv).chain(&mask).collect();
+        let ins: SmallVec<[&MemRef; 6]> = std::iter::once(&q).chain(&kv).chain(mask.as_ref().map(MaskForm::operand)).collect();
         let at = 1 + kv.len();
+        let seen = if let Some(MaskForm::Spans(spans)) = &mask { Some(spans.keys) } else { None };
         let y = p.call_of(Cost::Attention, &ins, (spec.dtype, &spec.shape), move |cx, ins, y| {
-            let mask = mask_of(ins.get(at), causal)?;
+            let spans = match (seen, ins.get(at)) {
+                (Some(seen), Some(spans)) => Some(spans_of(spans, seen.count(cx)?, ins[1].shape[2])?),
+                _ => None,
+            };
+            let mask = match &spans {
+                Some(spans) => Mask::Spans(spans),
+                None => mask_of(ins.get(at), causal)?,
+            };
             match is_coded {
                 true => attend_codes(cx, ins, scale, &mask, y),
                 false => attend(&cx.pool, [&ins[0], &ins[1], &ins[2]], scale, &mask, y),

@@ -44,8 +44,6 @@ pub(super) struct Undecoded {
     /// Sizes of the rows that nodes would have joined; an attention may put its result into their
     /// slot.
     rows: BTreeMap<usize, Vec<Expr>>,
-    /// Whether an attention cannot read its kept operands.
-    pub(super) is_refused: bool,
 }
 
 impl Undecoded {

@@ -14,6 +14,7 @@ mod codes;
 mod dynamic;
 mod execute;
 mod fused;
+mod implied;
 mod layers;
 mod linear;
 mod memref;
@@ -33,6 +34,7 @@ use self::layers::Layers;
 pub(crate) use self::{
     execute::settle_in_slot,
     fused::Fusible,
+    implied::{Spans, pairs},
     layers::LayersCall,
     memref::MemRef,
     planner::{Cost, Planner, run_now},

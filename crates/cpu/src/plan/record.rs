@@ -10,7 +10,9 @@ use smallvec::SmallVec;
 use super::{
     Action, Call, Layout, OutputRows, PlanStep, Planner, RunPlan, Window, Work, Workspace, check_buffer,
     codes::Undecoded,
-    dynamic, fused, input_shapes, linear,
+    dynamic, fused,
+    implied::{Implied, LeftOut},
+    input_shapes, linear,
     memref::{MemRef, Place},
     next_weights, packed,
     planner::{Cost, Deferred, Mode},
@@ -30,6 +32,19 @@ enum SlotState {
     Ready(MemRef),
     /// A value that no step computes before its first reader.
     Deferred(Deferred),
+    /// A value that no step computes, for attention.
+    Implied(Box<Implied>),
+}
+
+impl SlotState {
+    /// The arrays that a reader of the slot reads, unless they stay as they are.
+    fn views_mut(&mut self) -> Box<dyn Iterator<Item = &mut MemRef> + '_> {
+        match self {
+            SlotState::Ready(x) => Box::new(std::iter::once(x)),
+            SlotState::Deferred(_) => Box::new(std::iter::empty()),
+            SlotState::Implied(implied) => Box::new(implied.operands_mut()),
+        }
+    }
 }
 
 /// The known slots while the main chain is recorded, and the steps so far.
@@ -44,6 +59,10 @@ pub(super) struct Recorder {
     held: Vec<Rc<usize>>,
     windows: Vec<Array>,
     pub(super) undecoded: Undecoded,
+    /// What this plan must not leave out.
+    needed: Vec<LeftOut>,
+    /// A kind that was left out, but that a node needs.
+    missing: Option<LeftOut>,
     /// The node being prepared.
     pub(super) at: usize,
     nothing: Arc<Storage>,
@@ -54,36 +73,42 @@ pub(super) struct Recorder {
 /// # Errors
 /// The first node that cannot work on them, with its place.
 pub(crate) fn build(m: &mut Machine, workspace: &Workspace, rows: OutputRows) -> Result<RunPlan> {
-    let mut undecoded = Undecoded::of(&m.graph, &m.liveness);
+    let mut needed = Vec::new();
     loop {
-        if let Some(plan) = lay_out(m, workspace, rows, undecoded)? {
-            return Ok(plan);
+        match lay_out(m, workspace, rows, &needed)? {
+            Ok(plan) => return Ok(plan),
+            Err(missing) => needed.push(missing),
         }
-        undecoded = Undecoded::default();
     }
 }
 
-/// The plan; `None` if an attention cannot read the operands of its left-out nodes.
-fn lay_out(m: &mut Machine, workspace: &Workspace, rows: OutputRows, undecoded: Undecoded) -> Result<Option<RunPlan>> {
+/// The plan, or what it may not leave out.
+fn lay_out(m: &mut Machine, workspace: &Workspace, rows: OutputRows, needed: &[LeftOut]) -> Result<Result<RunPlan, LeftOut>> {
     let (graph, liveness) = (Arc::clone(&m.graph), Arc::clone(&m.liveness));
-    let mut recorder = Recorder::new(m, workspace, undecoded);
+    let mut recorder = Recorder::new(m, workspace, needed);
     let main = graph.main as usize;
     for (at, (node, deaths)) in graph.chains[main].iter().zip(&liveness.chains[main]).enumerate() {
         recorder.at = at;
-        let mut p = Planner { m, mode: Mode::Ahead(&mut recorder) };
-        p.record(node).map_err(|error| error.at(graph.main, at, node))?;
-        if recorder.undecoded.is_refused {
-            return Ok(None);
+        let recorded = Planner { m, mode: Mode::Ahead(&mut recorder) }.record(node);
+        if let Some(missing) = recorder.missing {
+            return Ok(Err(missing));
         }
+        recorded.map_err(|error| error.at(graph.main, at, node))?;
         deaths.drops.iter().for_each(|&tid| recorder.clear(tid));
     }
-    Planner { m, mode: Mode::Ahead(&mut recorder) }.finish(rows)?;
-    recorder.plan(m, rows).map(Some)
+    let finished = Planner { m, mode: Mode::Ahead(&mut recorder) }.finish(rows);
+    if let Some(missing) = recorder.missing {
+        return Ok(Err(missing));
+    }
+    finished?;
+    recorder.plan(m, rows).map(Ok)
 }
 
 impl Recorder {
     /// The state before the first node: constants, inputs and buffers are set.
-    fn new(m: &Machine, workspace: &Workspace, undecoded: Undecoded) -> Recorder {
+    fn new(m: &Machine, workspace: &Workspace, needed: &[LeftOut]) -> Recorder {
+        let is_decoded = needed.contains(&LeftOut::Decoded);
+        let undecoded = if is_decoded { Undecoded::default() } else { Undecoded::of(&m.graph, &m.liveness) };
         let mut recorder = Recorder {
             graph: Arc::clone(&m.graph),
             liveness: Arc::clone(&m.liveness),
@@ -94,6 +119,8 @@ impl Recorder {
             held: Vec::new(),
             windows: Vec::new(),
             undecoded,
+            needed: needed.to_vec(),
+            missing: None,
             at: 0,
             nothing: Arc::clone(&workspace.nothing),
         };
@@ -145,6 +172,24 @@ impl Recorder {
         self.slots[tid.0 as usize] = Some(SlotState::Deferred(what));
     }
 
+    /// Binds a result that no step computes.
+    pub(super) fn put_implied(&mut self, tid: Tid, what: Implied) {
+        self.slots[tid.0 as usize] = Some(SlotState::Implied(Box::new(what)));
+    }
+
+    /// The value in a slot, if no step computes it.
+    pub(super) fn implied(&self, tid: Tid) -> Option<&Implied> {
+        match self.slots.get(tid.0 as usize)? {
+            Some(SlotState::Implied(implied)) => Some(implied),
+            _ => None,
+        }
+    }
+
+    /// Whether the plan leaves out values of a kind.
+    pub(super) fn leaves_out(&self, kind: LeftOut) -> bool {
+        !self.needed.contains(&kind)
+    }
+
     fn clear(&mut self, tid: Tid) {
         self.slots[tid.0 as usize] = None;
     }
@@ -176,6 +221,7 @@ impl Recorder {
         match self.slots.get(slot.0.0 as usize)?.as_ref()? {
             SlotState::Ready(x) => Some(x.array.dtype),
             SlotState::Deferred(deferred) => Some(deferred.dtype()),
+            SlotState::Implied(implied) => Some(implied.dtype()),
         }
     }
 
@@ -284,8 +330,12 @@ impl Recorder {
     /// does.
     fn is_seen(&self, buffer: Tid, except: &[Tid]) -> bool {
         let mut shown = (0..).map(Tid).zip(&self.slots).filter(|(tid, _)| !except.contains(tid));
-        shown.any(|(_, state)| matches!(state, Some(SlotState::Ready(x)) if x.is_in(buffer)))
-            || self.undecoded.kept.values().any(|x| x.is_in(buffer))
+        let is_part = |state: &SlotState| match state {
+            SlotState::Ready(x) => x.is_in(buffer),
+            SlotState::Deferred(_) => false,
+            SlotState::Implied(implied) => implied.operands().any(|x| x.is_in(buffer)),
+        };
+        shown.any(|(_, state)| state.as_ref().is_some_and(is_part)) || self.undecoded.kept.values().any(|x| x.is_in(buffer))
     }
 
     /// Whether the reference is a whole buffer in its own layout.
@@ -324,15 +374,9 @@ impl Recorder {
         }
         let number = self.held();
         self.push(Action::Hold(buffer, *number));
-        for (tid, state) in (0..).map(Tid).zip(&mut self.slots) {
-            if let Some(SlotState::Ready(x)) = state
-                && tid != buffer
-                && x.is_in(buffer)
-            {
-                x.place = Place::Held(Rc::clone(&number));
-            }
-        }
-        for x in self.undecoded.kept.values_mut().filter(|x| x.is_in(buffer)) {
+        let others = (0..).map(Tid).zip(&mut self.slots).filter(|(tid, _)| *tid != buffer);
+        let views = others.flat_map(|(_, state)| state.as_mut().into_iter().flat_map(SlotState::views_mut));
+        for x in views.chain(self.undecoded.kept.values_mut()).filter(|x| x.is_in(buffer)) {
             x.place = Place::Held(Rc::clone(&number));
         }
     }
@@ -395,14 +439,14 @@ impl Planner<'_> {
         let serves = is_left_out || recorder.undecoded.serves(at);
         let prepared = match dynamic::infer(&mut recorder.env, &self.m.graph, node)? {
             None if is_left_out => self.keep_codes(at, node),
-            None => self.prepare(node),
+            None => self.imply(node).and_then(|is_left_out| if is_left_out { Ok(()) } else { self.prepare(node) }),
             Some(why) => Err(Obstacle::Dynamic(why)),
         };
         match prepared {
             Ok(()) => Ok(()),
             Err(Obstacle::Dynamic(_)) if serves => {
                 if let Some(recorder) = self.recorder() {
-                    recorder.undecoded.is_refused = true;
+                    recorder.missing = Some(LeftOut::Decoded);
                 }
                 Ok(())
             }
@@ -412,8 +456,17 @@ impl Planner<'_> {
     }
 
     /// A slot's contents; computes them now if they are deferred.
+    ///
+    /// # Errors
+    /// If nothing was written to the slot, or nothing but an implied value. In the latter case the
+    /// plan is laid out again.
     pub(super) fn recorded(&mut self, tid: Tid) -> Result<MemRef> {
         let slot = In(tid);
+        if let Some(recorder) = self.recorder()
+            && let Some(implied) = recorder.implied(tid)
+        {
+            recorder.missing = Some(implied.kind());
+        }
         match self.recorder().and_then(|recorder| recorder.deferred(slot).cloned()) {
             Some(Deferred::Linear(_)) => linear::emit_with_siblings(self, slot)?,
             Some(Deferred::Fused(fused)) => {

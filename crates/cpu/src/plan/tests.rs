@@ -1,5 +1,6 @@
 mod batch;
 mod codes;
+mod windows;
 
 use std::sync::Arc;
 
