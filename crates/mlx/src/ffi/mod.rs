@@ -26,6 +26,7 @@ use std::{
     fmt,
     path::Path,
     ptr,
+    sync::Mutex,
 };
 
 use self::table::{Raw, Table};
@@ -61,6 +62,15 @@ pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 #[derive(Clone, Copy)]
 pub(crate) struct Api(&'static Table);
 
+/// The loaded shims, one table each. Engines that come and go share it.
+static LOADED: Mutex<Vec<(Interface, &'static Table)>> = Mutex::new(Vec::new());
+
+impl PartialEq for Api {
+    fn eq(&self, other: &Api) -> bool {
+        ptr::eq(self.0, other.0)
+    }
+}
+
 impl fmt::Debug for Api {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Api({})", self.version(false))
@@ -81,11 +91,22 @@ macro_rules! call {
 use call;
 
 impl Api {
-    /// Loads the shim and its dependencies.
+    /// Loads the shim and its dependencies, or takes the one that is loaded.
     ///
     /// # Errors
     /// [`Error::Load`] if the system's loader refuses it or an entry is missing.
     pub(crate) fn load(interface: &Interface) -> std::result::Result<Api, Error> {
+        let mut loaded = LOADED.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(&(_, table)) = loaded.iter().find(|(known, _)| known == interface) {
+            return Ok(Api(table));
+        }
+        let table: &'static Table = Box::leak(Box::new(Api::table(interface)?));
+        loaded.push((interface.clone(), table));
+        Ok(Api(table))
+    }
+
+    /// The entries of a shim.
+    fn table(interface: &Interface) -> std::result::Result<Table, Error> {
         let path = &interface.path;
         let refuse = |e: libloading::Error| Error::Load { path: path.clone(), what: e.to_string() };
         if let Some(library) = &interface.library {
@@ -97,8 +118,7 @@ impl Api {
         let library = unsafe { libloading::Library::new(path) }.map_err(refuse)?;
         // SAFETY: the library is this crate's own shim. Its entries have the signatures of the
         // header in `shim/`, and the table mirrors them line by line.
-        let table = unsafe { Table::new(library) }.map_err(refuse)?;
-        Ok(Api(Box::leak(Box::new(table))))
+        unsafe { Table::new(library) }.map_err(refuse)
     }
 
     fn status(self, status: c_int) -> Result<()> {

@@ -68,6 +68,7 @@ fn nothing_is_global() {
         ("crates/aten/src/table.rs", "lines of a constant table, parsed when they are first asked for"),
         ("crates/lower/src/rules/mod.rs", "an index of a constant table, made at its first use"),
         ("crates/mlx/src/cuda.rs", "texts put together from constants, made at their first use"),
+        ("crates/mlx/src/ffi/mod.rs", "a loaded shim stays until the process ends, and so does its table"),
         ("crates/mlx/src/owner.rs", "a device has one owner in a process: MLX's own state is global"),
     ];
     let found = places(|tokens| ["static", "thread_local"].contains(&tokens[0].text.as_str()));
