@@ -1,12 +1,12 @@
-//! The thread that owns a device.
+//! The threads that own devices.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Mutex, MutexGuard,
-        mpsc::{Receiver, RecvError, Sender, TryRecvError, channel, sync_channel},
+        mpsc::{Receiver, RecvError, Sender, SyncSender, TryRecvError, channel, sync_channel},
     },
-    thread::{self, JoinHandle, ThreadId},
+    thread::{self, ThreadId},
     time::{Duration, Instant},
 };
 
@@ -14,21 +14,40 @@ use crate::{Device, Error, ffi::Api};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The thread that works through a queue of jobs in order, and ends with its owner.
+/// Who works through a queue of jobs in order: a thread that chose the device.
 #[derive(Debug)]
 pub(crate) struct Owner {
     pub(crate) queue: Queue,
-    running: Option<JoinHandle<()>>,
+    worker: Option<Worker>,
+    /// Reports that the queue is empty and the device idle.
+    ended: Mutex<Receiver<()>>,
     /// The device, if it is this owner's before all others.
     first_on: Option<Device>,
+}
+
+/// A thread with a stream on a device, which works for one owner after another.
+#[derive(Debug)]
+struct Worker {
+    api: Api,
+    device: Device,
+    queues: Sender<(Receiver<Option<Job>>, SyncSender<()>)>,
+    thread: ThreadId,
 }
 
 /// Devices that have an owner. A second owner of a device has its own stream, and launches of both
 /// streams may run concurrently.
 static OWNED: Mutex<Vec<Device>> = Mutex::new(Vec::new());
 
+/// Workers without an owner. MLX binds a stream to the thread that made it and keeps it, on a CPU
+/// with another thread, until the process ends. Later owners take what is there.
+static IDLE: Mutex<Vec<Worker>> = Mutex::new(Vec::new());
+
 fn owned() -> MutexGuard<'static, Vec<Device>> {
     OWNED.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+fn idle() -> MutexGuard<'static, Vec<Worker>> {
+    IDLE.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 /// A sender to a device's thread. Objects on the device hold a queue and never the owner: dropping
@@ -46,9 +65,8 @@ impl Drop for Owner {
     fn drop(&mut self) {
         // A thread that has ended takes no message.
         let _ = self.queue.jobs.send(None);
-        if let Some(running) = self.running.take() {
-            // The thread catches every panic of its jobs.
-            let _ = running.join();
+        if self.ended.get_mut().unwrap_or_else(|e| e.into_inner()).recv().is_ok() {
+            idle().extend(self.worker.take());
         }
         if let Some(device) = self.first_on {
             owned().retain(|&other| other != device);
@@ -80,45 +98,68 @@ fn receive<T>(from: &Receiver<T>, spin: Duration) -> Result<T, RecvError> {
 pub(crate) struct Lost;
 
 impl Owner {
-    /// Starts the thread and gives it the device.
+    /// Gives the device to an idle thread that has chosen it, or to a new one.
     ///
     /// # Errors
     /// [`Error::Device`] if MLX has no such device.
     pub(crate) fn start(api: Api, device: Device) -> Result<Owner, Error> {
-        let refuse = |what: String| Error::Device { device: device.to_string(), what };
-        let (jobs, queue) = channel::<Option<Job>>();
-        let (ready, is_ready) = sync_channel(1);
-        let spin = spin_of(device);
-        let work = move || {
-            let chosen = api.use_device(device);
-            let works = chosen.is_ok();
-            // Fails only if the starting thread is gone; then no jobs arrive either.
-            let _ = ready.send(chosen);
-            while works && let Ok(Some(job)) = receive(&queue, spin) {
-                // A job that panics drops its channel, and this wakes the waiting caller.
-                let _ = catch_unwind(AssertUnwindSafe(job));
-            }
-            // Runs without a waiting caller may still compute on MLX's threads. Their errors have
-            // no reader any more.
-            let _ = api.synchronize();
-        };
-        let started = thread::Builder::new().name(format!("mlx {device}")).spawn(work).map_err(|e| refuse(e.to_string()))?;
-        match is_ready.recv() {
-            Ok(Ok(())) => {
-                let queue = Queue { jobs, spin, thread: started.thread().id() };
-                let mut owned = owned();
-                let first_on = (!owned.contains(&device)).then_some(device);
-                owned.extend(first_on);
-                Ok(Owner { queue, running: Some(started), first_on })
-            }
-            Ok(Err(failure)) => Err(refuse(failure.to_string())),
-            Err(_) => Err(refuse("its thread ended".into())),
-        }
+        let worker = Worker::take(api, device).map_or_else(|| Worker::start(api, device), Ok)?;
+        let ((jobs, queue), (end, ended)) = (channel(), sync_channel(1));
+        worker.queues.send((queue, end)).map_err(|_| refusal(device, "its thread ended"))?;
+        let queue = Queue { jobs, spin: spin_of(device), thread: worker.thread };
+        let mut owned = owned();
+        let first_on = (!owned.contains(&device)).then_some(device);
+        owned.extend(first_on);
+        Ok(Owner { queue, worker: Some(worker), ended: Mutex::new(ended), first_on })
     }
 
     /// Whether no other owner had the device when this one started.
     pub(crate) fn is_first(&self) -> bool {
         self.first_on.is_some()
+    }
+}
+
+fn refusal(device: Device, what: impl ToString) -> Error {
+    Error::Device { device: device.to_string(), what: what.to_string() }
+}
+
+impl Worker {
+    /// An idle one.
+    fn take(api: Api, device: Device) -> Option<Worker> {
+        let mut idle = idle();
+        let at = idle.iter().position(|worker| worker.api == api && worker.device == device)?;
+        Some(idle.swap_remove(at))
+    }
+
+    /// Starts the thread, which chooses the device.
+    fn start(api: Api, device: Device) -> Result<Worker, Error> {
+        let (queues, owners) = channel::<(Receiver<Option<Job>>, SyncSender<()>)>();
+        let (ready, is_ready) = sync_channel(1);
+        let spin = spin_of(device);
+        let work = move || {
+            let chosen = api.use_device(device);
+            let works = chosen.is_ok();
+            // Fails only if the starting thread is gone; then no owners come either.
+            let _ = ready.send(chosen);
+            while works && let Ok((queue, end)) = owners.recv() {
+                while let Ok(Some(job)) = receive(&queue, spin) {
+                    // A job that panics drops its channel, and this wakes the waiting caller.
+                    let _ = catch_unwind(AssertUnwindSafe(job));
+                }
+                // Runs without a waiting caller may still compute on MLX's threads. Their errors
+                // have no reader any more.
+                let _ = api.synchronize();
+                // Jobs that came too late are dropped before the owner is gone.
+                drop(queue);
+                let _ = end.send(());
+            }
+        };
+        let started = thread::Builder::new().name(format!("mlx {device}")).spawn(work).map_err(|e| refusal(device, e))?;
+        match is_ready.recv() {
+            Ok(Ok(())) => Ok(Worker { api, device, queues, thread: started.thread().id() }),
+            Ok(Err(failure)) => Err(refusal(device, failure)),
+            Err(_) => Err(refusal(device, "its thread ended")),
+        }
     }
 }
 
