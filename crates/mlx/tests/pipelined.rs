@@ -250,7 +250,7 @@ fn tokens_are_drawn_as_the_sampler_draws_them() {
             if round % 10 == 9 {
                 logits[VOCAB + 30] = f32::INFINITY;
             }
-            let uniform = sampler.clone().draw_elsewhere().expect("no penalty");
+            let uniform = sampler.clone().next_uniform().expect("no penalty");
             let SamplingParams { temperature, top_k, top_p, min_p, .. } = params;
             let inputs = vec![Value::Tensor(Tensor::from_slice(&logits, &[1, 2, VOCAB]).unwrap())];
             let sampling = Sampling { temperature, top_k, top_p, min_p, uniform };

@@ -33,7 +33,7 @@ pub enum Error {
 
     /// The program samples tokens itself and does not support the requested sampling.
     #[error("method `{method}` draws tokens itself and takes {what}")]
-    Drawing { method: String, what: &'static str },
+    Sampling { method: String, what: &'static str },
 
     /// The model cannot verify draft tokens.
     #[error("method `{method}` {what}, so that guesses cannot be judged")]

@@ -14,12 +14,14 @@ use serde_json::{Value as Json, json};
 
 pub(crate) use self::request::{Wishes, to_count, to_openai};
 use crate::{
-    answer::{Choice, Delta, Finish, id},
+    answer::{Choice, Finish},
     error::{ApiError, Result},
+    ids::unique_id,
     model::Handle,
     openai::chat::ChatRequest,
     reply::{self, Events, Frames, ResponseBuilder},
     time::rfc3339,
+    tools::Delta,
     worker::JobUpdate,
 };
 
@@ -115,7 +117,7 @@ impl Block {
 impl MessageAnswer {
     pub(crate) fn new(request: &ChatRequest, model: Handle, prompt: &str, prompt_tokens: usize, wishes: Wishes) -> MessageAnswer {
         MessageAnswer {
-            id: id("msg_"),
+            id: unique_id("msg_"),
             wishes,
             choice: Choice::new(request.reader(prompt)),
             stops: request.params.stop.clone(),

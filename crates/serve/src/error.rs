@@ -120,7 +120,7 @@ impl From<runners::Error> for ApiError {
             Error::PromptTooLong { .. } => ApiError::too_long(text),
             // Logits without any number are the model's fault.
             Error::NoLogits { .. } | Error::Text(flambeau::text::Error::NoCandidate { .. }) => ApiError::internal(text),
-            Error::EmptyPrompt | Error::Text(_) | Error::Drawing { .. } => ApiError::invalid(text),
+            Error::EmptyPrompt | Error::Text(_) | Error::Sampling { .. } => ApiError::invalid(text),
             Error::TooManyTokens { .. } => ApiError { param: Some("max_tokens".into()), ..ApiError::invalid(text) },
             Error::Busy { .. } => ApiError::busy(text),
             Error::Language { .. } => ApiError::value("language", text),

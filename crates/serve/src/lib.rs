@@ -20,6 +20,7 @@ mod extras;
 mod gaps;
 mod hosted;
 mod http;
+mod ids;
 mod infill;
 mod json;
 mod keys;

@@ -28,7 +28,7 @@ impl Lora {
 
     /// Scales for a request: the adapter with this index at its default scale, or all default
     /// scales.
-    pub(crate) fn chosen(&self, adapter: Option<usize>) -> Adapters {
+    pub(crate) fn request_scales(&self, adapter: Option<usize>) -> Adapters {
         let Some(at) = adapter else { return self.general().clone() };
         let scale = |(i, adapter): (usize, &AdapterFacts)| if i == at { adapter.scale } else { 0.0 };
         Adapters::new(&self.adapters.iter().enumerate().map(scale).collect::<Vec<_>>())

@@ -240,7 +240,7 @@ impl Handle {
 
     /// Adapter scales for requests that set none.
     pub(crate) fn adapters(&self) -> Adapters {
-        self.lora.chosen(self.adapter)
+        self.lora.request_scales(self.adapter)
     }
 }
 

@@ -165,6 +165,6 @@ fn continue_text(
         None => model.encode(&prompt, true, "prompt")?,
     };
     let jobs = params.jobs(&ids, &model);
-    let answer = begin(model, ids.len()).reading(crate::answer::AnswerReader::plain(), params.logprobs.is_some());
+    let answer = begin(model, ids.len()).reading(crate::tools::AnswerReader::plain(), params.logprobs.is_some());
     Ok(Prepared { streams, jobs, answer, dropped: Vec::new() })
 }

@@ -24,13 +24,13 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use self::{
     session::Session,
     sound::{Sound, pipe},
-    turns::{Change, Turns},
+    turns::{Change, TurnSplitter},
 };
 use crate::{
-    answer::id,
     app::App,
     error::{ApiError, Result},
     http::listener,
+    ids::unique_id,
     json::Fields,
     openapi::Routes,
     speech::{Heard, Source},
@@ -115,7 +115,7 @@ struct Talk {
     place: Arc<OwnedSemaphorePermit>,
     session: Session,
     /// Audio since the last turn, and the current turn.
-    turns: Option<Turns<Open>>,
+    turns: Option<TurnSplitter<Open>>,
     /// Unfinished turns, oldest first. Events are sent for the oldest one.
     heard: VecDeque<Item>,
     /// ID of the last committed turn.
@@ -174,7 +174,7 @@ impl Talk {
 
     /// Whether the client knows all of the committed turns.
     fn has_told_all(&self) -> bool {
-        let open = usize::from(self.turns.as_ref().is_some_and(Turns::is_open));
+        let open = usize::from(self.turns.as_ref().is_some_and(TurnSplitter::is_open));
         self.heard.len() <= open
     }
 
@@ -186,7 +186,7 @@ impl Talk {
 
     async fn send(&mut self, kind: &str, mut event: Json) -> Result<(), Gone> {
         event["type"] = kind.into();
-        event["event_id"] = id("event_").into();
+        event["event_id"] = unique_id("event_").into();
         Ok(self.socket.send(Message::text(event.to_string())).await?)
     }
 
@@ -234,7 +234,7 @@ impl Talk {
                 Ok(sound) => return self.hear(&sound).await,
                 Err(error) => return Ok(Err(error)),
             },
-            "input_audio_buffer.commit" => match self.turns.as_mut().and_then(Turns::end) {
+            "input_audio_buffer.commit" => match self.turns.as_mut().and_then(TurnSplitter::end) {
                 Some((open, rest)) => {
                     // A turn without room for its end is cut off there.
                     open.sound.send(rest, MAX_UNHEARD);
@@ -268,7 +268,7 @@ impl Talk {
             self.app.models.find_speech(Some(name)).await?;
         }
         let has_new_sound = next.format != self.session.format || next.detection != self.session.detection;
-        if has_new_sound && self.turns.as_ref().is_some_and(Turns::is_open) {
+        if has_new_sound && self.turns.as_ref().is_some_and(TurnSplitter::is_open) {
             let message = "the format and the turn detection cannot change within a turn: commit or clear it first";
             return Err(ApiError::value("session.audio.input", message));
         }
@@ -282,8 +282,8 @@ impl Talk {
     /// Appends audio, and starts and ends turns as they are detected.
     async fn hear(&mut self, sound: &[u8]) -> Result<Result<()>, Gone> {
         let (rate, detection) = (self.session.format.rate(), self.session.detection);
-        self.turns.get_or_insert_with(|| Turns::new(rate, detection)).push(sound);
-        while let Some(change) = self.turns.as_mut().and_then(Turns::next) {
+        self.turns.get_or_insert_with(|| TurnSplitter::new(rate, detection)).push(sound);
+        while let Some(change) = self.turns.as_mut().and_then(TurnSplitter::next) {
             match change {
                 Change::Begins { at_ms } => {
                     let open = match self.open().await {
@@ -321,7 +321,7 @@ impl Talk {
     async fn open(&mut self) -> Result<Open> {
         let model = self.app.models.find_speech(self.session.model.as_deref()).await?;
         let (sound, source) = pipe(self.session.format.rate());
-        let id = id("item_");
+        let id = unique_id("item_");
         let updates = model.submit(Source::Live(source), self.session.settings(), Arc::clone(&self.place))?;
         self.heard.push_back(Item { id: id.clone(), updates, text: String::new() });
         Ok(Open { id, sound })

@@ -13,11 +13,11 @@ use serde_json::{Value as Json, json};
 pub use self::answer::{RerankList, entities_entry, label_entry};
 use self::request::{RerankRequest, input_texts, pairs, scored_pairs};
 use crate::{
-    answer::id,
     app::App,
     encoder::ServedEncoder,
     error::{ApiError, Result},
     http::body,
+    ids::unique_id,
     json::Fields,
     keys::Caller,
     openapi::BodyKind,
@@ -47,7 +47,7 @@ pub(crate) async fn rerank(
     }
     let list = RerankList::new(&model.name, &list.scores, texts.as_deref(), request.most, list.tokens);
     let mut answer = serde_json::to_value(&list).map_err(|_| ApiError::internal("the answer cannot be written"))?;
-    answer["id"] = id("rerank-").into();
+    answer["id"] = unique_id("rerank-").into();
     Ok(reply::json(&answer))
 }
 
@@ -62,7 +62,7 @@ pub(crate) async fn rerank_cohere(
     let ranked = RerankList::new(&model.name, &list.scores, texts.as_deref(), request.most, list.tokens);
     let results = serde_json::to_value(&ranked).map_err(|_| ApiError::internal("the answer cannot be written"))?;
     Ok(reply::json(&json!({
-        "id": id("rerank-"),
+        "id": unique_id("rerank-"),
         "results": results["results"],
         "meta": { "api_version": { "version": "2" }, "tokens": { "input_tokens": list.tokens } },
     })))
@@ -132,7 +132,7 @@ impl Scored<()> {
 /// An answer in vLLM's form, with the number of tokens that were read.
 fn listed(prefix: &str, model: &str, data: &Json, tokens: usize) -> Response {
     reply::json(&json!({
-        "id": id(prefix),
+        "id": unique_id(prefix),
         "object": "list",
         "model": model,
         "data": data,

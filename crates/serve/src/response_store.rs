@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Value as Json, json};
 
-use crate::{answer::id, keys::Caller};
+use crate::{ids::unique_id, keys::Caller};
 
 /// Responses of all callers. Callers see only their own.
 #[derive(Debug)]
@@ -175,7 +175,7 @@ pub(crate) fn stored_item(mut item: Json) -> Json {
     if let Json::Object(item) = &mut item {
         item.entry("type").or_insert_with(|| "message".into());
         if item.get("id").is_none_or(Json::is_null) {
-            item.insert("id".into(), id(if item["type"] == "message" { "msg_" } else { "item_" }).into());
+            item.insert("id".into(), unique_id(if item["type"] == "message" { "msg_" } else { "item_" }).into());
         }
         if let Some(Json::String(text)) = item.get("content") {
             let kind = if item.get("role").is_some_and(|role| role == "assistant") { "output_text" } else { "input_text" };

@@ -21,13 +21,15 @@ pub(crate) use self::{
     routes::{cancel, delete, get, input_items},
 };
 use crate::{
-    answer::{Choice, Delta, Finish, id},
+    answer::{Choice, Finish},
     error::{ApiError, Result},
+    ids::unique_id,
     keys::Caller,
     model::{Handle, now},
     openai::chat::ChatRequest,
     reply::{self, Events, Frames, ResponseBuilder},
     response_store::ResponseStore,
+    tools::Delta,
     worker::JobUpdate,
 };
 
@@ -86,7 +88,7 @@ impl ResponseAnswer {
         ResponseAnswer {
             store,
             owner,
-            id: id("resp_"),
+            id: unique_id("resp_"),
             created: now(),
             echo,
             choice: Choice::new(request.reader(prompt)),

@@ -15,7 +15,6 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
-    answer::id,
     anthropic::{self, MessageAnswer},
     app::{App, AppState, Prepared, prepare},
     audio, batch, embeddings,
@@ -26,6 +25,7 @@ use crate::{
         guard::{Admission, METRICS},
         trace::trace_id,
     },
+    ids::unique_id,
     infill,
     json::Fields,
     keys::Caller,
@@ -162,7 +162,7 @@ async fn enter(State(app): AppState, mut request: Request<Body>, next: Next) -> 
     let span = app.traces.as_ref().and_then(|traces| traces.begin(&method, &path, request.headers()));
     let trace_id = span.as_ref().map(|span| span.trace_id()).or_else(|| trace_id(request.headers()));
     let origin = app.guard.origin(request.headers()).ok().flatten();
-    let request_id = own_id(request.headers()).unwrap_or_else(|| id("req_"));
+    let request_id = own_id(request.headers()).unwrap_or_else(|| unique_id("req_"));
     let wanted = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
     let mut response = match app.guard.check(&request) {
         Ok(Admission::Granted(caller)) => {

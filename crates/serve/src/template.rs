@@ -4,8 +4,9 @@ use flambeau::text::{ChatInput, ChatTemplate, Clock};
 use serde_json::{Map, Value as Json, json};
 
 use crate::{
-    answer::AnswerReader,
+    model::now,
     openai::{chat::Message, messages},
+    tools::AnswerReader,
     tools::{Parser, ToolFormat, Tools, calls},
 };
 

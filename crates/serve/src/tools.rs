@@ -4,6 +4,7 @@
 //! structure of one format. One parser ([`parser`]), one grammar writer ([`grammar`]) and the
 //! format detection ([`detect`]) read the row.
 
+mod description;
 mod detect;
 mod format;
 mod grammar;
@@ -16,8 +17,8 @@ mod order;
 mod pairs;
 mod parser;
 mod pattern;
+mod reader;
 mod table;
-mod told;
 mod write;
 
 use flambeau::text::check_schema;
@@ -25,7 +26,13 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value as Json, json};
 
-pub(crate) use self::{detect::ToolFormat, grammar::ControlTokens, history::calls, parser::Parser};
+pub(crate) use self::{
+    detect::ToolFormat,
+    grammar::ControlTokens,
+    history::calls,
+    parser::Parser,
+    reader::{AnswerReader, Delta},
+};
 use crate::error::{ApiError, Result};
 
 /// Names of tools that run code.

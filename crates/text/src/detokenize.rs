@@ -2,70 +2,9 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
-use tokenizers::DecoderWrapper;
-
+use crate::decode_plan::DecodePlan;
 use crate::error::Result;
-use crate::tokenizer::Shared;
-
-/// Incremental form of a tokenizer's decoder.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum DecodePlan {
-    /// Tokens are bytes written in the GPT-2 alphabet; the text is the lossy UTF-8 reading of all
-    /// of them.
-    ByteLevel,
-    /// Each token is text, after replacements; tokens like `<0x0A>` may represent bytes.
-    Pieces {
-        /// Text to be replaced in each token, with its replacement.
-        replace: Vec<(String, String)>,
-        /// Whether `<0xHH>` is a byte.
-        byte_tokens: bool,
-        /// This character is dropped this many times at the beginning of the text.
-        strip: Option<(char, usize)>,
-    },
-    /// Any other decoder: the last few tokens are decoded again with each new one.
-    Window,
-}
-
-impl DecodePlan {
-    pub(crate) fn of(decoder: Option<&DecoderWrapper>) -> Self {
-        let Some(Ok(json)) = decoder.map(serde_json::to_value) else { return Self::Window };
-        match kind(&json) {
-            "ByteLevel" => Self::ByteLevel,
-            "Sequence" => json["decoders"].as_array().and_then(|steps| Self::of_steps(steps)).unwrap_or(Self::Window),
-            "ByteFallback" | "Fuse" | "Replace" => Self::of_steps(std::slice::from_ref(&json)).unwrap_or(Self::Window),
-            _ => Self::Window,
-        }
-    }
-
-    fn of_steps(steps: &[Value]) -> Option<Self> {
-        if let [only] = steps
-            && kind(only) == "ByteLevel"
-        {
-            return Some(Self::ByteLevel);
-        }
-        let (mut replace, mut byte_tokens, mut fused, mut strip) = (Vec::new(), false, false, None);
-        for step in steps {
-            match kind(step) {
-                "Replace" if !fused && !byte_tokens => {
-                    replace.push((step["pattern"]["String"].as_str()?.to_owned(), step["content"].as_str()?.to_owned()));
-                }
-                "ByteFallback" if !fused => byte_tokens = true,
-                "Fuse" => fused = true,
-                "Strip" if fused && strip.is_none() && step["stop"].as_u64()? == 0 => {
-                    let start = usize::try_from(step["start"].as_u64()?).ok()?;
-                    strip = Some((step["content"].as_str()?.chars().next()?, start));
-                }
-                _ => return None,
-            }
-        }
-        Some(Self::Pieces { replace, byte_tokens, strip })
-    }
-}
-
-fn kind(decoder: &Value) -> &str {
-    decoder["type"].as_str().unwrap_or_default()
-}
+use crate::tokenizer_core::TokenizerCore;
 
 /// Decodes a sequence of token ids that arrives one by one.
 ///
@@ -74,10 +13,10 @@ fn kind(decoder: &Value) -> &str {
 /// SentencePiece-like ones). A character whose bytes are spread over several tokens is held back
 /// until it is complete.
 pub struct DetokenizeStream {
-    shared: Arc<Shared>,
+    core: Arc<TokenizerCore>,
     skip_special: bool,
     /// Special tokens that are text all the same.
-    kept: Vec<u32>,
+    included: Vec<u32>,
     /// Bytes of a character that is not yet complete.
     pending: Vec<u8>,
     /// Number of times the decoder's `strip` may still apply.
@@ -86,18 +25,18 @@ pub struct DetokenizeStream {
 }
 
 impl DetokenizeStream {
-    pub(crate) fn new(shared: Arc<Shared>, skip_special: bool) -> Self {
-        let strip_left = match shared.plan {
+    pub(crate) fn new(core: Arc<TokenizerCore>, skip_special: bool) -> Self {
+        let strip_left = match core.plan {
             DecodePlan::Pieces { strip: Some((_, times)), .. } => times,
             _ => 0,
         };
-        Self { shared, skip_special, kept: Vec::new(), pending: Vec::new(), strip_left, window: Window::default() }
+        Self { core, skip_special, included: Vec::new(), pending: Vec::new(), strip_left, window: Window::default() }
     }
 
     /// Makes text of these special tokens, though others are left out.
     #[must_use]
-    pub fn keeping(mut self, ids: &[u32]) -> Self {
-        self.kept = ids.to_vec();
+    pub fn including(mut self, ids: &[u32]) -> Self {
+        self.included = ids.to_vec();
         self
     }
 
@@ -107,17 +46,17 @@ impl DetokenizeStream {
     /// # Errors
     /// The tokenizer's decoder fails.
     pub fn push(&mut self, id: u32) -> Result<String> {
-        let shared = Arc::clone(&self.shared);
-        let skips = self.skip_special && !self.kept.contains(&id);
-        if let DecodePlan::Window = shared.plan {
-            if skips && shared.is_special(id) {
+        let core = Arc::clone(&self.core);
+        let skips = self.skip_special && !self.included.contains(&id);
+        if let DecodePlan::Window = core.plan {
+            if skips && core.is_special(id) {
                 return Ok(String::new());
             }
-            return self.window.push(&shared, id);
+            return self.window.push(&core, id);
         }
-        let Some(piece) = shared.piece(id, skips) else { return Ok(String::new()) };
+        let Some(piece) = core.piece(id, skips) else { return Ok(String::new()) };
         let mut out = String::new();
-        match &shared.plan {
+        match &core.plan {
             DecodePlan::Pieces { replace, byte_tokens, strip } => self.push_piece(piece, replace, *byte_tokens, *strip, &mut out),
             _ => {
                 push_byte_level(&piece, &mut self.pending);
@@ -133,8 +72,8 @@ impl DetokenizeStream {
     /// The tokenizer's decoder fails.
     pub fn finish(&mut self) -> Result<String> {
         let mut out = String::new();
-        match self.shared.plan {
-            DecodePlan::Window => return self.window.finish(&self.shared),
+        match self.core.plan {
+            DecodePlan::Window => return self.window.finish(&self.core),
             DecodePlan::Pieces { .. } => take_all(&mut self.pending, Damage::Byte, &mut out),
             DecodePlan::ByteLevel => take_all(&mut self.pending, Damage::Sequence, &mut out),
         }
@@ -171,15 +110,15 @@ impl DetokenizeStream {
 
 impl std::fmt::Debug for DetokenizeStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DetokenizeStream").field("plan", &self.shared.plan).field("pending", &self.pending).finish_non_exhaustive()
+        f.debug_struct("DetokenizeStream").field("plan", &self.core.plan).field("pending", &self.pending).finish_non_exhaustive()
     }
 }
 
 /// The bytes that a token adds in the middle of a text; `None` if they depend on the surrounding
 /// tokens.
-pub(crate) fn token_bytes(shared: &Shared, id: u32) -> Option<Vec<u8>> {
-    let piece = shared.piece(id, false).unwrap_or_default();
-    match &shared.plan {
+pub(crate) fn token_bytes(core: &TokenizerCore, id: u32) -> Option<Vec<u8>> {
+    let piece = core.piece(id, false).unwrap_or_default();
+    match &core.plan {
         DecodePlan::Window => None,
         DecodePlan::ByteLevel => {
             let mut bytes = Vec::new();
@@ -283,9 +222,9 @@ struct Window {
 const MAX_WAITING: usize = 32;
 
 impl Window {
-    fn push(&mut self, shared: &Shared, id: u32) -> Result<String> {
+    fn push(&mut self, core: &TokenizerCore, id: u32) -> Result<String> {
         self.ids.push(id);
-        let text = shared.decode_whole(&self.ids, false)?;
+        let text = core.decode_whole(&self.ids, false)?;
         let waiting = self.ids.len() - self.shown_ids;
         let unclear = text.ends_with(char::REPLACEMENT_CHARACTER) || text.len() <= self.shown.len();
         if unclear && waiting < MAX_WAITING {
@@ -294,7 +233,7 @@ impl Window {
         let delta = self.beyond_shown(&text);
         if !delta.is_empty() {
             self.ids.drain(..self.shown_ids);
-            self.shown = shared.decode_whole(&self.ids, false)?;
+            self.shown = core.decode_whole(&self.ids, false)?;
         } else {
             self.shown = text;
         }
@@ -302,8 +241,8 @@ impl Window {
         Ok(delta)
     }
 
-    fn finish(&mut self, shared: &Shared) -> Result<String> {
-        let text = shared.decode_whole(&self.ids, false)?;
+    fn finish(&mut self, core: &TokenizerCore) -> Result<String> {
+        let text = core.decode_whole(&self.ids, false)?;
         let delta = self.beyond_shown(&text);
         *self = Self::default();
         Ok(delta)

@@ -283,7 +283,7 @@ impl GgufVocab {
     /// Puts BOS and EOS around a sequence where the file asks for it.
     fn post_processor(&self) -> Result<Value> {
         if matches!(self.model.as_str(), "bert" | "t5") {
-            return Ok(self.around_encoded());
+            return Ok(self.encoder_post_processor());
         }
         let implied = self.model == "llama" || self.model == "gpt2" && self.pre_tokenizer().is_ok_and(|kind| kind.begins);
         let add_bos = self.add_bos.unwrap_or(implied);

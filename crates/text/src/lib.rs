@@ -11,6 +11,7 @@
 
 mod clock;
 mod config;
+mod decode_plan;
 mod detokenize;
 mod ends;
 mod error;
@@ -22,6 +23,7 @@ mod sampler;
 mod stop;
 mod template;
 mod tokenizer;
+mod tokenizer_core;
 
 pub use clock::Clock;
 pub use config::{GenerationDefaults, SpecialTokens, TokenizerFiles};

@@ -136,7 +136,7 @@ impl Sampler {
 
     /// The random number in [0, 1) for the next choice, for a caller that samples elsewhere with
     /// the same parameters. `None` if the choice depends on the history or on the logit bias.
-    pub fn draw_elsewhere(&mut self) -> Option<f32> {
+    pub fn next_uniform(&mut self) -> Option<f32> {
         if self.params.adjusts_logits() {
             return None;
         }

@@ -55,7 +55,7 @@ impl Pattern {
     }
 
     /// Appends one byte; true if the string is now complete.
-    fn feed(&mut self, byte: u8) -> bool {
+    fn advance(&mut self, byte: u8) -> bool {
         while self.matched > 0 && self.bytes[self.matched] != byte {
             self.matched = self.fall[self.matched - 1];
         }
@@ -91,7 +91,7 @@ impl StopMatcher {
         let old = self.held.len();
         self.held.push_str(text);
         for (at, byte) in text.bytes().enumerate() {
-            if let Some((index, len)) = self.feed(byte) {
+            if let Some((index, len)) = self.advance(byte) {
                 self.stopped = Some(index);
                 let mut text = std::mem::take(&mut self.held);
                 text.truncate(old + at + 1 - len);
@@ -116,11 +116,11 @@ impl StopMatcher {
 
     /// Advances every automaton; the longest stop string that is complete, with its length in
     /// bytes.
-    fn feed(&mut self, byte: u8) -> Option<(usize, usize)> {
+    fn advance(&mut self, byte: u8) -> Option<(usize, usize)> {
         let mut done: Option<(usize, usize)> = None;
         for (index, stop) in self.stops.iter_mut().enumerate() {
             let len = stop.bytes.len();
-            if stop.feed(byte) && done.is_none_or(|(_, best)| len > best) {
+            if stop.advance(byte) && done.is_none_or(|(_, best)| len > best) {
                 done = Some((index, len));
             }
         }

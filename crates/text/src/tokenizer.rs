@@ -2,24 +2,22 @@
 
 mod patterns;
 
-use std::collections::HashSet;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock};
-
-use tokenizers::models::ModelWrapper;
+use std::sync::Arc;
 
 use crate::config::{SpecialTokens, TokenizerFiles};
-use crate::detokenize::{self, DecodePlan, DetokenizeStream};
+use crate::decode_plan::DecodePlan;
+use crate::detokenize::{self, DetokenizeStream};
 use crate::ends;
-use crate::error::{Error, GgufFault, LibraryError, Result};
+use crate::error::{Error, GgufFault, Result};
 use crate::gguf::GgufVocab;
 use crate::model_file;
+use crate::tokenizer_core::{TokenizerCore, guarded};
 
 /// A tokenizer with the special tokens of its model. Cloning is cheap.
 #[derive(Clone)]
 pub struct Tokenizer {
-    shared: Arc<Shared>,
+    core: Arc<TokenizerCore>,
     special: SpecialTokens,
 }
 
@@ -46,23 +44,8 @@ impl Placed {
     }
 }
 
-/// Data shared by all clones and streams of a tokenizer.
-pub(crate) struct Shared {
-    inner: tokenizers::Tokenizer,
-    /// The tokenizer without special tokens in text, created on first use.
-    plain: OnceLock<tokenizers::Tokenizer>,
-    special_ids: HashSet<u32>,
-    vocab_size: usize,
-    pub(crate) plan: DecodePlan,
-}
-
 /// Texts of end-of-text tokens, used if no file states the tokens that end generation.
 const ENDS_OF_TEXTS: [&str; 2] = ["</s>", "<eos>"];
-
-/// Runs third-party code that may panic on hostile tokenizer data, and turns a panic into an error.
-fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> std::result::Result<T, LibraryError> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("its data is inconsistent".into()))
-}
 
 impl Tokenizer {
     /// Reads the bytes of a `tokenizer.json`. The file does not state the roles of special tokens.
@@ -82,13 +65,13 @@ impl Tokenizer {
     pub fn from_files(files: &TokenizerFiles<'_>) -> Result<Self> {
         patterns::check(files.tokenizer).map_err(|e| Error::Tokenizer(e.into()))?;
         let inner = guarded(|| tokenizers::Tokenizer::from_bytes(files.tokenizer)).map_err(Error::Tokenizer)?;
-        let shared = Shared::new(inner)?;
-        let mut special = SpecialTokens::from_files(files, |text| shared.inner.token_to_id(text))?;
+        let core = TokenizerCore::new(inner)?;
+        let mut special = SpecialTokens::from_files(files, |text| core.inner.token_to_id(text))?;
         if special.eos_ids.is_empty() {
-            special.add_eos(ENDS_OF_TEXTS.iter().filter_map(|text| shared.special_id(text)));
+            special.add_eos(ENDS_OF_TEXTS.iter().filter_map(|text| core.special_id(text)));
         }
-        special.add_eos(ends::of_turns(|text| shared.special_id(text)));
-        Ok(Self { shared: Arc::new(shared), special })
+        special.add_eos(ends::of_turns(|text| core.special_id(text)));
+        Ok(Self { core: Arc::new(core), special })
     }
 
     /// Builds the tokenizer that the metadata of a GGUF file describes.
@@ -98,7 +81,7 @@ impl Tokenizer {
     pub fn from_gguf(vocab: &GgufVocab) -> Result<Self> {
         let json = vocab.to_tokenizer_json()?;
         let inner = guarded(|| tokenizers::Tokenizer::from_bytes(&json)).map_err(|e| Error::Gguf(GgufFault::Library(e)))?;
-        Ok(Self { shared: Arc::new(Shared::new(inner)?), special: vocab.special_tokens() })
+        Ok(Self { core: Arc::new(TokenizerCore::new(inner)?), special: vocab.special_tokens() })
     }
 
     /// Builds the tokenizer of a `tokenizer.model`, SentencePiece's or Llama 3's, or of a
@@ -111,11 +94,11 @@ impl Tokenizer {
         let (json, vocab) = model_file::read(bytes)?;
         patterns::check(&json).map_err(|e| Error::Tokenizer(e.into()))?;
         let inner = guarded(|| tokenizers::Tokenizer::from_bytes(&json)).map_err(Error::Tokenizer)?;
-        let shared = Shared::new(inner)?;
+        let core = TokenizerCore::new(inner)?;
         let mut special = vocab.special_tokens();
-        special.add_eos(ENDS_OF_TEXTS.iter().filter_map(|text| shared.special_id(text)));
-        special.add_eos(ends::of_turns(|text| shared.special_id(text)));
-        Ok(Self { shared: Arc::new(shared), special })
+        special.add_eos(ENDS_OF_TEXTS.iter().filter_map(|text| core.special_id(text)));
+        special.add_eos(ends::of_turns(|text| core.special_id(text)));
+        Ok(Self { core: Arc::new(core), special })
     }
 
     /// The tokenizer as the bytes of a `tokenizer.json`: the same tokenizer always gives the same
@@ -125,7 +108,7 @@ impl Tokenizer {
     /// # Errors
     /// The tokenizer library cannot write it.
     pub fn to_json(&self) -> Result<Vec<u8>> {
-        guarded(|| self.shared.inner.to_string(false)).map(String::into_bytes).map_err(Error::Tokenizer)
+        guarded(|| self.core.inner.to_string(false)).map(String::into_bytes).map_err(Error::Tokenizer)
     }
 
     /// Replaces the ids that end generation, if a program knows better than the files.
@@ -142,7 +125,7 @@ impl Tokenizer {
     /// # Errors
     /// The tokenizer cannot represent the text.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
-        Self::encode_by(&self.shared.inner, text, add_special)
+        Self::encode_by(&self.core.inner, text, add_special)
     }
 
     /// Token ids of a text to continue: as [`encode`](Self::encode) with `add_special`, without the
@@ -167,8 +150,8 @@ impl Tokenizer {
     /// # Errors
     /// As for [`encode`](Self::encode).
     pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>> {
-        let plain = self.shared.plain.get_or_init(|| {
-            let mut plain = self.shared.inner.clone();
+        let plain = self.core.plain.get_or_init(|| {
+            let mut plain = self.core.inner.clone();
             plain.set_encode_special_tokens(true);
             plain
         });
@@ -181,7 +164,7 @@ impl Tokenizer {
     /// # Errors
     /// As for [`encode`](Self::encode).
     pub fn encode_pair(&self, first: &str, second: &str) -> Result<(Vec<u32>, Vec<u32>)> {
-        let encoding = guarded(|| self.shared.inner.encode_fast((first, second), true)).map_err(Error::Encode)?;
+        let encoding = guarded(|| self.core.inner.encode_fast((first, second), true)).map_err(Error::Encode)?;
         Ok((encoding.get_ids().to_vec(), encoding.get_type_ids().to_vec()))
     }
 
@@ -190,7 +173,7 @@ impl Tokenizer {
     /// # Errors
     /// As for [`encode`](Self::encode).
     pub fn encode_with_places(&self, text: &str) -> Result<Placed> {
-        let encoding = guarded(|| self.shared.inner.encode_char_offsets(text, true)).map_err(Error::Encode)?;
+        let encoding = guarded(|| self.core.inner.encode_char_offsets(text, true)).map_err(Error::Encode)?;
         Ok(Placed {
             ids: encoding.get_ids().to_vec(),
             places: encoding.get_offsets().iter().map(|&(start, end)| start..end).collect(),
@@ -208,8 +191,8 @@ impl Tokenizer {
     /// # Errors
     /// The tokenizer's decoder fails.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        if let DecodePlan::Window = self.shared.plan {
-            return self.shared.decode_whole(ids, skip_special);
+        if let DecodePlan::Window = self.core.plan {
+            return self.core.decode_whole(ids, skip_special);
         }
         let mut stream = self.stream(skip_special);
         let mut text = String::new();
@@ -222,29 +205,29 @@ impl Tokenizer {
 
     /// Begins to decode ids one by one.
     pub fn stream(&self, skip_special: bool) -> DetokenizeStream {
-        DetokenizeStream::new(Arc::clone(&self.shared), skip_special)
+        DetokenizeStream::new(Arc::clone(&self.core), skip_special)
     }
 
     /// Id of the token with this text.
     pub fn token_to_id(&self, token: &str) -> Option<u32> {
-        self.shared.inner.token_to_id(token)
+        self.core.inner.token_to_id(token)
     }
 
     /// The token's own text, in the alphabet of the tokenizer: not fit to be shown, see
     /// [`decode`](Self::decode).
     pub fn id_to_token(&self, id: u32) -> Option<String> {
-        self.shared.inner.id_to_token(id)
+        self.core.inner.id_to_token(id)
     }
 
     /// The bytes that a token adds in the middle of a text, possibly part of a character. `None` if
     /// the tokenizer does not decode token by token.
     pub fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
-        detokenize::token_bytes(&self.shared, id)
+        detokenize::token_bytes(&self.core, id)
     }
 
     /// True if the token is left out by `skip_special`.
     pub fn is_special(&self, id: u32) -> bool {
-        self.shared.is_special(id)
+        self.core.is_special(id)
     }
 
     /// Ids and texts of all tokens that `skip_special` leaves out.
@@ -276,54 +259,13 @@ impl Tokenizer {
     /// One more than the largest token id. The model's logits may be longer, as vocabularies get
     /// padded.
     pub fn vocab_size(&self) -> usize {
-        self.shared.vocab_size
+        self.core.vocab_size
     }
 }
 
 impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tokenizer").field("vocab_size", &self.shared.vocab_size).field("special", &self.special).finish()
-    }
-}
-
-impl Shared {
-    fn new(mut inner: tokenizers::Tokenizer) -> Result<Self> {
-        inner.with_padding(None);
-        guarded(|| inner.with_truncation(None).map(|_| ())).map_err(Error::Tokenizer)?;
-        if let ModelWrapper::BPE(bpe) = inner.get_model()
-            && bpe.dropout.is_some()
-        {
-            let mut steady = bpe.clone();
-            steady.dropout = None;
-            inner.with_model(steady);
-        }
-        let special = inner.get_added_tokens_decoder();
-        let special_ids = special.into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
-        let vocab_size = inner.get_vocab(true).into_iter().fold(0, |size, (_, id)| size.max(id as usize + 1));
-        let plan = DecodePlan::of(inner.get_decoder());
-        Ok(Self { inner, plain: OnceLock::new(), special_ids, vocab_size, plan })
-    }
-
-    /// Id of the special token with this text.
-    fn special_id(&self, text: &str) -> Option<u32> {
-        self.inner.token_to_id(text).filter(|id| self.special_ids.contains(id))
-    }
-
-    pub(crate) fn is_special(&self, id: u32) -> bool {
-        self.special_ids.contains(&id)
-    }
-
-    /// The token's text for decoding; `None` if the id is unknown or is to be skipped.
-    pub(crate) fn piece(&self, id: u32, skip_special: bool) -> Option<String> {
-        if skip_special && self.is_special(id) {
-            return None;
-        }
-        self.inner.get_added_vocabulary().simple_id_to_token(id).or_else(|| self.inner.id_to_token(id))
-    }
-
-    /// Decodes a whole sequence by the tokenizer library.
-    pub(crate) fn decode_whole(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        guarded(|| self.inner.decode(ids, skip_special)).map_err(Error::Decode)
+        f.debug_struct("Tokenizer").field("vocab_size", &self.core.vocab_size).field("special", &self.special).finish()
     }
 }
 

@@ -31,7 +31,7 @@ pub struct Request {
     /// Token ids that end generation, in addition to the tokenizer's.
     pub stop_ids: Vec<u32>,
     /// Special tokens that are part of the text, as markers of thoughts and calls are.
-    pub kept_ids: Vec<u32>,
+    pub shown_ids: Vec<u32>,
     /// Whether token ids that end generation are treated as any other.
     pub ignore_eos: bool,
     /// Number of the likeliest tokens to list per step with log probabilities; `None` for no log
@@ -59,7 +59,7 @@ impl Default for Request {
             sampling: SamplingParams::default(),
             stop: Vec::new(),
             stop_ids: Vec::new(),
-            kept_ids: Vec::new(),
+            shown_ids: Vec::new(),
             ignore_eos: false,
             logprobs: None,
             constraint: None,

@@ -115,7 +115,7 @@ impl Generator {
         let bos = usize::from(tokenizer.bos_id().is_some_and(|bos| history.first() == Some(&bos)));
         Ok(Generator {
             kept: request.shift.map(|keep| keep.saturating_add(bos).min(history.len())),
-            stream: tokenizer.stream(true).keeping(&request.kept_ids),
+            stream: tokenizer.stream(true).including(&request.shown_ids),
             tokenizer: tokenizer.clone(),
             history,
             source: Source::of(sequence, &request)?,
@@ -333,7 +333,7 @@ impl Generator {
 
     /// Sampling parameters for the engine; `None` if sampling depends on more than the logits.
     fn sampling(&mut self) -> Option<Sampling> {
-        let uniform = self.sampler.draw_elsewhere()?;
+        let uniform = self.sampler.next_uniform()?;
         let &SamplingParams { temperature, top_k, top_p, min_p, .. } = self.sampler.params();
         Some(Sampling { temperature, top_k, top_p, min_p, uniform })
     }
@@ -414,8 +414,8 @@ impl Generator {
 impl Source {
     fn of(sequence: &mut Sequence, request: &Request) -> Result<Source> {
         let params = &request.sampling;
-        if sequence.model().draws_tokens() {
-            return Ok(Source::Program(sequence.first_draw(request)?));
+        if sequence.model().samples_tokens() {
+            return Ok(Source::Program(sequence.sampling_inputs(request)?));
         }
         if request.prompt_lookup || sequence.has_guesser() {
             let lookup = if sequence.has_guesser() { Lookup::of_model() } else { Lookup::default() };

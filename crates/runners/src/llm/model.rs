@@ -34,12 +34,12 @@ pub struct ModelOptions {
 /// model.
 #[derive(Clone)]
 pub struct Model {
-    shared: Arc<Shared>,
+    shared: Arc<ModelData>,
     /// Draft model for speculative decoding.
     guesser: Option<Box<Model>>,
 }
 
-struct Shared {
+struct ModelData {
     program: Program,
     engine: Arc<dyn Engine>,
     name: String,
@@ -91,7 +91,7 @@ impl Model {
         if signature.fixed && chunk != 1 {
             return Err(what(format!("every step takes exactly {chunk} tokens; export it with a dynamic number of tokens")));
         }
-        let shared = Shared {
+        let shared = ModelData {
             program: program.clone(),
             engine: Arc::clone(engine),
             chunk: chunk.max(1),
@@ -116,7 +116,7 @@ impl Model {
     /// Fails if the engine has no memory for its caches, or if the program's draft cannot be
     /// loaded.
     pub fn sequence(&self) -> Result<Sequence> {
-        let Shared { program, engine, name, load, drafts, .. } = &*self.shared;
+        let ModelData { program, engine, name, load, drafts, .. } = &*self.shared;
         let first = self.shared.first.lock().unwrap_or_else(PoisonError::into_inner).take();
         let method = first.map_or_else(|| program.method(name, engine, load), Ok)?;
         let draft = drafts.then(|| Draft::load(program, engine)).transpose()?;
@@ -141,7 +141,7 @@ impl Model {
             return Err(Error::Vocabularies { model, reference });
         }
         let what = match () {
-            () if draft.draws_tokens() => "draws tokens itself",
+            () if draft.samples_tokens() => "draws tokens itself",
             () if !draft.can_truncate() => "has states that cannot go back",
             () => {
                 self.check_judges()?;
@@ -177,7 +177,7 @@ impl Model {
     /// Whether sequences can be truncated: positions are inputs, and caches have a row per
     /// position. Assumes that attention masks rows at or after a step's positions.
     pub fn can_truncate(&self) -> bool {
-        let Shared { metadata, signature, keeps_rows, .. } = &*self.shared;
+        let ModelData { metadata, signature, keeps_rows, .. } = &*self.shared;
         let is_windowed = metadata.cache.iter().any(|layer| layer.window.is_some());
         signature.positions != Positions::None && *keeps_rows && !is_windowed && !metadata.is_recurrent
     }
@@ -197,7 +197,7 @@ impl Model {
     /// Hash of everything that determines the contents of caches: the program with its weights, the
     /// method, the engine and this version. The first call reads all weights.
     pub(super) fn fingerprint(&self) -> [u8; 32] {
-        let Shared { program, engine, name, .. } = &*self.shared;
+        let ModelData { program, engine, name, .. } = &*self.shared;
         *self.shared.fingerprint.get_or_init(|| {
             let names = [env!("CARGO_PKG_VERSION"), engine.name(), name].map(str::as_bytes);
             let mut hash = Sha256::new();
@@ -221,7 +221,7 @@ impl Model {
     /// Returns [`Error::NoGuesses`] with the reason.
     pub fn check_judges(&self) -> Result<()> {
         let what = match () {
-            () if self.draws_tokens() => "draws tokens itself",
+            () if self.samples_tokens() => "draws tokens itself",
             () if !self.gives_all_logits() => "gives the logits of a step's last token alone",
             () if !self.can_truncate() => "has states that cannot go back",
             () => return Ok(()),
@@ -252,7 +252,7 @@ impl Model {
     }
 
     /// Whether the program samples the next token itself and returns no logits.
-    pub fn draws_tokens(&self) -> bool {
+    pub fn samples_tokens(&self) -> bool {
         self.shared.signature.draws
     }
 

@@ -177,7 +177,7 @@ impl Sequence {
     /// As [`step`](Self::step); the contents of `logits` are then unspecified.
     pub fn step_into(&mut self, tokens: &[u32], logits: &mut Vec<f32>) -> Result<()> {
         self.cancel();
-        if self.model.draws_tokens() {
+        if self.model.samples_tokens() {
             return Err(Error::Logits { method: self.method.name().to_owned(), found: "tokens that it draws itself".into() });
         }
         let inputs = self.inputs(tokens)?;
@@ -290,12 +290,12 @@ impl Sequence {
     ///
     /// # Errors
     /// Fails if the program does not support a requested parameter.
-    pub(super) fn first_draw(&self, request: &Request) -> Result<SamplingInputs> {
-        SamplingInputs::first(request).map_err(|what| Error::Drawing { method: self.method.name().to_owned(), what })
+    pub(super) fn sampling_inputs(&self, request: &Request) -> Result<SamplingInputs> {
+        SamplingInputs::first(request).map_err(|what| Error::Sampling { method: self.method.name().to_owned(), what })
     }
 
     /// Appends up to [`chunk`](Self::chunk) tokens to a sequence of a model that [samples
-    /// tokens](Model::draws_tokens), and returns the sampled token.
+    /// tokens](Model::samples_tokens), and returns the sampled token.
     ///
     /// # Errors
     /// Fails if the method fails or does not return a token.
@@ -416,7 +416,7 @@ impl TokenInput<'_> {
     /// Inputs of the sequence's method; `None` if a step needs more than one run of the method.
     fn inputs(&mut self) -> Option<Result<Vec<Value>>> {
         let TokenInput { sequence, token, .. } = self;
-        if sequence.draft.is_some() || sequence.model.draws_tokens() {
+        if sequence.draft.is_some() || sequence.model.samples_tokens() {
             return None;
         }
         sequence.cancel();

@@ -66,7 +66,7 @@ fn drawn(engine: &AnyEngine, sampling: SamplingParams) -> Result<Vec<u32>, Error
 
 pub(crate) fn the_program_is_told_how_to_draw(engine: &AnyEngine) {
     let mut model = load(engine, &draws());
-    assert!(model.model().draws_tokens() && matches!(model.step(&[0]), Err(Error::Logits { .. })));
+    assert!(model.model().samples_tokens() && matches!(model.step(&[0]), Err(Error::Logits { .. })));
     let check = |sampling, expected: [u32; 6]| assert_eq!(drawn(engine, sampling).unwrap(), expected);
     let plain = SamplingParams::default();
     check(plain.clone(), [2, 3, 0, 1, 2, 3]);
@@ -82,6 +82,6 @@ pub(crate) fn what_the_program_cannot_be_told_is_refused(engine: &AnyEngine) {
     let plain = SamplingParams { temperature: 0.5, ..SamplingParams::default() };
     for sampling in [SamplingParams { min_p: 0.1, ..plain.clone() }, SamplingParams { repetition_penalty: 1.1, ..plain }] {
         let error = drawn(engine, sampling).unwrap_err();
-        assert!(matches!(error, Error::Drawing { .. }), "{error}");
+        assert!(matches!(error, Error::Sampling { .. }), "{error}");
     }
 }

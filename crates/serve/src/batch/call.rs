@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use tower::ServiceExt;
 
 use super::line::{Line, Outcome};
-use crate::{answer::id, app::App, keys::Caller, traces};
+use crate::{app::App, ids::unique_id, keys::Caller, traces};
 
 /// First and longest delay before a retry.
 const WAITS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(10)];
@@ -62,7 +62,7 @@ impl Desk {
     }
 
     async fn once(&self, url: &str, body: Bytes) -> Answer {
-        let request_id = id("req_");
+        let request_id = unique_id("req_");
         let mut request = Request::new(Body::from(body));
         *request.method_mut() = axum::http::Method::POST;
         request.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));

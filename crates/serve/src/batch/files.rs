@@ -18,10 +18,10 @@ use serde_json::{Value as Json, json};
 use tokio::task::block_in_place;
 
 use crate::{
-    answer::id,
     app::App,
     error::{ApiError, Result},
     http::upload::{self, Upload},
+    ids::unique_id,
     json::{Fields, wrong},
     keys::Caller,
     model::now,
@@ -120,7 +120,7 @@ async fn upload(State(app): State<Arc<App>>, Extension(caller): Extension<Caller
     fields.finish(&[])?;
     let name: String = name.unwrap_or_default().chars().filter(|c| !c.is_control()).take(MAX_NAME).collect();
     let record = FileRecord {
-        id: id("file-"),
+        id: unique_id("file-"),
         owner: caller.number(),
         bytes: file.metadata().map_err(unwritten)?.len(),
         created_at,

@@ -4,8 +4,8 @@ use serde_json::{Map, Value as Json, json};
 
 use super::{ENDPOINTS, call::Answer};
 use crate::{
-    answer::id,
     error::{ApiError, Result},
+    ids::unique_id,
     json::{Fields, wrong},
 };
 
@@ -79,7 +79,7 @@ impl Outcome {
             }
             Outcome::Dropped { code, message } => (Json::Null, json!({ "code": code, "message": message })),
         };
-        json!({ "id": id("batch_req_"), "custom_id": custom_id, "response": response, "error": error })
+        json!({ "id": unique_id("batch_req_"), "custom_id": custom_id, "response": response, "error": error })
     }
 }
 

@@ -26,11 +26,11 @@ use super::{
     validate::Lines,
 };
 use crate::{
-    answer::id,
     anthropic,
     app::App,
     error::{ApiError, Result},
     http::body,
+    ids::unique_id,
     json::{Fields, wrong},
     keys::Caller,
     model::now,
@@ -101,7 +101,7 @@ fn begin(store: &Store, caller: Caller, fields: &mut Fields) -> Result<BatchReco
     drop(writer);
     let created_at = now();
     let file = FileRecord {
-        id: id("file-"),
+        id: unique_id("file-"),
         owner: caller.number(),
         bytes: lines.metadata().map_err(unwritten)?.len(),
         created_at,

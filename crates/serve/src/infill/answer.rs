@@ -4,11 +4,12 @@ use axum::response::Response;
 use serde_json::{Value as Json, json};
 
 use crate::{
-    answer::{AnswerReader, Choice, Delta, Finish},
+    answer::{Choice, Finish},
     error::{ApiError, Result},
     model::Handle,
     openai::usage::timings,
     reply::{self, Events, Frames, ResponseBuilder},
+    tools::{AnswerReader, Delta},
     worker::JobUpdate,
 };
 

@@ -7,12 +7,13 @@ use serde_json::{Value as Json, json};
 
 use super::error_json;
 use crate::{
-    answer::{AnswerReader, Choice, Delta, Finish},
+    answer::{Choice, Finish},
     error::{ApiError, Result},
     model::Handle,
     openai::logprobs,
     reply::{self, Events, Frames, ResponseBuilder},
     time,
+    tools::{AnswerReader, Delta},
     worker::JobUpdate,
 };
 

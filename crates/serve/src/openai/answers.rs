@@ -7,7 +7,8 @@ use super::{
     usage::{timings, usage},
 };
 use crate::{
-    answer::{Choice, id},
+    answer::Choice,
+    ids::unique_id,
     model::{Handle, now},
     reply::Frames,
 };
@@ -30,7 +31,7 @@ impl Answers {
     /// Creates empty answers; their ID starts with `prefix`. Streams omit usage and log
     /// probabilities by default.
     pub(crate) fn new(prefix: &str, model: Handle, choices: Vec<Choice>, prompt_tokens: usize) -> Answers {
-        Answers { id: id(prefix), created: now(), model, choices, prompt_tokens, include_usage: false, has_logprobs: false }
+        Answers { id: unique_id(prefix), created: now(), model, choices, prompt_tokens, include_usage: false, has_logprobs: false }
     }
 
     pub(crate) fn is_done(&self) -> bool {

@@ -9,11 +9,12 @@ use serde_json::{Map, Value as Json, json};
 
 use super::{HARMLESS, answers::Answers, logprobs, messages, params::MAX_TOP, params::Params, prompt, usage::timings};
 use crate::{
-    answer::{AnswerReader, Choice, Delta, Finish},
+    answer::{Choice, Finish},
     error::{ApiError, Result},
     json::{Fields, wrong},
     model::{Handle, Served},
     reply::{self, Events, Frames, ResponseBuilder},
+    tools::{AnswerReader, Delta},
     tools::{Parser, ToolFormat, Tools, calls},
     worker::JobUpdate,
 };
@@ -117,7 +118,7 @@ impl Conversation {
 
     /// Control tokens of thoughts and calls that stay in the text. Tokens that end the answer are
     /// excluded.
-    fn kept_ids(&self, model: &Served) -> Vec<u32> {
+    fn shown_ids(&self, model: &Served) -> Vec<u32> {
         let mut texts: Vec<&str> = ThinkingSplitter::marker_texts().collect();
         texts.extend(self.tools.iter().flat_map(|(_, format)| format.format.texts()));
         let mut ids = model.control_tokens().within(&texts);
@@ -208,7 +209,7 @@ impl ChatRequest {
         let stream = fields.flag("stream")?.unwrap_or(false);
         let include_usage = stream_usage(&mut fields)?;
         fields.finish(HARMLESS)?;
-        params.kept_ids = conversation.kept_ids(model);
+        params.shown_ids = conversation.shown_ids(model);
         Ok(ChatRequest { conversation, params, schema, stream, include_usage })
     }
 

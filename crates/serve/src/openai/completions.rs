@@ -6,12 +6,13 @@ use serde_json::{Value as Json, json};
 
 use super::{HARMLESS, answers::Answers, chat::stream_usage, logprobs, params::MAX_TOP, params::Params};
 use crate::{
-    answer::{AnswerReader, Choice, Delta, Finish},
+    answer::{Choice, Finish},
     error::{ApiError, Result},
     gaps::Gap,
     json::{Fields, wrong},
     model::Handle,
     reply::{self, Events, Frames, ResponseBuilder},
+    tools::{AnswerReader, Delta},
     worker::{JobUpdate, Update},
 };
 

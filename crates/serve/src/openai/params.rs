@@ -32,7 +32,7 @@ pub(crate) struct Params {
     /// Number of listed alternatives per token, if log probabilities are requested.
     pub(crate) logprobs: Option<usize>,
     /// Control tokens that stay in the text.
-    pub(crate) kept_ids: Vec<u32>,
+    pub(crate) shown_ids: Vec<u32>,
     /// Additional end tokens.
     pub(crate) end_ids: Vec<u32>,
     /// Constraint on the answers.
@@ -65,7 +65,7 @@ impl Params {
             adapters,
             choices,
             logprobs: None,
-            kept_ids: Vec::new(),
+            shown_ids: Vec::new(),
             end_ids: Vec::new(),
             constraint: None,
         })
@@ -88,7 +88,7 @@ impl Params {
                 sampling: SamplingParams { seed: self.sampling.seed.wrapping_add(number as u64), ..self.sampling.clone() },
                 stop: self.stop.clone(),
                 stop_ids: model.stop_ids.iter().chain(&self.end_ids).copied().collect(),
-                kept_ids: self.kept_ids.clone(),
+                shown_ids: self.shown_ids.clone(),
                 ignore_eos: self.ignore_eos,
                 logprobs: self.logprobs,
                 constraint: self.constraint.clone(),

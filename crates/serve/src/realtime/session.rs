@@ -5,8 +5,8 @@ use serde_json::{Map, Value as Json, json};
 
 use super::{sound::Format, turns::Detection};
 use crate::{
-    answer::id,
     error::{ApiError, Result},
+    ids::unique_id,
     json::{Fields, wrong},
 };
 
@@ -36,7 +36,7 @@ pub(super) struct Session {
 impl Session {
     /// OpenAI's default settings.
     pub(super) fn new(model: Option<String>, is_beta: bool) -> Session {
-        let (id, format, detection) = (id("sess_"), Format::Pcm(24_000), Some(Detection::default()));
+        let (id, format, detection) = (unique_id("sess_"), Format::Pcm(24_000), Some(Detection::default()));
         Session { id, is_beta, format, model, language: None, prompt: String::new(), detection }
     }
 

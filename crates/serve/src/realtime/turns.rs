@@ -39,7 +39,7 @@ pub(super) enum Change<'a, T> {
 
 /// Splits audio into turns. Times are counted in bytes of 16-bit samples since the start.
 #[derive(Debug)]
-pub(super) struct Turns<T> {
+pub(super) struct TurnSplitter<T> {
     rate: u64,
     detector: Option<Detector>,
     /// Audio outside of turns, and the time of its first byte.
@@ -48,12 +48,12 @@ pub(super) struct Turns<T> {
     open: Option<T>,
 }
 
-impl<T> Turns<T> {
+impl<T> TurnSplitter<T> {
     /// Creates a splitter for this sample rate in Hz.
-    pub(super) fn new(rate: u32, detection: Option<Detection>) -> Turns<T> {
+    pub(super) fn new(rate: u32, detection: Option<Detection>) -> TurnSplitter<T> {
         let rate = u64::from(rate);
         let detector = detection.map(|detection| Detector::new(rate, detection));
-        Turns { rate, detector, sound: VecDeque::new(), begin: 0, open: None }
+        TurnSplitter { rate, detector, sound: VecDeque::new(), begin: 0, open: None }
     }
 
     /// Whether a turn is open.
@@ -212,8 +212,8 @@ mod tests {
 
     /// Turns of test audio: start, end and audio length in milliseconds.
     fn turns(sound: &[u8], block: usize, detection: Option<Detection>) -> Vec<(Option<u64>, Option<u64>, u64)> {
-        let (mut turns, mut found) = (Turns::new(24_000, detection), Vec::new());
-        let mut take = |turns: &mut Turns<usize>| {
+        let (mut turns, mut found) = (TurnSplitter::new(24_000, detection), Vec::new());
+        let mut take = |turns: &mut TurnSplitter<usize>| {
             loop {
                 match turns.next() {
                     None => return,

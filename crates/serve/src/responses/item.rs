@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::tools::{CallForm, call_item};
-use crate::answer::id;
+use crate::ids::unique_id;
 
 /// An output item.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +72,6 @@ impl Item {
 
     /// Creates an item without text.
     pub(super) fn new(kind: Kind) -> Item {
-        Item { id: id(Item::prefix(&kind)), text: String::new(), kind }
+        Item { id: unique_id(Item::prefix(&kind)), text: String::new(), kind }
     }
 }

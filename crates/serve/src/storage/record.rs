@@ -5,7 +5,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::MESSAGES_PREFIX;
 pub(crate) use super::sums::Sums;
-use crate::{answer::id, keys::Caller, model::now};
+use crate::{ids::unique_id, keys::Caller, model::now};
 
 /// The only completion window of batches, and its length in seconds.
 pub(crate) const WINDOW: (&str, u64) = ("24h", 24 * 60 * 60);
@@ -116,7 +116,7 @@ impl BatchRecord {
         let (window, seconds) = WINDOW;
         let created_at = now();
         BatchRecord {
-            id: id(prefix),
+            id: unique_id(prefix),
             owner: owner.number(),
             endpoint,
             input_file_id,
@@ -128,8 +128,8 @@ impl BatchRecord {
             errors: Vec::new(),
             metadata: Map::new(),
             output_seconds: MAX_LIFETIME,
-            output_id: id("file-"),
-            error_id: id("file-"),
+            output_id: unique_id("file-"),
+            error_id: unique_id("file-"),
             has_output: false,
             has_failures: false,
             sums: Sums::default(),

@@ -4,12 +4,11 @@ use flambeau::text::{ChatInput, ChatTemplate, Clock, message};
 use serde_json::{Value as Json, json};
 
 use super::{
-    Parser, Tools,
+    AnswerReader, Delta, Parser, Tools,
+    description::DescriptionPlace,
     format::{Format, Ids},
     table::FORMATS,
-    told::Told,
 };
-use crate::answer::{AnswerReader, Delta};
 
 /// How a template takes calls, and the format of its model's calls.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +23,7 @@ pub(crate) struct ToolFormat {
     /// Whether earlier calls are written into message texts, because the template omits calls.
     pub(super) is_written: bool,
     /// Place of the tool description, if the template has no support for tools.
-    pub(super) told: Option<Told>,
+    pub(super) description: Option<DescriptionPlace>,
 }
 
 /// Question of the probe conversation.
@@ -80,8 +79,8 @@ fn tools() -> Vec<Json> {
 
 /// The format of a template that takes tools from the system message.
 fn read_from_field(template: &ChatTemplate) -> Option<&'static Format> {
-    let messages = ToolFormat::tell(Told::Field, vec![message("user", QUESTION)], Some(&tools()));
-    let input = ChatInput { messages, add_generation_prompt: true, now: Some(Clock::EPOCH), ..ChatInput::default() };
+    let messages = ToolFormat::describe_tools(DescriptionPlace::Field, vec![message("user", QUESTION)], Some(&tools()));
+    let input = ChatInput { messages, add_generation_prompt: true, now: Some(EPOCH), ..ChatInput::default() };
     let prompt = template.render(&input).ok().filter(|prompt| prompt.contains(NAMES[0]))?;
     FORMATS.iter().find(|row| row.taught_by.iter().any(|text| prompt.contains(text)))
 }
@@ -90,15 +89,15 @@ fn read_from_field(template: &ChatTemplate) -> Option<&'static Format> {
 ///
 /// # Errors
 /// Fails if the template renders no messages.
-fn told(template: &ChatTemplate) -> Result<Told, &'static str> {
+fn description_place(template: &ChatTemplate) -> Result<DescriptionPlace, &'static str> {
     let shows = |messages: Vec<Json>, wanted: &[&str]| {
         let input = ChatInput { messages, add_generation_prompt: true, now: Some(Clock::EPOCH), ..ChatInput::default() };
         template.render(&input).is_ok_and(|text| wanted.iter().all(|wanted| text.contains(wanted)))
     };
     let user = message("user", QUESTION);
     match () {
-        () if shows(vec![message("system", ANSWER), user.clone()], &[ANSWER, QUESTION]) => Ok(Told::System),
-        () if shows(vec![user], &[QUESTION]) => Ok(Told::User),
+        () if shows(vec![message("system", ANSWER), user.clone()], &[ANSWER, QUESTION]) => Ok(DescriptionPlace::System),
+        () if shows(vec![user], &[QUESTION]) => Ok(DescriptionPlace::User),
         () => Err("shows no messages"),
     }
 }
@@ -129,7 +128,7 @@ impl ToolFormat {
 
     /// The part of a conversation that carries tools and earlier calls.
     pub(crate) fn shown_by(&self) -> &'static str {
-        match (self.told, self.is_written) {
+        match (self.description, self.is_written) {
             (Some(_), _) => "messages",
             (None, true) => "template; texts hold earlier calls",
             (None, false) => "template",
@@ -150,23 +149,29 @@ impl ToolFormat {
             let ids = if format.ids == Ids::Counted { Ids::Counted } else { Ids::Nine };
             let probe = Probe { ids, calls: 2, ..probe };
             let rendered = render(template, Some(probe.message()));
-            let several = rendered.is_some_and(|rendered| left_over(format, probe, &rendered, &begun).is_some());
-            return Ok(ToolFormat { format, text_arguments, several, no_text, is_written: false, told: None });
+            let several = rendered.is_some_and(|rendered| unparsed_bytes(format, probe, &rendered, &begun).is_some());
+            return Ok(ToolFormat { format, text_arguments, several, no_text, is_written: false, description: None });
         }
         if shows {
             return Err("writes calls of tools in no known format");
         }
-        let written =
-            ToolFormat { format: &FORMATS[0], text_arguments: false, several: true, no_text: false, is_written: true, told: None };
+        let written = ToolFormat {
+            format: &FORMATS[0],
+            text_arguments: false,
+            several: true,
+            no_text: false,
+            is_written: true,
+            description: None,
+        };
         if let Some(format) = read_from_field(template) {
-            return Ok(ToolFormat { format, told: Some(Told::Field), ..written });
+            return Ok(ToolFormat { format, description: Some(DescriptionPlace::Field), ..written });
         }
         let describes = render(template, None).is_some_and(|prompt| prompt.contains(NAMES[0]));
         match FORMATS.iter().find(|row| is_taught(row, template)) {
             Some(format) => Ok(ToolFormat { format, ..written }),
             // The model expects calls in a format of its own.
             None if describes => Err("describes tools, and shows no calls in a known format"),
-            None => Ok(ToolFormat { told: Some(told(template)?), ..written }),
+            None => Ok(ToolFormat { description: Some(description_place(template)?), ..written }),
         }
     }
 }
@@ -189,7 +194,7 @@ fn best(template: &ChatTemplate, probe: Probe, begun: &[String], shows: &mut boo
         let Some(rendered) = render(template, Some(probe.message())) else { continue };
         *shows |= rendered.rfind(NAMES[0]) > rendered.rfind(QUESTION);
         for row in FORMATS.iter().filter(|row| (row.ids == Ids::Counted) == (ids == Ids::Counted)) {
-            let Some(left) = left_over(row, probe, &rendered, begun) else { continue };
+            let Some(left) = unparsed_bytes(row, probe, &rendered, begun) else { continue };
             if best.is_none_or(|(least, _)| left < least) {
                 best = Some((left, row));
             }
@@ -199,7 +204,7 @@ fn best(template: &ChatTemplate, probe: Probe, begun: &[String], shows: &mut boo
 }
 
 /// Number of bytes left over when a format parses a rendering; `None` if the calls differ.
-fn left_over(row: &'static Format, probe: Probe, rendered: &str, begun: &[String]) -> Option<usize> {
+fn unparsed_bytes(row: &'static Format, probe: Probe, rendered: &str, begun: &[String]) -> Option<usize> {
     let ways = begun.iter().filter_map(|begun| {
         let at = shared(begun, rendered);
         let (calls, left) = read(row, &rendered[..at], &rendered[at..]);

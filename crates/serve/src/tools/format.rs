@@ -27,7 +27,7 @@ pub(crate) struct Format {
     /// Marker at the end of prompts, which belongs to the answer's first call or text.
     pub(super) leads: &'static str,
     /// Marker before text, which a blank follows.
-    pub(super) before_text: &'static str,
+    pub(super) text_marker: &'static str,
     /// Markers around the name of a message's reader, which comes before calls and text.
     pub(super) address: (&'static str, &'static str),
     /// Markers before raw code for a tool that runs code. The tool's name replaces `{tool}`.
@@ -50,7 +50,7 @@ pub(super) const BASE: Format = Format {
     ends_thoughts: &[],
     taught_by: &[],
     leads: "",
-    before_text: "",
+    text_marker: "",
     address: ("", ""),
     code: &[],
     also: &[],

@@ -32,8 +32,8 @@ impl ToolFormat {
                 }
             }
         }
-        match self.told {
-            Some(told) => (ToolFormat::tell(told, messages, tools.as_deref()), None),
+        match self.description {
+            Some(place) => (ToolFormat::describe_tools(place, messages, tools.as_deref()), None),
             None => (messages, tools),
         }
     }

@@ -208,7 +208,7 @@ impl Parser {
                 self.enter(at - shown, begun, out);
                 return true;
             }
-            let text = first([self.before_text(&self.held[at..]), self.address(&self.held[at..])].into_iter());
+            let text = first([self.text_marker(&self.held[at..]), self.address(&self.held[at..])].into_iter());
             if let Found::Yes(length) = text {
                 let shown = self.held[..at].trim_end().len();
                 self.led = 0;
@@ -233,8 +233,8 @@ impl Parser {
     }
 
     /// Whether a text begins with the marker before text, and a blank; the marker's length.
-    fn before_text(&self, text: &str) -> Found<usize> {
-        match self.format.before_text {
+    fn text_marker(&self, text: &str) -> Found<usize> {
+        match self.format.text_marker {
             "" => Found::No,
             marker => meet(marker, text).and_then(|met| match text[met.length..].chars().next() {
                 None => Found::More,

@@ -23,12 +23,12 @@ pub(super) fn of_texts(schema: &Json) -> Option<String> {
 
 /// A pattern of JSON schema, which may match anywhere in a text, as one of whole texts.
 fn anchored(pattern: &str) -> Option<String> {
-    let alternatives = Reader::new(pattern).alternatives()?;
+    let alternatives = PatternReader::new(pattern).alternatives()?;
     Some(alternatives.join("|"))
 }
 
 /// Reads the part of JavaScript's expressions that means the same in grammars.
-struct Reader<'a> {
+struct PatternReader<'a> {
     rest: std::iter::Peekable<std::str::Chars<'a>>,
     out: String,
     depth: usize,
@@ -39,9 +39,16 @@ struct Reader<'a> {
     ends: bool,
 }
 
-impl Reader<'_> {
-    fn new(pattern: &str) -> Reader<'_> {
-        Reader { rest: pattern.chars().peekable(), out: String::new(), depth: 0, repeats: [false; 2], begins: false, ends: false }
+impl PatternReader<'_> {
+    fn new(pattern: &str) -> PatternReader<'_> {
+        PatternReader {
+            rest: pattern.chars().peekable(),
+            out: String::new(),
+            depth: 0,
+            repeats: [false; 2],
+            begins: false,
+            ends: false,
+        }
     }
 
     fn alternatives(mut self) -> Option<Vec<String>> {

@@ -117,7 +117,7 @@ pub(super) const FORMATS: &[Format] = &[
         open: &[">>>"],
         head: Head::Name(&["\n"], Arguments::Json),
         leads: ">>>",
-        before_text: ">>>all",
+        text_marker: ">>>all",
         code: &[">>>{tool}\n"],
         ..BASE
     },

@@ -1,4 +1,4 @@
-//! Texts that are kept in a folder.
+//! Prompt caches in a folder outlive the server.
 
 use std::{fs, path::Path, thread::sleep, time::Duration};
 

@@ -32,7 +32,7 @@ fn kept_special_tokens_are_text() {
     for tokenizer in [byte_level(), sentence_piece()] {
         let special: Vec<u32> = (0..tokenizer.vocab_size() as u32).filter(|&id| tokenizer.is_special(id)).collect();
         let [kept, dropped, ..] = special[..] else { panic!("two special tokens") };
-        let mut stream = tokenizer.stream(true).keeping(&[kept]);
+        let mut stream = tokenizer.stream(true).including(&[kept]);
         let text = [dropped, kept, dropped].map(|id| stream.push(id).unwrap()).concat();
         assert_eq!(text + &stream.finish().unwrap(), tokenizer.id_to_token(kept).unwrap());
     }

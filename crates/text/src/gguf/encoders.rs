@@ -58,7 +58,7 @@ impl GgufVocab {
     }
 
     /// Puts the tokens of an encoder around a text and between the texts of a pair.
-    pub(super) fn around_encoded(&self) -> Value {
+    pub(super) fn encoder_post_processor(&self) -> Value {
         let token = |id: Option<u32>| id.and_then(|id| Some((id, self.tokens.get(id as usize)?)));
         let (first, last) = (token(self.cls.or(self.bos)), token(self.sep.or(self.eos)));
         let (Some((first, begin)), Some((last, end))) = (first, last) else { return Value::Null };

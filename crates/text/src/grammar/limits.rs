@@ -22,7 +22,7 @@ const MAX_PATTERN: usize = 4 << 10;
 
 /// Sizes of a schema's visited part.
 #[derive(Default)]
-struct Sizes {
+struct SchemaSizes {
     bytes: usize,
     properties: usize,
     values: usize,
@@ -39,7 +39,7 @@ fn within(size: usize, limit: usize, what: &str) -> Result<()> {
 /// A size is above its limit, or a reference leads back to itself. The error names the limit, or
 /// the reference that leads back to itself.
 pub fn check_schema(schema: &Json) -> Result<()> {
-    let mut sizes = Sizes::default();
+    let mut sizes = SchemaSizes::default();
     let mut rest = vec![(schema, 0)];
     while let Some((value, depth)) = rest.pop() {
         within(depth, MAX_DEPTH, "levels")?;
@@ -69,7 +69,7 @@ pub(super) fn check_grammar(text: &str) -> Result<()> {
     Err(Error::Grammar(format!("the grammar, with its schemas, has more than {MAX_GRAMMAR} bytes")))
 }
 
-impl Sizes {
+impl SchemaSizes {
     /// Counts a value without its children.
     fn add(&mut self, value: &Json) -> Result<()> {
         self.bytes += match value {

@@ -34,7 +34,7 @@ pub(super) struct Talk<'a> {
     template: ChatTemplate,
     stop_ids: Vec<u32>,
     /// Control tokens that mark thoughts.
-    kept_ids: Vec<u32>,
+    shown_ids: Vec<u32>,
     /// Constraint on all answers.
     form: Option<AnswerForm>,
     pub(super) settings: Settings,
@@ -55,7 +55,7 @@ impl<'a> Talk<'a> {
             args,
             conversation: Conversation::new(args.system.as_deref()),
             form: args.constraint.form(&loaded.text.tokenizer, &stop_ids)?,
-            kept_ids: kept_ids(&loaded.text.tokenizer, &stop_ids),
+            shown_ids: shown_ids(&loaded.text.tokenizer, &stop_ids),
             stop_ids,
             adapters: loaded.model.default_adapters(),
             session: Session::new(loaded.model.sequence()?),
@@ -207,7 +207,7 @@ impl<'a> Talk<'a> {
             sampling: self.settings.sampling.clone(),
             stop: self.settings.stop.clone(),
             stop_ids: self.stop_ids.clone(),
-            kept_ids: self.kept_ids.clone(),
+            shown_ids: self.shown_ids.clone(),
             constraint: self.form.as_ref().map(|form| form.constraint(prompt)).transpose()?,
             prompt_lookup: self.args.draft.looks_up(),
             shift: self.args.shift.shift(),
@@ -232,7 +232,7 @@ impl<'a> Talk<'a> {
 }
 
 /// Control tokens that mark thoughts. Tokens that end an answer stay out of its text.
-fn kept_ids(tokenizer: &Tokenizer, stop_ids: &[u32]) -> Vec<u32> {
+fn shown_ids(tokenizer: &Tokenizer, stop_ids: &[u32]) -> Vec<u32> {
     let is_marker = |text: &str| ThinkingSplitter::marker_texts().any(|marker| marker.contains(text));
     let ends = |id: &u32| stop_ids.contains(id) || tokenizer.is_eos(*id);
     let markers = tokenizer.control_tokens().filter(|(_, text)| is_marker(text));

@@ -138,7 +138,7 @@ pub(super) fn read_any(file: &Bytes) -> Result<Snapshot, FileError> {
 
 fn read_head(file: &[u8], model: &Fingerprint) -> Result<Head, FileError> {
     const SHORT: FileError = FileError::Damaged("it ends too early");
-    let mut start = Reader(file);
+    let mut start = HeaderReader(file);
     if start.take::<8>() != Some(MAGIC) {
         return Err(FileError::Foreign);
     }
@@ -149,7 +149,7 @@ fn read_head(file: &[u8], model: &Fingerprint) -> Result<Head, FileError> {
     if crc32fast::hash(head) != check {
         return Err(FileError::Damaged("the checksum of its head is wrong"));
     }
-    let mut head = Reader(head);
+    let mut head = HeaderReader(head);
     if head.take().ok_or(SHORT)? != *model {
         return Err(FileError::Model);
     }
@@ -158,9 +158,9 @@ fn read_head(file: &[u8], model: &Fingerprint) -> Result<Head, FileError> {
 }
 
 /// A reader over the unread rest of a byte slice.
-struct Reader<'a>(&'a [u8]);
+struct HeaderReader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl HeaderReader<'_> {
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (first, rest) = self.0.split_first_chunk()?;
         self.0 = rest;

@@ -1,4 +1,5 @@
-//! Recordings of any length, in windows that end in the quietest pause.
+//! Moonshine on recordings of any length: windows that end in the quietest pause are transcribed in
+//! turn.
 
 use flambeau_text::Tokenizer;
 

@@ -7,7 +7,7 @@ use super::detect::ToolFormat;
 
 /// Place of the tool description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum DescriptionPlace {
     /// The system message.
     System,
     /// The first user message, because the template takes no system message.
@@ -24,10 +24,10 @@ const AFTER: &str = "To call a function, write its name and arguments as JSON be
 impl ToolFormat {
     /// Adds tool descriptions to the messages and converts results to user messages. Calls are
     /// already part of the texts.
-    pub(super) fn tell(told: Told, messages: Vec<Json>, tools: Option<&[Json]>) -> Vec<Json> {
-        let mut messages = if told == Told::Field { messages } else { results_as_text(messages) };
+    pub(super) fn describe_tools(place: DescriptionPlace, messages: Vec<Json>, tools: Option<&[Json]>) -> Vec<Json> {
+        let mut messages = if place == DescriptionPlace::Field { messages } else { results_as_text(messages) };
         let Some(tools) = tools.filter(|tools| !tools.is_empty()) else { return messages };
-        if told == Told::Field {
+        if place == DescriptionPlace::Field {
             if messages.first().is_none_or(|message| message["role"] != "system") {
                 messages.insert(0, message("system", ""));
             }
@@ -37,16 +37,18 @@ impl ToolFormat {
         }
         let lines: Vec<String> = tools.iter().map(|tool| tool["function"].to_string()).collect();
         let description = format!("{BEFORE}\n{}\n{AFTER}", lines.join("\n"));
-        let (role, found) = match told {
-            Told::System => ("system", messages.first_mut().filter(|message| message["role"] == "system")),
-            Told::User | Told::Field => ("user", messages.iter_mut().find(|message| message["role"] == "user")),
+        let (role, found) = match place {
+            DescriptionPlace::System => ("system", messages.first_mut().filter(|message| message["role"] == "system")),
+            DescriptionPlace::User | DescriptionPlace::Field => {
+                ("user", messages.iter_mut().find(|message| message["role"] == "user"))
+            }
         };
         let Some(found) = found else {
             messages.insert(0, message(role, &description));
             return messages;
         };
         let text = found["content"].as_str().unwrap_or_default();
-        let parts = if told == Told::System { [text, &description] } else { [&description, text] };
+        let parts = if place == DescriptionPlace::System { [text, &description] } else { [&description, text] };
         found["content"] = parts.join("\n\n").into();
         messages
     }
