@@ -11,6 +11,7 @@ mod bins;
 mod container;
 mod error;
 mod filters;
+mod limits;
 mod mel;
 mod mix;
 mod opus;
@@ -23,10 +24,11 @@ mod wav;
 
 pub use activity::VoiceActivity;
 pub use error::Error;
+pub use limits::{MAX_CHANNELS, RATES};
 pub use mel::{LogMel, LogMelStream};
 pub use parakeet_mel::ParakeetMel;
 pub use pcm::{Pcm, Sample};
-pub use recording::{MAX_CHANNELS, RATES, Recording};
+pub use recording::Recording;
 
 /// Shorthand of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -11,7 +11,7 @@ use symphonia::core::{
     packet::PacketRef,
 };
 
-use crate::{Error, Result, recording::check_channels};
+use crate::{Error, Result, limits::check_channels};
 
 /// Opus is always decoded at this rate; a packet then has at most this many samples per channel.
 const RATE: u32 = 48_000;

@@ -3,7 +3,6 @@
 use std::{
     fs::File,
     io::{Cursor, Read},
-    ops::RangeInclusive,
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
@@ -19,12 +18,14 @@ use symphonia::{
     default,
 };
 
-use crate::{Error, Pcm, Result, container, mix::Mixer, opus::Opus, resample::Resampler, wav};
-
-/// Accepted sample rates in Hz.
-pub const RATES: RangeInclusive<u32> = 1_000..=384_000;
-/// Maximum number of channels.
-pub const MAX_CHANNELS: usize = 64;
+use crate::{
+    Error, Pcm, Result, container,
+    limits::{check_channels, check_rate},
+    mix::Mixer,
+    opus::Opus,
+    resample::Resampler,
+    wav,
+};
 
 /// The largest accepted sample. Some files store floats in the range of 32-bit integers.
 const LARGEST: f32 = (1u64 << 31) as f32;
@@ -301,14 +302,6 @@ impl Recording {
 /// Turns a panic of the library on an unforeseen file into an error.
 fn guarded<T>(run: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|_| Error::Damaged("it breaks its format in a way that stops the decoder".into()))
-}
-
-pub(crate) fn check_rate(rate: u32) -> Result<()> {
-    if RATES.contains(&rate) { Ok(()) } else { Err(Error::Rate(rate)) }
-}
-
-pub(crate) fn check_channels(count: usize) -> Result<()> {
-    if (1..=MAX_CHANNELS).contains(&count) { Ok(()) } else { Err(Error::Channels(count)) }
 }
 
 /// Rate and channels of a decoded packet.

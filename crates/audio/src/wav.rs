@@ -7,7 +7,7 @@ use symphonia::core::io::{MediaSource, ReadOnlySource};
 
 use crate::{
     Error, Result,
-    recording::{check_channels, check_rate},
+    limits::{check_channels, check_rate},
 };
 
 /// Bytes of a format chunk, which is far shorter.
