@@ -2,7 +2,7 @@
 
 use std::{
     any::Any,
-    ffi::{CStr, CString, c_char},
+    ffi::{CStr, c_char},
     mem,
     panic::{self, AssertUnwindSafe},
     ptr::{self, NonNull},
@@ -10,14 +10,14 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
-use crate::error::{self, Failure, Kind};
+use crate::failure::{self, Failure, Kind};
 
 /// Runs the body of an entry. A failure becomes an error that the caller owns, and so does a panic.
 pub(crate) fn entry(body: impl FnOnce() -> Result<(), Failure>) -> *mut Failure {
     // A panic may leave state half written. Mutexes guard all state, and `lock` finds them
     // poisoned.
     let result = panic::catch_unwind(AssertUnwindSafe(body));
-    error::raw(result.unwrap_or_else(|payload| Err(Failure::new(Kind::Bug, panic_text(payload)))))
+    failure::raw(result.unwrap_or_else(|payload| Err(Failure::new(Kind::Bug, panic_text(payload)))))
 }
 
 /// Runs the body of an entry that cannot fail; `fallback` is for a panic.
@@ -42,14 +42,6 @@ fn panic_text(payload: Box<dyn Any + Send>) -> String {
 /// A panic ended an earlier use, so the state behind the lock may be half written.
 pub(crate) fn lock<'a, T>(mutex: &'a Mutex<T>, what: &str) -> Result<MutexGuard<'a, T>, Failure> {
     mutex.lock().map_err(|_| Failure::new(Kind::Bug, format!("an earlier use of the {what} ended with a bug: load it again")))
-}
-
-/// Text for C: it ends before its first zero byte.
-pub(crate) fn c_string(text: String) -> CString {
-    let mut bytes = text.into_bytes();
-    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-    bytes.truncate(end);
-    CString::new(bytes).unwrap_or_default()
 }
 
 /// The object behind a pointer.
@@ -229,7 +221,7 @@ unsafe fn size_of_struct<T: Prefixed>(pointer: *const T, name: &str) -> Result<u
 /// The pointer is null, or comes from [`Out::give`] and is not used afterwards.
 pub(crate) unsafe fn free<T>(pointer: *mut T) {
     if !pointer.is_null() {
-        // SAFETY: the object was boxed by `Out::give` or `error::raw`, and the caller gives it
+        // SAFETY: the object was boxed by `Out::give` or `failure::raw`, and the caller gives it
         // back.
         let object = unsafe { Box::from_raw(pointer) };
         value((), || drop(object));
@@ -276,6 +268,5 @@ mod tests {
             assert!(array::<u32>(ptr::null(), 1, "ids").is_err());
             assert!(array([1u32].as_ptr(), usize::MAX, "ids").is_err());
         }
-        assert_eq!(c_string("a\0b".into()).as_c_str(), c"a");
     }
 }

@@ -20,8 +20,9 @@ use flambeau_cli::library;
 use crate::{
     border::{self, Out, Prefixed},
     engine::EngineHandle,
-    error::{Failure, Kind},
+    failure::{Failure, Kind},
     tensor::{Loan, Release},
+    text,
     value::{self, RawValue, Values},
 };
 
@@ -47,7 +48,7 @@ struct Lender {
 
 impl Constants for Lender {
     fn get(&self, key: &str) -> Option<Bytes> {
-        let key = border::c_string(key.to_owned());
+        let key = text::c_string(key.to_owned());
         let mut lent = RawLent { data: std::ptr::null(), size: 0, release: None, context: std::ptr::null_mut() };
         // SAFETY: the caller of `flb_delegate_load` gave both for this use; key and place live
         // during the call.
@@ -256,7 +257,7 @@ unsafe extern "C" fn flb_delegate_take_steps(
         let Some(on_step) = on_step else { return Err(Failure::input("`on_step` is null")) };
         let spans = border::lock(&delegate.session, "delegate")?.take_spans();
         for span in spans {
-            let name = border::c_string(span.name.to_string());
+            let name = text::c_string(span.name.to_string());
             // SAFETY: the caller gave both for this use; the name lives during the call.
             unsafe { on_step(context, name.as_ptr(), span.start, span.time) }
         }

@@ -10,7 +10,8 @@ use flambeau_cli::library;
 
 use crate::{
     border::{self, Out},
-    error::Failure,
+    failure::Failure,
+    text,
 };
 
 /// The object behind `flb_engine`.
@@ -27,7 +28,7 @@ unsafe extern "C" fn flb_engine_new(flags: *const *const c_char, flag_count: usi
         // SAFETY: the caller keeps what the header asks of arguments.
         let (out, flags) = unsafe { (Out::handle(out, "out")?, border::texts(flags, flag_count, "flags")?) };
         let engine = library::engine(&flags).map_err(|error| Failure::load(&error))?;
-        let name = border::c_string(engine.name().to_owned());
+        let name = text::c_string(engine.name().to_owned());
         out.give(EngineHandle { engine, name });
         Ok(())
     })

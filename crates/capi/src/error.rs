@@ -1,72 +1,11 @@
-//! Error objects: a kind and a text.
+//! The entries of `flb_error`.
 
-use std::{
-    ffi::{CStr, CString, c_char},
-    fmt::Display,
-    ptr,
+use std::ffi::{CStr, c_char};
+
+use crate::{
+    border,
+    failure::{Failure, Kind},
 };
-
-use flambeau::{runners, runtime};
-use flambeau_cli::library;
-
-use crate::border;
-
-/// The kinds of `flb_error_kind`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub(crate) enum Kind {
-    None = 0,
-    Load = 1,
-    Input = 2,
-    Execution = 3,
-    Bug = 4,
-}
-
-/// The object behind `flb_error`.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    kind: Kind,
-    text: CString,
-}
-
-impl Failure {
-    pub(crate) fn new(kind: Kind, text: impl Display) -> Failure {
-        Failure { kind, text: border::c_string(text.to_string()) }
-    }
-
-    /// An argument does not fit.
-    pub(crate) fn input(text: impl Display) -> Failure {
-        Failure::new(Kind::Input, text)
-    }
-
-    /// A model or an engine cannot be loaded: the messages of the error and its causes, with
-    /// advice.
-    pub(crate) fn load(error: &anyhow::Error) -> Failure {
-        Failure::new(Kind::Load, library::message(error))
-    }
-
-    #[cfg(test)]
-    pub(crate) fn kind_and_text(&self) -> (Kind, &str) {
-        (self.kind, self.text.to_str().unwrap_or_default())
-    }
-}
-
-impl From<runtime::Error> for Failure {
-    fn from(error: runtime::Error) -> Failure {
-        let kind = match error {
-            runtime::Error::ArgumentCount { .. } | runtime::Error::Argument { .. } => Kind::Input,
-            runtime::Error::Run { .. } | runtime::Error::NoOutput { .. } | runtime::Error::Endless { .. } => Kind::Execution,
-            _ => Kind::Load,
-        };
-        Failure::new(kind, error)
-    }
-}
-
-impl From<runners::Error> for Failure {
-    fn from(error: runners::Error) -> Failure {
-        Failure::new(Kind::Execution, error)
-    }
-}
 
 const NO_TEXT: &CStr = c"";
 
@@ -75,7 +14,7 @@ const NO_TEXT: &CStr = c"";
 #[unsafe(no_mangle)]
 unsafe extern "C" fn flb_error_get_kind(error: *const Failure) -> u32 {
     // SAFETY: the caller keeps what the header asks of handles.
-    unsafe { error.as_ref() }.map_or(Kind::None, |error| error.kind) as u32
+    unsafe { error.as_ref() }.map_or(Kind::None, |error| error.kind()) as u32
 }
 
 /// # Safety
@@ -83,7 +22,7 @@ unsafe extern "C" fn flb_error_get_kind(error: *const Failure) -> u32 {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn flb_error_get_text(error: *const Failure) -> *const c_char {
     // SAFETY: the caller keeps what the header asks of handles.
-    unsafe { error.as_ref() }.map_or(NO_TEXT, |error| &error.text).as_ptr()
+    unsafe { error.as_ref() }.map_or(NO_TEXT, |error| error.text()).as_ptr()
 }
 
 /// # Safety
@@ -92,9 +31,4 @@ unsafe extern "C" fn flb_error_get_text(error: *const Failure) -> *const c_char 
 unsafe extern "C" fn flb_error_free(error: *mut Failure) {
     // SAFETY: the caller gives up the only pointer to an object that this library boxed.
     unsafe { border::free(error) }
-}
-
-/// The owned pointer of a failure, or null.
-pub(crate) fn raw(result: Result<(), Failure>) -> *mut Failure {
-    result.map_or_else(|failure| Box::into_raw(Box::new(failure)), |()| ptr::null_mut())
 }

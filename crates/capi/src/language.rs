@@ -16,7 +16,8 @@ use flambeau_cli::library;
 use crate::{
     border::{self, Out, Prefixed},
     engine::EngineHandle,
-    error::Failure,
+    failure::Failure,
+    text,
 };
 
 /// The object behind `flb_language_model`. Each running generation has its own sequence.
@@ -271,11 +272,11 @@ unsafe fn generate(
         // SAFETY: the options' pointers are as the header says.
         let request = unsafe { model.request(prompt, &options)? };
         let generation = model.answer(request, &mut |text| {
-            let text = border::c_string(text);
+            let text = text::c_string(text);
             // SAFETY: the caller gave both for this use; the text lives during the call.
             on_text.is_none_or(|call| unsafe { call(context, text.as_ptr()) } == 0)
         })?;
-        out.give(GenerationHandle { text: border::c_string(generation.text.clone()), generation });
+        out.give(GenerationHandle { text: text::c_string(generation.text.clone()), generation });
         Ok(())
     })
 }

@@ -9,10 +9,12 @@ mod border;
 mod delegate;
 mod engine;
 mod error;
+mod failure;
 mod language;
 mod program;
 mod speech;
 mod tensor;
+mod text;
 mod value;
 mod version;
 

@@ -15,8 +15,9 @@ use flambeau::{
 use crate::{
     border::{self, Out},
     engine::EngineHandle,
-    error::Failure,
+    failure::Failure,
     tensor::{Loan, Release, TensorHandle},
+    text,
     value::{self, Described, RawInfo, RawValue, Values},
 };
 
@@ -37,7 +38,7 @@ impl ProgramHandle {
             // SAFETY: passed on to the caller.
             program.with_data(unsafe { border::text(data_path, "data_path")? })?
         };
-        let names = program.method_names().map(|name| border::c_string(name.to_owned())).collect();
+        let names = program.method_names().map(|name| text::c_string(name.to_owned())).collect();
         Ok(ProgramHandle { program, engine: Arc::clone(&engine.engine), names })
     }
 }

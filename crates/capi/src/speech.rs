@@ -19,9 +19,9 @@ use flambeau_cli::library;
 use crate::{
     border::{self, Out, Prefixed},
     engine::EngineHandle,
-    error::{Failure, Kind},
+    failure::{Failure, Kind},
     tensor::{self, TensorHandle},
-    value,
+    text, value,
 };
 
 /// The object behind `flb_speech_model`.
@@ -75,10 +75,10 @@ unsafe impl Sync for Heard {}
 
 impl Heard {
     fn new(segment: &Segment) -> Heard {
-        let texts: Vec<CString> = segment.words.iter().map(|word| border::c_string(word.text.trim().to_owned())).collect();
+        let texts: Vec<CString> = segment.words.iter().map(|word| text::c_string(word.text.trim().to_owned())).collect();
         let words = segment.words.iter().zip(&texts);
         let words = words.map(|(word, text)| RawWord { start: word.start, end: word.end, text: text.as_ptr() }).collect();
-        let text = border::c_string(segment.text.trim().to_owned());
+        let text = text::c_string(segment.text.trim().to_owned());
         Heard { start: segment.start, end: segment.end, text, words, _texts: texts }
     }
 
@@ -106,9 +106,9 @@ struct TranscriptHandle {
 impl TranscriptHandle {
     fn new(transcript: &Transcript) -> TranscriptHandle {
         TranscriptHandle {
-            text: border::c_string(transcript.text()),
-            language: transcript.language.clone().map(border::c_string),
-            json: border::c_string(transcript.to_json().to_string()),
+            text: text::c_string(transcript.text()),
+            language: transcript.language.clone().map(text::c_string),
+            json: text::c_string(transcript.to_json().to_string()),
             seconds: transcript.seconds,
             segments: transcript.segments.iter().map(Heard::new).collect(),
         }

@@ -10,7 +10,7 @@ use flambeau::tensor::{AlignedBytes, DType, Tensor, numel};
 
 use crate::{
     border::{self, Out},
-    error::Failure,
+    failure::Failure,
 };
 
 /// The object behind `flb_tensor`. Its elements are aligned.

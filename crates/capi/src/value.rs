@@ -12,8 +12,9 @@ use flambeau::{
 
 use crate::{
     border::{self, Out, Prefixed},
-    error::Failure,
+    failure::Failure,
     tensor::TensorHandle,
+    text,
 };
 
 /// The kinds of `flb_value_kind`.
@@ -124,7 +125,7 @@ impl Values {
                     let overlaps = taken.iter().any(|&(from, to)| start < to && from < end);
                     Owned::Tensor(TensorHandle::new(&if overlaps { copied(&tensor)? } else { tensor }))
                 }
-                Value::String(text) => Owned::Text(border::c_string(text)),
+                Value::String(text) => Owned::Text(text::c_string(text)),
                 Value::Int(integer) => plain(INTEGER, Content { integer }),
                 Value::Bool(value) => plain(BOOLEAN, Content { boolean: i32::from(value) }),
                 Value::Double(number) => plain(NUMBER, Content { number }),
@@ -217,8 +218,8 @@ impl Described {
             dtype: spec.tensor().map_or(-1, |tensor| i32::from(tensor.dtype.code())),
             sizes: dims.iter().map(|dim| dim.max().unwrap_or(usize::MAX)).collect(),
             is_open: dims.iter().map(|dim| u8::from(matches!(dim, DimSpec::UpTo(_)))).collect(),
-            name: spec.name.clone().map(border::c_string),
-            text: border::c_string(spec.to_string()),
+            name: spec.name.clone().map(text::c_string),
+            text: text::c_string(spec.to_string()),
         }
     }
 
