@@ -15,7 +15,7 @@ use pyo3::{
 
 use crate::{
     dlpack::{self, Import},
-    elements::{self, Scalar},
+    elements,
     errors::InputError,
     tensor::PyTensor,
 };
@@ -283,14 +283,4 @@ pub(crate) fn to_torch<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<
     py.import("torch")?;
     let torch = torch(py)?.ok_or_else(|| InputError::new_err("PyTorch is not whole"))?;
     torch.from_dlpack.bind(py).call1((dlpack::export(py, tensor, false)?,))
-}
-
-/// A number as a Python object.
-pub(crate) fn number(py: Python<'_>, scalar: Scalar) -> PyResult<Py<PyAny>> {
-    Ok(match scalar {
-        Scalar::Bool(v) => PyBool::new(py, v).to_owned().into_any().unbind(),
-        Scalar::Int(v) => v.into_pyobject(py)?.into_any().unbind(),
-        Scalar::Float(v) => PyFloat::new(py, v).into_any().unbind(),
-        Scalar::Complex(re, im) => pyo3::types::PyComplex::from_doubles(py, re, im).into_any().unbind(),
-    })
 }

@@ -244,20 +244,20 @@ fn gather(data: *const u8, (shape, strides): (&[usize], &[i64]), size: usize, ou
 
 /// Bytes at an address that `owner` keeps alive, as described by `__array_interface__`.
 pub(crate) fn borrowed(owner: &Bound<'_, PyAny>, address: usize, len: usize) -> Bytes {
-    struct Kept {
+    struct ForeignBytes {
         data: usize,
         len: usize,
         /// Keeps the elements alive.
         _owner: Py<PyAny>,
     }
-    impl AsRef<[u8]> for Kept {
+    impl AsRef<[u8]> for ForeignBytes {
         fn as_ref(&self) -> &[u8] {
             // SAFETY: the owner guarantees `len` bytes at `data` for its lifetime, and `_owner`
             // keeps it alive.
             unsafe { slice::from_raw_parts(self.data as *const u8, self.len) }
         }
     }
-    Bytes::from_owner(Kept { data: address, len, _owner: owner.clone().unbind() })
+    Bytes::from_owner(ForeignBytes { data: address, len, _owner: owner.clone().unbind() })
 }
 
 /// An exported tensor, in both forms of DLPack.

@@ -3,10 +3,10 @@
 use flambeau::tensor::{AlignedBytes, Bool, DType, Element, Tensor, bf16, cast, f16};
 use pyo3::{
     prelude::*,
-    types::{PyBool, PyList, PyTuple},
+    types::{PyBool, PyComplex, PyFloat, PyList, PyTuple},
 };
 
-use crate::{convert, errors::InputError};
+use crate::errors::InputError;
 
 /// A number of any kind.
 pub(crate) enum Scalar {
@@ -153,9 +153,19 @@ pub(crate) fn scalars(tensor: &Tensor) -> Vec<Scalar> {
     }
 }
 
+/// A number as a Python object.
+fn number(py: Python<'_>, scalar: Scalar) -> PyResult<Py<PyAny>> {
+    Ok(match scalar {
+        Scalar::Bool(v) => PyBool::new(py, v).to_owned().into_any().unbind(),
+        Scalar::Int(v) => v.into_pyobject(py)?.into_any().unbind(),
+        Scalar::Float(v) => PyFloat::new(py, v).into_any().unbind(),
+        Scalar::Complex(re, im) => PyComplex::from_doubles(py, re, im).into_any().unbind(),
+    })
+}
+
 /// The elements as nested lists, or as a single number.
 pub(crate) fn to_nested(py: Python<'_>, tensor: &Tensor) -> PyResult<Py<PyAny>> {
-    let numbers = scalars(tensor).into_iter().map(|scalar| convert::number(py, scalar));
+    let numbers = scalars(tensor).into_iter().map(|scalar| number(py, scalar));
     let mut level: Vec<Py<PyAny>> = numbers.collect::<PyResult<_>>()?;
     for (axis, &size) in tensor.shape().iter().enumerate().rev() {
         let lists: usize = tensor.shape()[..axis].iter().product();

@@ -136,7 +136,7 @@ impl LanguageModel {
         adapters: Option<Vec<(String, f32)>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         self.home.check("the model")?;
-        let adapters = self.chosen(adapters)?;
+        let adapters = self.adapter_scales(adapters)?;
         let ids = self.tokenizer.encode(text, true).map_err(input)?;
         let bos = self.tokenizer.bos_id().filter(|bos| ids.first() == Some(bos));
         let most = windows.map_or(ids.len(), |windows| ids.len().min(windows.saturating_mul(window)));
@@ -192,7 +192,7 @@ impl LanguageModel {
         sampling.validate().map_err(input)?;
         Ok(Request {
             prompt,
-            adapters: self.chosen(wish.adapters)?,
+            adapters: self.adapter_scales(wish.adapters)?,
             max_new_tokens: wish.max_new_tokens,
             sampling,
             stop: wish.stop,
@@ -203,7 +203,7 @@ impl LanguageModel {
         })
     }
 
-    fn chosen(&self, adapters: Option<Vec<(String, f32)>>) -> PyResult<Adapters> {
+    fn adapter_scales(&self, adapters: Option<Vec<(String, f32)>>) -> PyResult<Adapters> {
         let Some(adapters) = adapters else { return Ok(self.model.default_adapters()) };
         let scales: Vec<(&str, f32)> = adapters.iter().map(|(name, scale)| (name.as_str(), *scale)).collect();
         library::adapters(&self.model, &scales).map_err(input)

@@ -14,6 +14,7 @@ mod language;
 mod program;
 mod speech;
 mod tensor;
+mod tensor_methods;
 mod texts;
 mod tools;
 
