@@ -6,9 +6,9 @@ use std::{hint::black_box, time::Instant};
 use flambeau_kernels::{
     Float, FloatView, IsaKind, Pool, View, ViewMut,
     attention::{Coded, Mask, attention, attention_over_codes},
-    bf16, f16,
+    bf16, elementwise, f16,
     gemm::{Addmm, matmul, quantized::linear},
-    math::{Unary, unary},
+    math::Unary,
     norm::rms_norm,
     quant::{Format, QMatrix, Scales},
 };
@@ -189,7 +189,7 @@ fn small(pool: &Pool) {
     let view = View::contiguous(&x, &[1 << 20]).expect("sizes fit");
     let seconds = best(|| {
         let mut out = ViewMut::contiguous(&mut out, &[1 << 20]).expect("sizes fit");
-        unary(pool, Unary::Silu, black_box(&view), &mut out).expect("sizes fit");
+        elementwise::unary(pool, Unary::Silu, black_box(&view), &mut out).expect("sizes fit");
     });
     report("silu 2^20 bf16", seconds, 4 << 20, 0);
     report("empty fork-join", best(|| pool.run(4, |i| drop(black_box(Box::new(i))))), 0, 0);

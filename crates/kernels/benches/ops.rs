@@ -12,7 +12,7 @@ use flambeau_kernels::{
     elementwise,
     gemm::{Addmm, matmul},
     linear::{Epilogue, Gate, Layer, Weight, layers},
-    math::{Unary, unary},
+    math::Unary,
     norm, order, reduce,
     rope::{Rope, rope},
 };
@@ -141,7 +141,7 @@ fn elements<T: Float + reduce::Numeric + reduce::Ordered>(b: &Bench, dtype: &str
         ("sin", Unary::Sin),
     ] {
         b.time("elementwise", &format!("{name} {dtype}"), |pool| {
-            unary(pool, op, &view(black_box(&x), &shape), &mut out(&mut y, &shape)).expect("sizes fit");
+            elementwise::unary(pool, op, &view(black_box(&x), &shape), &mut out(&mut y, &shape)).expect("sizes fit");
         });
     }
     b.time("elementwise", &format!("add {dtype}"), |pool| {

@@ -11,6 +11,7 @@ use flambeau_tensor::{Bool, Element};
 
 use crate::{
     Error, Float, Pool, View, ViewMut,
+    math::{Unary, apply_block},
     simd::{Isa, Kernel, load_partial, store_partial},
     view::Walk,
 };
@@ -394,8 +395,17 @@ pub fn map_float<A: Float, C: Float, F: Fn(f32) -> f32 + Sync>(
     Ok(())
 }
 
+/// `out[i] = op(x[i])` in `f32`, rounded once to the output's type.
+///
+/// # Errors
+/// [`Error::Broadcast`] if `x` does not broadcast to `out`.
+pub fn unary<T: Float>(pool: &Pool, op: Unary, x: &View<T>, out: &mut ViewMut<T>) -> Result<(), Error> {
+    let cpu = pool.cpu();
+    map_blocks(pool, x, out, move |block| apply_block(cpu, op, block))
+}
+
 /// [`map_float`] with a function of whole blocks, some of whose elements may be unused.
-pub(crate) fn map_blocks<T: Float, F: Fn(&mut [f32; BLOCK]) + Sync>(
+fn map_blocks<T: Float, F: Fn(&mut [f32; BLOCK]) + Sync>(
     pool: &Pool,
     x: &View<T>,
     out: &mut ViewMut<T>,

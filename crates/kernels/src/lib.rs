@@ -10,6 +10,7 @@ pub mod attention;
 pub mod cast;
 pub mod conv;
 mod convert;
+mod element_cast;
 pub mod elementwise;
 mod error;
 pub mod gemm;

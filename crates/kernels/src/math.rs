@@ -3,8 +3,7 @@
 mod functions;
 
 use crate::{
-    Error, Float, Pool, View, ViewMut,
-    elementwise::map_blocks,
+    Pool,
     simd::{Cpu, Isa, Kernel},
 };
 pub(crate) use functions::{activate, exp};
@@ -109,15 +108,6 @@ fn ulps(units: f64) -> (f64, f64) {
 /// step.
 fn denormal(x: f64) -> f64 {
     x.abs() * 2f64.powi(-149)
-}
-
-/// `out[i] = op(x[i])` in `f32`, rounded once to the output's type.
-///
-/// # Errors
-/// [`Error::Broadcast`] if `x` does not broadcast to `out`.
-pub fn unary<T: Float>(pool: &Pool, op: Unary, x: &View<T>, out: &mut ViewMut<T>) -> Result<(), Error> {
-    let cpu = pool.cpu();
-    map_blocks(pool, x, out, move |block| apply_block(cpu, op, block))
 }
 
 /// `block[i] = op(block[i])`

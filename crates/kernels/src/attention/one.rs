@@ -1,5 +1,5 @@
-//! Attention of a single query per head, as in generation. Lanes hold keys for the scores and
-//! columns for the values. The heads of a group share each load.
+//! Attention of a single query per head, as in generation. A vector holds several keys for the
+//! scores, and several columns of a row for the values. The query heads of a group share each load.
 
 use std::ops::Range;
 
@@ -13,10 +13,10 @@ use crate::{
     simd::{Isa, Kernel, load_partial},
 };
 
-/// The largest group: the rows of larger ones fill the lanes.
+/// Largest number of query heads that share a key head here. Larger groups run as blocks of rows.
 pub(super) const MOST_HEADS: usize = 8;
 
-/// Heads of a group that values are weighted for at once.
+/// Query heads whose weighted values are computed at once.
 const HEADS: usize = 4;
 
 /// Widens queries to a multiple of this many elements.
@@ -27,7 +27,7 @@ pub(super) fn fits_pairs(depth: usize) -> bool {
     depth.is_multiple_of(PAD)
 }
 
-/// Sizes that all parts of the work share.
+/// Sizes of the attention of one key head.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
     pub(super) heads: usize,

@@ -8,7 +8,7 @@ use flambeau_tensor::Bool;
 use half::{bf16, f16};
 
 use super::{Runs, execute};
-use crate::{Error, Pool, Strides, View, ViewMut, cast::CastTo, simd::Isa, view::Walk};
+use crate::{Error, Pool, Strides, View, ViewMut, element_cast::CastTo, simd::Isa, view::Walk};
 
 /// Elements that are widened at a time.
 pub const BLOCK: usize = 64;

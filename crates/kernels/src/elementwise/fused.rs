@@ -232,8 +232,7 @@ mod tests {
     use super::*;
     use crate::{
         View,
-        elementwise::{map_float, zip_float},
-        math::unary,
+        elementwise::{map_float, unary, zip_float},
         testing::isas,
     };
 

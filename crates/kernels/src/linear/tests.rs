@@ -2,8 +2,7 @@ use half::{bf16, f16};
 
 use super::*;
 use crate::{
-    elementwise::zip_float,
-    math::unary,
+    elementwise::{unary, zip_float},
     quant::{Format, Scales},
     testing::{Precision, Rng, assert_threads_agree, isas},
 };

@@ -60,7 +60,7 @@ impl<'a> Line<'a> {
 
 /// Up to a vector of a row; lanes behind its end are `fill`.
 #[inline(always)]
-fn lanes<X: Float, I: Isa>(isa: I, x: &[X], fill: f32) -> I::V {
+fn load_padded<X: Float, I: Isa>(isa: I, x: &[X], fill: f32) -> I::V {
     if x.len() >= I::LANES {
         // SAFETY: the slice is as long as a vector.
         return unsafe { X::load(isa, x.as_ptr()) };
@@ -84,7 +84,7 @@ fn total<X: Float, I: Isa>(isa: I, row: &[X], fill: f32, f: impl Fn(I::V, I::V) 
         }
     }
     for (part, sum) in rest.chunks(I::LANES).zip(&mut sums) {
-        *sum = f(lanes(isa, part, fill), *sum);
+        *sum = f(load_padded(isa, part, fill), *sum);
     }
     isa.sum(isa.add(isa.add(sums[0], sums[1]), isa.add(sums[2], sums[3])))
 }
@@ -92,7 +92,7 @@ fn total<X: Float, I: Isa>(isa: I, row: &[X], fill: f32, f: impl Fn(I::V, I::V) 
 /// The correction of `mean`, and the variance. A long sum is rounded on the way; with `corrects`,
 /// the mean of `x − mean` corrects it, else the correction is 0.
 #[inline(always)]
-fn around<X: Float, I: Isa>(isa: I, row: &[X], mean: f32, corrects: bool) -> (f32, f32) {
+fn centered_moments<X: Float, I: Isa>(isa: I, row: &[X], mean: f32, corrects: bool) -> (f32, f32) {
     let (n, means) = (row.len() as f32, isa.splat(mean));
     if !corrects {
         let squares = total(isa, row, mean, |x, sum| {
@@ -114,7 +114,7 @@ fn around<X: Float, I: Isa>(isa: I, row: &[X], mean: f32, corrects: bool) -> (f3
             step(i, unsafe { X::load(isa, four.as_ptr().add(i * I::LANES)) });
         }
     }
-    rest.chunks(I::LANES).enumerate().for_each(|(i, part)| step(i, lanes(isa, part, mean)));
+    rest.chunks(I::LANES).enumerate().for_each(|(i, part)| step(i, load_padded(isa, part, mean)));
     let [squares, left] = [0, 1].map(|k| isa.sum(isa.add(isa.add(sums[0][k], sums[1][k]), isa.add(sums[2][k], sums[3][k]))));
     let shift = left / n;
     let variance = squares / n - shift * shift;
@@ -127,20 +127,20 @@ fn around<X: Float, I: Isa>(isa: I, row: &[X], mean: f32, corrects: bool) -> (f3
 pub(super) fn scale<X: Float, Y: Float, I: Isa>(isa: I, row: &[X], out: &mut [Y], s: &Scale) {
     let n = row.len() as f32;
     let mean = if s.centre { total(isa, row, 0.0, |x, sum| isa.add(x, sum)) / n } else { 0.0 };
-    let (shift, variance) = around(isa, row, mean, s.centre);
+    let (shift, variance) = centered_moments(isa, row, mean, s.centre);
     // Their sum would be rounded as the mean was.
     let (means, shifts) = (isa.splat(mean), isa.splat(shift));
     let factors = isa.splat(1.0 / (variance + s.eps).sqrt());
     for (i, out) in out.chunks_mut(I::LANES).enumerate() {
         let at = i * I::LANES;
-        let centred = isa.sub(lanes(isa, &row[at..], 0.0), means);
+        let centred = isa.sub(load_padded(isa, &row[at..], 0.0), means);
         let mut x = isa.mul(if s.centre { isa.sub(centred, shifts) } else { centred }, factors);
         if let Some(weight) = s.weight {
             let unscaled = if s.centre { x } else { Y::round_lanes(isa, x) };
-            x = isa.mul(unscaled, lanes(isa, &weight[at..], 0.0));
+            x = isa.mul(unscaled, load_padded(isa, &weight[at..], 0.0));
         }
         if let Some(bias) = s.bias {
-            x = isa.add(x, lanes(isa, &bias[at..], 0.0));
+            x = isa.add(x, load_padded(isa, &bias[at..], 0.0));
         }
         // SAFETY: the chunk is as long as it says.
         unsafe {

@@ -2,7 +2,8 @@ use half::{bf16, f16};
 
 use crate::{
     Float, Pool, View, ViewMut,
-    math::{Unary, unary, unary_in_place},
+    elementwise::unary,
+    math::{Unary, unary_in_place},
     testing::isas,
 };
 
