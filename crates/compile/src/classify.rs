@@ -5,7 +5,7 @@ use flambeau_pt2::{Argument, Graph, Node};
 
 use crate::{
     functionalize::{Mutation, bare, mutation, trained_norm},
-    trace::vmap::Mark,
+    vmap_mark::VmapMark,
 };
 
 /// Kind of a call, which decides its treatment.
@@ -27,7 +27,7 @@ pub(crate) enum CallKind<'a> {
     /// Runs one sub-graph while another one returns true.
     While,
     /// Marks a region where tensors lack their batch axis.
-    Vmap(Mark),
+    Vmap(VmapMark),
     /// Names an operator that writes to its operands, and returns the written contents as results.
     AutoFunctionalized,
     /// Writes to an operand.
@@ -38,7 +38,7 @@ pub(crate) enum CallKind<'a> {
 /// Classifies a call.
 pub(crate) fn classify(node: &Node) -> CallKind<'_> {
     let target = bare(&node.target);
-    if let Some(mark) = Mark::of(target) {
+    if let Some(mark) = VmapMark::of(target) {
         return CallKind::Vmap(mark);
     }
     match target {

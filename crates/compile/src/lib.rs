@@ -34,6 +34,7 @@ mod statistics;
 mod subclass;
 mod trace;
 mod usage;
+mod vmap_mark;
 mod weights;
 
 use std::{collections::HashSet, io::Write, sync::Arc};

@@ -203,7 +203,7 @@ pub(crate) fn split(ssa: &SsaGraph, fallbacks: &[FallbackCall], names: &[String]
         }
     }
     let needed = needed_by_kernels(ssa, fallbacks);
-    if needed.iter().any(|slot| made_by_free(ssa, &free, *slot)) {
+    if needed.iter().any(|slot| is_written_by_free(ssa, &free, *slot)) {
         nodes.entry(0).or_default();
     }
     let mut parts: Vec<Part> = Vec::new();
@@ -219,7 +219,7 @@ pub(crate) fn split(ssa: &SsaGraph, fallbacks: &[FallbackCall], names: &[String]
     for (i, share) in shares.iter().enumerate() {
         let others = shares.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, s)| s);
         let read: BTreeSet<Slot> = others.flat_map(|s| s.reads.iter().copied()).chain(needed.iter().copied()).collect();
-        let own = |s: &Slot| !made_by_free(ssa, &free, *s) || (share.level == 0 && needed.contains(s));
+        let own = |s: &Slot| !is_written_by_free(ssa, &free, *s) || (share.level == 0 && needed.contains(s));
         let mut results: Vec<Slot> = share.makes.iter().copied().filter(|s| read.contains(s) && own(s)).collect();
         results.dedup();
         for &slot in &results {
@@ -231,7 +231,7 @@ pub(crate) fn split(ssa: &SsaGraph, fallbacks: &[FallbackCall], names: &[String]
     Ok(Split { parts, levels: calls, crossing })
 }
 
-fn made_by_free(ssa: &SsaGraph, free: &[bool], slot: Slot) -> bool {
+fn is_written_by_free(ssa: &SsaGraph, free: &[bool], slot: Slot) -> bool {
     let Slot::Tensor(t) = slot else { return false };
     ssa.chains[0].iter().zip(free).any(|(e, free)| *free && writes(ssa, &e.node, t))
 }

@@ -16,7 +16,7 @@ mod names;
 mod places;
 mod ranked;
 mod repeat;
-pub(crate) mod vmap;
+mod vmap;
 mod written;
 
 use std::collections::HashSet;
@@ -38,6 +38,7 @@ use crate::{
     functionalize::{bare, is_view},
     report::{CallReport, Outcome, Precision},
     usage,
+    vmap_mark::VmapMark,
     weights::Weights,
 };
 
@@ -159,7 +160,7 @@ impl<'a> Trace<'a> {
                 CallKind::SubclassField => self.read_field(node)?,
                 CallKind::Inline(body) => self.inline(node, body)?,
                 CallKind::Cond => self.cond(graph, node)?,
-                CallKind::Vmap(vmap::Mark::Begin) => {
+                CallKind::Vmap(VmapMark::Begin) => {
                     let whole = &nodes[nodes.len() - after.len() - 1..];
                     match vmap::length(whole) {
                         Some(length) => {

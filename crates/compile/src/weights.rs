@@ -28,7 +28,7 @@ pub(crate) struct Weights<'a> {
     threads: Option<usize>,
     /// Statistics of the inputs of weights.
     statistics: Arc<Statistics>,
-    /// The weight that was quantized last, because its parts are asked for one after another.
+    /// The last quantized weight. Its codes, scales and biases are requested one after another.
     last: Mutex<Option<Quantized>>,
 }
 

@@ -76,7 +76,7 @@ impl<'a> Importance<'a> {
     }
 
     /// Number of rows that are computed together.
-    fn rows_together(&self) -> usize {
+    fn batch_rows(&self) -> usize {
         if self.factors.is_some() { feedback::ROWS } else { 1 }
     }
 }

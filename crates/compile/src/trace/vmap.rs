@@ -7,44 +7,15 @@ use flambeau_pt2::{Argument, Graph, Node};
 use flambeau_tensor::{DType, Expr, normalize_axis};
 
 use super::{Binding, Trace, conditions::refuse};
-use crate::{Error, functionalize::bare, report::Outcome};
-
-const PREFIX: &str = "torch._functorch.predispatch.";
-
-/// A mark of a `vmap` region.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Mark {
-    /// Prepares PyTorch and has no effect on the program.
-    Nothing,
-    Begin,
-    End,
-    /// A tensor loses its batch axis until the end.
-    Add,
-    /// A tensor gets the batch axis back.
-    Remove,
-}
-
-impl Mark {
-    /// The mark that a target represents.
-    pub(crate) fn of(target: &str) -> Option<Mark> {
-        Some(match bare(target).strip_prefix(PREFIX)? {
-            "lazy_load_decompositions" => Mark::Nothing,
-            "_vmap_increment_nesting" => Mark::Begin,
-            "_vmap_decrement_nesting" => Mark::End,
-            "_add_batch_dim" => Mark::Add,
-            "_remove_batch_dim" => Mark::Remove,
-            _ => return None,
-        })
-    }
-}
+use crate::{Error, report::Outcome, vmap_mark::VmapMark};
 
 /// The number of nodes in the region that begins at the first node. `None` if it does not end.
 pub(super) fn length(nodes: &[Node]) -> Option<usize> {
     let mut depth = 0;
     for (i, node) in nodes.iter().enumerate() {
-        match Mark::of(&node.target) {
-            Some(Mark::Begin) => depth += 1,
-            Some(Mark::End) => depth -= 1,
+        match VmapMark::of(&node.target) {
+            Some(VmapMark::Begin) => depth += 1,
+            Some(VmapMark::End) => depth -= 1,
             _ => {}
         }
         if depth == 0 {
@@ -55,13 +26,13 @@ pub(super) fn length(nodes: &[Node]) -> Option<usize> {
 }
 
 /// The marks of a region, without the marks of nested regions.
-fn own_marks(region: &[Node], mark: Mark) -> Vec<&Node> {
+fn own_marks(region: &[Node], mark: VmapMark) -> Vec<&Node> {
     let mut depth = 0;
     let mut found = Vec::new();
     for node in region {
-        match Mark::of(&node.target) {
-            Some(Mark::Begin) => depth += 1,
-            Some(Mark::End) => depth -= 1,
+        match VmapMark::of(&node.target) {
+            Some(VmapMark::Begin) => depth += 1,
+            Some(VmapMark::End) => depth -= 1,
             own if own == Some(mark) && depth == 1 => found.push(node),
             _ => {}
         }
@@ -81,7 +52,7 @@ impl<'a> Trace<'a> {
     }
 
     fn try_region(&mut self, graph: &'a Graph, first: &'a Node, region: &'a [Node]) -> Result<Result<(), Refuse>, Error> {
-        let (added, removed) = (own_marks(region, Mark::Add), own_marks(region, Mark::Remove));
+        let (added, removed) = (own_marks(region, VmapMark::Add), own_marks(region, VmapMark::Remove));
         if removed.iter().any(|node| self.is_empty(graph, node)) {
             return Ok(removed.iter().try_for_each(|node| self.bind_empty(graph, node)));
         }

@@ -65,7 +65,7 @@ impl<'a> Trace<'a> {
             if !written.iter().flatten().any(|w| w.base == *base) {
                 continue;
             }
-            let before = self.current_before(key)?;
+            let before = self.base_contents(key)?;
             let spec = self.lower.spec(before).clone();
             let slot = self.lower.slot(spec, flambeau_lower::Origin::Node);
             for (&chain, written) in chains.iter().zip(written) {
@@ -81,7 +81,7 @@ impl<'a> Trace<'a> {
     }
 
     /// The contents of a base before the branches.
-    fn current_before(&self, key: &str) -> Result<Tid, Refuse> {
+    fn base_contents(&self, key: &str) -> Result<Tid, Refuse> {
         match self.names.resolve(key) {
             Some(Binding::Tensor(t)) => Ok(t.tid),
             _ => Err(Refuse::Reported),

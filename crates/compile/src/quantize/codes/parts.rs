@@ -39,7 +39,7 @@ impl Parts {
         let mut outs = widths.map(|width| AlignedBytes::zeroed(rows * width));
         let source = weight.bytes();
         let row_bytes = columns * weight.dtype().size();
-        let together = importance.rows_together();
+        let together = importance.batch_rows();
         rows_in_parallel(outs.each_mut().map(AlignedBytes::as_mut_slice), (rows, widths), threads, |run, mut outs| {
             let (mut values, mut codes) = (vec![0.0; together * columns], vec![0; together * columns]);
             for first in run.clone().step_by(together) {
