@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod calibration;
+mod checkpoint;
 mod commands;
 mod constraint;
 mod count;
@@ -11,6 +12,7 @@ mod disk;
 mod draft;
 mod engine;
 mod environment;
+mod exporter;
 mod failure;
 mod file_kind;
 mod files;
@@ -32,6 +34,7 @@ mod profile;
 mod progress;
 mod prompt;
 mod pytorch;
+mod quantize;
 mod read_ahead;
 mod recipe;
 mod reference;

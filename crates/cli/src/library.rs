@@ -23,9 +23,7 @@ use serde_json::Value as Json;
 
 use crate::{
     commands::{
-        self,
-        compile::QuantizeArgs,
-        embed, rerank,
+        self, embed, rerank,
         text_model::TextModelArgs,
         transcribe,
         verify::{by_value, expected, print::MethodVerdict},
@@ -34,6 +32,7 @@ use crate::{
     failure, kv_cache,
     language_model::{LanguageModelArgs, Loaded},
     lora, mlx, profile,
+    quantize::QuantizeArgs,
 };
 
 /// A language model with its tokenizer.
@@ -121,7 +120,7 @@ pub fn verify(program: &Program, method: &str, tested: &Arc<dyn Engine>, how: Ve
         Some(inputs) => vec![inputs],
         None => {
             let mut loaded = program.method(method, tested, &options)?;
-            commands::verify::drawn(&mut loaded, how.runs.max(1), how.seed, how.bound)?
+            commands::verify::random_runs(&mut loaded, how.runs.max(1), how.seed, how.bound)?
         }
     };
     let verdict = match how.against {

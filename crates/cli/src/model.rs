@@ -1,9 +1,9 @@
 //! A model on the command line: a program, or a checkpoint, which is exported into the cache at its
 //! first use.
 
-mod checkpoint;
+mod source;
 
-pub(crate) use self::checkpoint::{program_name, repository_programs};
+pub(crate) use self::source::{program_name, repository_programs};
 
 use std::{
     fs,
@@ -22,15 +22,16 @@ use flambeau::{
     zoo,
 };
 
-use self::checkpoint::{Source, Weights};
+use self::source::{Source, Weights};
 use crate::{
-    commands::{compile::QuantizeArgs, export},
+    checkpoint,
     count::positive,
-    environment,
+    environment, exporter,
     failure::{hint, usage},
     file_kind::{FileKind, LockArgs, WeightsArgs},
     hub::{Cached, Hub, ModelName, Wanted},
     lora::LoraArgs,
+    quantize::QuantizeArgs,
     reranker,
     shelf::programs,
     tokenizer::{self, MODEL_FILES, TEXT_FILES},
@@ -77,7 +78,7 @@ pub(crate) struct ExportArgs {
 
     /// Element type of an exported checkpoint's key-value cache
     #[arg(help_heading = "Export", long, value_name = "KIND")]
-    kv_cache: Option<export::KvCache>,
+    kv_cache: Option<exporter::KvCache>,
 
     #[command(flatten)]
     lora: LoraArgs,
@@ -292,17 +293,17 @@ impl ModelArgs {
     fn exported(&self, source: &Source, wanted: &[Kind], logits: zoo::Logits, threads: Option<usize>) -> Result<PathBuf> {
         let checkpoint = source.path.as_path();
         let only = if let [kind] = wanted { Some(*kind) } else { None };
-        let opened = if only.is_none() { Some(export::open_path(checkpoint)?) } else { None };
+        let opened = if only.is_none() { Some(checkpoint::open_path(checkpoint)?) } else { None };
         let kind = only.or(opened.as_ref().map(Kind::of_checkpoint)).unwrap_or(Kind::Language);
         let opened = match opened {
-            None if kind == Kind::Speech && self.export.quantize.given().is_none() && checkpoint::may_decode_speech(checkpoint) => {
-                Some(export::open_path(checkpoint)?)
+            None if kind == Kind::Speech && self.export.quantize.given().is_none() && source::may_decode_speech(checkpoint) => {
+                Some(checkpoint::open_path(checkpoint)?)
             }
             opened => opened,
         };
         let (quantize, how) = self.quantization(checkpoint, kind, opened.as_ref())?;
         let mut options = zoo::Options {
-            dtype: self.export.dtype.as_deref().map(export::dtype).transpose()?,
+            dtype: self.export.dtype.as_deref().map(exporter::dtype).transpose()?,
             max_seq_len: self.export.max_seq_len.or(self.given.context),
             kv_cache: self.export.kv_cache.unwrap_or_default().into(),
             ..zoo::Options::default()
@@ -311,12 +312,12 @@ impl ModelArgs {
             options.logits = logits;
         }
         let folder = self.export.cache_dir.clone().map_or_else(|| environment::cache("models"), Ok)?;
-        let tokenizer = if self.given.tokenizer { export::Carried::Nothing } else { export::Carried::Own };
+        let tokenizer = if self.given.tokenizer { exporter::Carried::Nothing } else { exporter::Carried::Own };
         let mut settings = format!("{options:?} {quantize:?} {tokenizer:?}{}", self.export.lora.state()?);
         if kind == Kind::Classifier {
             settings.push_str(" as a classifier");
         }
-        let key = checkpoint::Key::new(source, &settings)?;
+        let key = source::Key::new(source, &settings)?;
         let target = folder.join(key.file_name());
         if target.is_file() {
             programs::touch(&target);
@@ -325,12 +326,12 @@ impl ModelArgs {
             }
             // The encoder of a GGUF model is another file.
             if kind == Kind::Language && checkpoint.is_dir() {
-                export::note_unused(&opened.map_or_else(|| export::open_path(checkpoint), Ok)?);
+                checkpoint::note_unused(&opened.map_or_else(|| checkpoint::open_path(checkpoint), Ok)?);
             }
             return Ok(target);
         }
         let start = Instant::now();
-        let mut opened = opened.map_or_else(|| export::open_path(checkpoint), Ok)?;
+        let mut opened = opened.map_or_else(|| checkpoint::open_path(checkpoint), Ok)?;
         self.export.lora.apply(&mut opened)?;
         if only == Some(Kind::Classifier) && Kind::of_checkpoint(&opened) == Kind::Language {
             opened = reranker::of_language_model(opened, checkpoint)?;
@@ -339,13 +340,13 @@ impl ModelArgs {
         if kind == Kind::Language && !self.given.tokenizer {
             check_tokenizer(&opened, checkpoint)?;
         }
-        export::note_unused(&opened);
+        checkpoint::note_unused(&opened);
         eprintln!("exporting {} once, {how}, to {}", checkpoint.display(), target.display());
-        let options = if kind == Kind::Language { export::with_context(&opened, options) } else { options };
+        let options = if kind == Kind::Language { exporter::with_context(&opened, options) } else { options };
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let engine = flambeau::engines(threads, false).get("cpu")?;
-        let tokenizer = export::carried(tokenizer, opened.tokenizer())?;
-        export::write(&opened, &options, compile::Options { threads, ..quantize }, &*engine, (&target, start), tokenizer)?;
+        let tokenizer = exporter::carried(tokenizer, opened.tokenizer())?;
+        exporter::write(&opened, &options, compile::Options { threads, ..quantize }, &*engine, (&target, start), tokenizer)?;
         key.remove_superseded(&folder);
         programs::make_room(&folder, &target)?;
         Ok(target)
@@ -365,7 +366,7 @@ impl ModelArgs {
         }
         let with_its_bits = || Ok((compile::Options::default(), "with the bits that it has"));
         match kind {
-            Kind::Language => match checkpoint::weights(checkpoint)? {
+            Kind::Language => match source::weights(checkpoint)? {
                 Weights::Floats => Ok((QuantizeArgs::of_recipe("default").options()?, FOUR_BITS)),
                 Weights::Codes => with_its_bits(),
                 Weights::SmallFloats => Ok((compile::Options::default(), SMALL_FLOATS)),

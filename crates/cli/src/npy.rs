@@ -5,8 +5,6 @@ use std::io::{Cursor, Read, Write};
 use anyhow::{Context, Result, bail};
 use flambeau::tensor::{AlignedBytes, Bytes, DType, Tensor};
 
-use crate::tensors::NamedTensor;
-
 const MAGIC: &[u8] = b"\x93NUMPY";
 
 /// Maximum number of arrays per archive.
@@ -87,7 +85,7 @@ pub(crate) fn write(tensor: &Tensor, out: &mut dyn Write) -> Result<()> {
 }
 
 /// Reads a `.npz` file; arrays come in the file's order.
-pub(crate) fn read_archive(file: &Bytes) -> Result<Vec<NamedTensor>> {
+pub(crate) fn read_archive(file: &Bytes) -> Result<Vec<(String, Tensor)>> {
     let mut archive = zip::ZipArchive::new(Cursor::new(file.clone())).context("not a zip file")?;
     if archive.len() > MAX_ARRAYS {
         bail!("the archive has {} arrays, at most {MAX_ARRAYS} are read", archive.len());
@@ -105,7 +103,7 @@ pub(crate) fn read_archive(file: &Bytes) -> Result<Vec<NamedTensor>> {
         member.take(size).read_to_end(&mut bytes).with_context(|| format!("array `{}`", name.escape_debug()))?;
         let bytes = AlignedBytes::copy_of(&bytes).into_bytes();
         let tensor = read(&bytes).with_context(|| format!("array `{}`", name.escape_debug()))?;
-        tensors.push(NamedTensor { name: Some(name), tensor });
+        tensors.push((name, tensor));
     }
     Ok(tensors)
 }
@@ -142,7 +140,7 @@ mod tests {
             let mut out = Vec::new();
             write_archive(&[("a".into(), tensor.clone())], &mut out).unwrap();
             let archive = read_archive(&Bytes::from(out)).unwrap();
-            assert_eq!((archive[0].name.as_deref(), archive[0].tensor.shape()), (Some("a"), tensor.shape()));
+            assert_eq!((&*archive[0].0, archive[0].1.shape()), ("a", tensor.shape()));
         }
     }
 
@@ -150,7 +148,7 @@ mod tests {
     fn archives_cannot_hold_more_than_deflation_does() {
         let (mut out, tensor) = (Vec::new(), Tensor::zeros(DType::U8, &[1_000_003]).unwrap());
         write_archive(&[("a".into(), tensor)], &mut out).unwrap();
-        let size = (read_archive(&Bytes::from(out.clone())).unwrap()[0].tensor.numel() as u32 + 128).to_le_bytes();
+        let size = (read_archive(&Bytes::from(out.clone())).unwrap()[0].1.numel() as u32 + 128).to_le_bytes();
         for at in 0..out.len() - 4 {
             if out[at..at + 4] == size {
                 out[at..at + 4].copy_from_slice(&0xffff_fffe_u32.to_le_bytes());

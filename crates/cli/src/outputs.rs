@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Context, Result};
 
-use crate::{commands::export, failure::usage, files};
+use crate::{checkpoint, failure::usage, files};
 
 /// Rejects an output whose path is also an input's or another output's. `inputs` may be model
 /// folders, model names and `-`.
@@ -37,7 +37,7 @@ pub(crate) fn shared(paths: &[&Path]) -> Option<(usize, usize)> {
 /// Files of an input: the input itself, or a folder's model files.
 fn files_of(input: &Path) -> Result<Vec<PathBuf>> {
     if input.is_dir() {
-        let list = export::folder_paths(input).with_context(|| input.display().to_string())?;
+        let list = checkpoint::folder_paths(input).with_context(|| input.display().to_string())?;
         return Ok(list.into_iter().map(|(_, path)| path).collect());
     }
     Ok(vec![input.to_owned()])

@@ -72,7 +72,10 @@ pub fn parse(format: Format, bytes: &Bytes) -> Result<Vec<NamedTensor>> {
     match format {
         Format::Bin => Ok(tensor_list::read(bytes)?.into_iter().map(unnamed).collect()),
         Format::Npy => Ok(vec![unnamed(npy::read(bytes)?)]),
-        Format::Npz => npy::read_archive(bytes),
+        Format::Npz => {
+            let named = |(name, tensor)| NamedTensor { name: Some(name), tensor };
+            Ok(npy::read_archive(bytes)?.into_iter().map(named).collect())
+        }
         Format::Safetensors => read_safetensors(bytes),
     }
 }

@@ -1,4 +1,4 @@
-//! `flambeau cache`: the exported programs on this machine.
+//! `flambeau cache`: lists and clears the programs that were exported from checkpoints.
 
 use std::{process::ExitCode, time::SystemTime};
 
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         files::print_json(&json!({ "folder": folder, "bytes": bytes, "limit": limit, "programs": programs }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    // The last used first, as people look for it.
+    // The most recently used first.
     let row =
         |program: &programs::CachedProgram| vec![program.label.clone(), human(program.bytes), ago(program.used, SystemTime::now())];
     table(&["PROGRAM", "SIZE", "USED"], list.iter().rev().map(row))?;

@@ -10,11 +10,13 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use flambeau::{
-    compile::{self, Options, Output, Report, Scheme, SchemeName, Ties},
+    compile::{self, Report, Ties},
     pt2::{Archive, Exported},
 };
 
-use crate::{disk, engine::EngineArgs, failure::usage, file_kind::FileKind, files, memory, outputs, progress, recipe};
+use crate::{
+    engine::EngineArgs, exporter::write_program, failure::usage, file_kind::FileKind, files, outputs, quantize::QuantizeArgs,
+};
 
 /// Compile .pt2 files of torch.export into a .pte file
 #[derive(Debug, clap::Args)]
@@ -83,64 +85,6 @@ impl From<TieRule> for Ties {
     }
 }
 
-/// How float weights are quantized.
-#[derive(Clone, Debug, Default, clap::Args)]
-pub(crate) struct QuantizeArgs {
-    /// Quantize weights of linear layers: 2w, 3w, 4w, 5w, 6w, 8w, nvfp4, mxfp4, mxfp8 or none
-    #[arg(long, value_name = "SCHEME")]
-    qlinear: Option<String>,
-
-    /// Quantize embedding tables, with the same schemes
-    #[arg(long, value_name = "SCHEME")]
-    qembedding: Option<String>,
-
-    /// Quantization group size, weights that share a scale: 32, 64 or 128
-    #[arg(long, value_name = "N", alias = "qlinear-group-size")]
-    group_size: Option<u32>,
-
-    /// Quantize by a recipe: default, sensitive, speech, or a TOML file
-    #[arg(long, value_name = "NAME|FILE.toml", conflicts_with_all = ["qlinear", "qembedding", "group_size"])]
-    recipe: Option<String>,
-}
-
-impl QuantizeArgs {
-    pub(crate) fn options(&self) -> Result<Options> {
-        if let Some(recipe) = &self.recipe {
-            return recipe::options(recipe);
-        }
-        let scheme = |name: &Option<String>| {
-            let name = name.as_deref().filter(|&name| name != "none");
-            name.map(|name| Scheme::from_name(name, self.group_size)).transpose().map_err(|e| usage(e.to_string()))
-        };
-        let options = Options { linear: scheme(&self.qlinear)?, embedding: scheme(&self.qembedding)?, ..Options::default() };
-        if self.group_size.is_some() && options.linear.is_none() && options.embedding.is_none() {
-            return Err(usage("--group-size needs --qlinear or --qembedding"));
-        }
-        Ok(options)
-    }
-
-    /// The quantization of a named recipe.
-    pub(crate) fn of_recipe(name: &str) -> QuantizeArgs {
-        QuantizeArgs { qlinear: None, qembedding: None, group_size: None, recipe: Some(name.into()) }
-    }
-
-    /// Floats as they are.
-    pub(crate) fn floats() -> QuantizeArgs {
-        QuantizeArgs { qlinear: Some("none".into()), qembedding: None, group_size: None, recipe: None }
-    }
-
-    /// A flag that was given.
-    pub(crate) fn given(&self) -> Option<&'static str> {
-        let flags = [
-            (self.qlinear.is_some(), "--qlinear"),
-            (self.qembedding.is_some(), "--qembedding"),
-            (self.group_size.is_some(), "--group-size"),
-            (self.recipe.is_some(), "--recipe"),
-        ];
-        flags.into_iter().find_map(|(given, flag)| given.then_some(flag))
-    }
-}
-
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let start = Instant::now();
     let mut options = args.quantize.options()?;
@@ -150,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let files = named_files(args)?;
     let written: Vec<&Path> =
         [args.output.as_deref().filter(|_| !args.dry_run), args.report.as_deref()].into_iter().flatten().collect();
-    let recipe = args.quantize.recipe.as_deref().map(Path::new);
+    let recipe = args.quantize.recipe().map(Path::new);
     outputs::check(&written, files.iter().map(|(_, path)| path.as_path()).chain(recipe))?;
     written.into_iter().try_for_each(files::check_writable)?;
     let engine = args.engine.engine(false)?;
@@ -175,21 +119,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
         Err(error) => Err(error.into()),
     }
-}
-
-/// Writes a program with a progress bar, and tells its size and how long it took.
-pub(crate) fn write_program(output: &Output<'_>, path: &Path, start: Instant) -> Result<()> {
-    let writer = output.writer()?;
-    if !files::is_standard(path) && !files::is_special(path) {
-        let advice = "-o or --cache-dir takes another folder, and `flambeau cache clear` removes exported programs";
-        disk::admit(&path.display().to_string(), writer.data_size(), path.parent().unwrap_or(Path::new("")), advice)?;
-    }
-    let bar = progress::bytes(writer.data_size());
-    let size = files::write(path, |out| Ok(writer.write(&mut bar.wrap_write(out)).map_err(compile::Error::from)?))?;
-    bar.finish_and_clear();
-    let peak = memory::peak().map(|peak| format!(", peak memory {}", memory::human(peak))).unwrap_or_default();
-    eprintln!("wrote {} ({}) in {:.1} s{peak}", path.display(), memory::human(size), start.elapsed().as_secs_f64());
-    Ok(())
 }
 
 fn named_files(args: &Args) -> Result<Vec<(String, PathBuf)>> {

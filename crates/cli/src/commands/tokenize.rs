@@ -6,8 +6,8 @@ use anyhow::{Context, Result, anyhow};
 use flambeau::{text::Tokenizer, zoo::TokenizerSource};
 use serde_json::json;
 
-use super::{export, template};
-use crate::{failure::hint, file_kind::FileKind, files, prompt::PromptArgs, tokenizer};
+use super::template;
+use crate::{checkpoint, failure::hint, file_kind::FileKind, files, prompt::PromptArgs, tokenizer};
 
 /// Show the tokens of a text, or the text of tokens
 ///
@@ -83,7 +83,7 @@ fn find(model: &str) -> Result<Tokenizer> {
     let path = &template::place(model)?;
     match FileKind::of_file(path) {
         Some(FileKind::Program) => Ok(tokenizer::find(&flambeau::runtime::Program::open(path)?, path, None)?.tokenizer),
-        Some(FileKind::Gguf) => match export::open_path(path)?.tokenizer() {
+        Some(FileKind::Gguf) => match checkpoint::open_path(path)?.tokenizer() {
             TokenizerSource::Gguf(vocab) | TokenizerSource::Pieces(vocab) => {
                 let advice = "give the path of the model's tokenizer.json instead of the GGUF file";
                 Tokenizer::from_gguf(vocab).context("the file's tokenizer").map_err(|error| hint(error, advice))

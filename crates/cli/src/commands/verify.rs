@@ -210,7 +210,7 @@ impl<'a> Subject<'a> {
             }
             return Ok(vec![inputs::arguments(method.inputs(), given)?]);
         }
-        drawn(&mut method, self.args.runs, self.args.seed, self.args.bound)
+        random_runs(&mut method, self.args.runs, self.args.seed, self.args.bound)
     }
 
     /// Both engines on the same inputs.
@@ -282,7 +282,7 @@ fn archive(path: &Path) -> Result<Exported> {
 }
 
 /// Random inputs of runs that the method accepts. Integers are below `bound`.
-pub(crate) fn drawn(method: &mut Method, runs: usize, seed: u32, bound: Option<u32>) -> Result<Vec<Vec<Value>>> {
+pub(crate) fn random_runs(method: &mut Method, runs: usize, seed: u32, bound: Option<u32>) -> Result<Vec<Vec<Value>>> {
     let mut failure = None;
     for bound in bound.map_or(BOUNDS.to_vec(), |bound| vec![bound]) {
         let draw = |run: usize| random_inputs(method, (u64::from(seed) << 32) + run as u64, bound);

@@ -180,7 +180,7 @@ mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    fn chosen(names: &[&str], tag: Option<&str>) -> Vec<String> {
+    fn selected(names: &[&str], tag: Option<&str>) -> Vec<String> {
         select(&owned(names), tag).unwrap().files
     }
 
@@ -208,13 +208,13 @@ mod tests {
             ("Half", &["half/model.gguf"]),
             ("M-Q3_K_M", &["M-Q3_K_M.gguf"]),
         ] {
-            assert_eq!(chosen(&REPOSITORY, Some(tag)), expected, "{tag}");
+            assert_eq!(selected(&REPOSITORY, Some(tag)), expected, "{tag}");
         }
         // One lacks a part, one is an image encoder, and one is the end of a quantization's name.
         for tag in ["Q5_0", "F16", "0"] {
             let error = select(&owned(&REPOSITORY), Some(tag)).map(|found| found.files).err();
             if tag == "0" {
-                assert_eq!(chosen(&REPOSITORY, Some(tag)), ["M-Q8_0.gguf"]);
+                assert_eq!(selected(&REPOSITORY, Some(tag)), ["M-Q8_0.gguf"]);
             } else {
                 assert!(error.unwrap().to_string().contains("UD-Q4_K_XL"), "{tag}");
             }
@@ -223,19 +223,19 @@ mod tests {
 
     #[test]
     fn a_name_without_a_tag_means_the_usual_quantization() {
-        assert_eq!(chosen(&REPOSITORY, None), ["M-UD-Q4_K_XL.gguf"]);
-        assert_eq!(chosen(&["m.Q2_K.gguf", "m.q4_k_m.gguf", "m.UD-Q4_K_XL.gguf"], None), ["m.q4_k_m.gguf"]);
-        assert_eq!(chosen(&["m_q8_0.gguf", "m_q5_0.gguf"], None), ["m_q5_0.gguf"]);
-        assert_eq!(chosen(&["config.json", "m.gguf"], None), ["m.gguf"]);
-        assert_eq!(chosen(&["m.nemo", "README.md"], None), ["m.nemo"]);
-        assert_eq!(chosen(&["ggml-tiny.bin", "ggml-base.bin"], Some("tiny")), ["ggml-tiny.bin"]);
+        assert_eq!(selected(&REPOSITORY, None), ["M-UD-Q4_K_XL.gguf"]);
+        assert_eq!(selected(&["m.Q2_K.gguf", "m.q4_k_m.gguf", "m.UD-Q4_K_XL.gguf"], None), ["m.q4_k_m.gguf"]);
+        assert_eq!(selected(&["m_q8_0.gguf", "m_q5_0.gguf"], None), ["m_q5_0.gguf"]);
+        assert_eq!(selected(&["config.json", "m.gguf"], None), ["m.gguf"]);
+        assert_eq!(selected(&["m.nemo", "README.md"], None), ["m.nemo"]);
+        assert_eq!(selected(&["ggml-tiny.bin", "ggml-base.bin"], Some("tiny")), ["ggml-tiny.bin"]);
     }
 
     #[test]
     fn folders_with_weights_come_before_files() {
         let both = ["config.json", "model.safetensors", "m-Q4_K_M.gguf"];
-        assert_eq!(chosen(&both, None), ["config.json", "model.safetensors"]);
-        assert_eq!(chosen(&both, Some("q4_k_m")), ["m-Q4_K_M.gguf"]);
+        assert_eq!(selected(&both, None), ["config.json", "model.safetensors"]);
+        assert_eq!(selected(&both, Some("q4_k_m")), ["m-Q4_K_M.gguf"]);
         assert_eq!(all(&owned(&both)).len(), 2);
         assert!(select(&owned(&both[..2]), Some("Q8_0")).unwrap_err().to_string().contains("no GGUF"));
     }
@@ -243,12 +243,18 @@ mod tests {
     #[test]
     fn weights_are_not_fetched_twice() {
         let own = ["consolidated.safetensors", "params.json", "tekken.json"];
-        assert_eq!(chosen(&own, None), own);
+        assert_eq!(selected(&own, None), own);
         let both = ["config.json", "consolidated.safetensors", "model-00001-of-00002.safetensors", "params.json"];
-        assert_eq!(chosen(&both, None), [both[0], both[2], both[3]]);
-        assert_eq!(chosen(&["config.json", "model.bin"], None), ["config.json", "model.bin"]);
-        assert_eq!(chosen(&["config.json", "flax_model.msgpack", "pytorch_model.bin"], None), ["config.json", "pytorch_model.bin"]);
-        assert_eq!(chosen(&["config.json", "model.safetensors", "pytorch_model.bin"], None), ["config.json", "model.safetensors"]);
+        assert_eq!(selected(&both, None), [both[0], both[2], both[3]]);
+        assert_eq!(selected(&["config.json", "model.bin"], None), ["config.json", "model.bin"]);
+        assert_eq!(
+            selected(&["config.json", "flax_model.msgpack", "pytorch_model.bin"], None),
+            ["config.json", "pytorch_model.bin"]
+        );
+        assert_eq!(
+            selected(&["config.json", "model.safetensors", "pytorch_model.bin"], None),
+            ["config.json", "model.safetensors"]
+        );
     }
 
     #[test]

@@ -14,7 +14,7 @@ use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    commands::export,
+    checkpoint,
     file_kind::{FileKind, gguf_paths},
     files,
     hub::ModelName,
@@ -102,7 +102,7 @@ fn paths(checkpoint: &Path) -> Result<Vec<PathBuf>> {
     if !checkpoint.is_dir() {
         return gguf_paths(checkpoint);
     }
-    Ok(export::folder_paths(checkpoint)?.into_iter().map(|(_, path)| path).collect())
+    Ok(checkpoint::folder_paths(checkpoint)?.into_iter().map(|(_, path)| path).collect())
 }
 
 fn digest(parts: &[&[u8]]) -> String {

@@ -7,10 +7,10 @@ use flambeau_tidy::{Token, rust_sources};
 
 /// Sizes of the largest cycle of each crate that has one: files, and top-level modules with all
 /// files below them. A bound may only shrink.
-const BOUNDS: [(&str, [usize; 2]); 2] = [
-    ("cli", [2, 6]),
-    ("cpu", [0, 5]),
-];
+///
+/// `cpu`: work on an `If` or `Scan` node is the run of other chains. So operations, plans and
+/// sessions call each other.
+const BOUNDS: [(&str, [usize; 2]); 1] = [("cpu", [0, 5])];
 
 /// A module's path in its crate.
 type Module = Vec<String>;

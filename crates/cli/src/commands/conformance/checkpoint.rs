@@ -19,7 +19,7 @@ use flambeau::{
 use serde_json::Value as Json;
 
 use super::{Outcome, case::tensors};
-use crate::{commands::export, lora};
+use crate::{checkpoint, lora};
 
 /// How many tokens a call takes.
 #[derive(Clone, Copy)]
@@ -148,7 +148,7 @@ impl CheckpointCase {
 /// The program of a checkpoint for that many positions and calls of up to `longest` tokens, in f32.
 fn program(model: &Path, (positions, longest): (usize, usize), how: Lora, engine: &Arc<dyn Engine>) -> Result<Program> {
     let options = zoo::Options { max_seq_len: Some(positions), prefill_chunk: Some(longest), ..zoo::Options::default() };
-    let mut checkpoint = export::open_path(model)?;
+    let mut checkpoint = checkpoint::open_path(model)?;
     match (adapter(model)?, how) {
         (Some(adapter), Lora::Merged) => checkpoint.merge(&adapter, 1.0)?,
         (Some(adapter), Lora::AtRunTime) => checkpoint.attach("adapter", &adapter, 1.0)?,
@@ -176,7 +176,7 @@ pub(super) fn published(case: &Path) -> Result<PathBuf> {
 
 /// The program of a checkpoint in f32.
 pub(super) fn program_with(model: &Path, options: &zoo::Options, engine: &Arc<dyn Engine>) -> Result<Program> {
-    program_of(&export::open_path(model)?, options, engine)
+    program_of(&checkpoint::open_path(model)?, options, engine)
 }
 
 fn program_of(checkpoint: &zoo::Checkpoint, options: &zoo::Options, engine: &Arc<dyn Engine>) -> Result<Program> {

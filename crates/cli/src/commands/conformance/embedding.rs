@@ -17,7 +17,7 @@ use super::{
     Outcome,
     checkpoint::{one, program_with, published},
 };
-use crate::{commands::export, tokenizer};
+use crate::tokenizer;
 
 /// `case.json` of a text encoder.
 pub(super) struct EmbeddingCase {
@@ -70,7 +70,7 @@ impl EmbeddingCase {
 
     /// Holds the tokens of the texts against the case.
     fn check_tokens(&self, checkpoint: &Path) -> Result<()> {
-        let tokenizer = match export::open_path(checkpoint)?.tokenizer() {
+        let tokenizer = match crate::checkpoint::open_path(checkpoint)?.tokenizer() {
             TokenizerSource::Gguf(vocab) => Tokenizer::from_gguf(vocab)?,
             _ => tokenizer::at(checkpoint)?.tokenizer,
         };
