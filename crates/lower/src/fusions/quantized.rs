@@ -131,7 +131,7 @@ mod tests {
     }
 
     /// Experts `[4, 32, 64]` in `group`s; `swapped` transposes each matrix `[32, 64]`.
-    fn chosen(group: i64, swapped: bool) -> Vec<&'static str> {
+    fn expert_nodes(group: i64, swapped: bool) -> Vec<&'static str> {
         let mut p = Program::new();
         let words = p.weight("words", U32, &[4, 32, 8]);
         let [scales, biases] = ["scales", "biases"].map(|n| p.weight(n, BF16, &[4, 32, (64 / group) as usize]));
@@ -158,13 +158,13 @@ mod tests {
 
     #[test]
     fn chosen_experts_read_packed_words() {
-        assert_eq!(chosen(32, true), ["GatherQmm"]);
+        assert_eq!(expert_nodes(32, true), ["GatherQmm"]);
     }
 
     #[test]
     fn experts_by_columns_or_in_small_groups_are_unpacked() {
-        assert_eq!(chosen(32, false), ["Dequantize", "GatherMm"]);
-        assert_eq!(chosen(16, true), ["Dequantize", "Transpose", "GatherMm"]);
+        assert_eq!(expert_nodes(32, false), ["Dequantize", "GatherMm"]);
+        assert_eq!(expert_nodes(16, true), ["Dequantize", "Transpose", "GatherMm"]);
     }
 
     fn lookup(dtype: DType) -> Vec<&'static str> {

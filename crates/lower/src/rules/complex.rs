@@ -1,6 +1,7 @@
 //! Complex tensors. Nodes support none, so a pair replaces each: a real tensor with the real and
 //! imaginary parts along a last axis of size 2.
 
+mod arithmetic;
 mod moves;
 mod products;
 
@@ -8,7 +9,8 @@ use flambeau_ir::Tid;
 use flambeau_tensor::{DType, Expr};
 
 use self::{
-    moves::{moved, over_axes, padded, permuted, sized_as_result, turned, unflattened},
+    arithmetic::{added, conjugate, divided, exponential, from_polar, logarithm, power, product, quotient, sum},
+    moves::{moved, over_axes, padded, permuted, sized_as_result, transpose, unflattened},
     products::{bilinear, einsum, linear},
 };
 use super::{one, ops, shape::expand_to};
@@ -75,9 +77,9 @@ const RULES: &[(&str, Rule)] = &[
     ("lift_fresh_copy", |cx, call| mapped(cx, call, |_, x| Ok(x))),
     ("linear", linear),
     ("log", |cx, call| mapped(cx, call, logarithm)),
-    ("mT", |cx, call| turned(cx, call, false)),
-    ("mH", |cx, call| turned(cx, call, true)),
-    ("masked_fill", |cx, call| chosen(cx, call, "mask", ["value", "self"])),
+    ("mT", |cx, call| transpose(cx, call, false)),
+    ("mH", |cx, call| transpose(cx, call, true)),
+    ("masked_fill", |cx, call| selected(cx, call, "mask", ["value", "self"])),
     ("matmul", |cx, call| bilinear(cx, call, ["self", "other"])),
     ("mean", |cx, call| over_axes(cx, call, "dim")),
     ("mm", |cx, call| bilinear(cx, call, ["self", "mat2"])),
@@ -103,7 +105,7 @@ const RULES: &[(&str, Rule)] = &[
     ("polar", |cx, call| {
         let dims = call.out(0)?.dims.clone();
         let (length, angle) = (broadcast(cx, call, "abs", &dims)?, broadcast(cx, call, "angle", &dims)?);
-        let made = turned_by(cx, length, angle);
+        let made = from_polar(cx, length, angle);
         result(cx, call, made)
     }),
     ("pow", power),
@@ -141,9 +143,9 @@ const RULES: &[(&str, Rule)] = &[
     ("sum", |cx, call| over_axes(cx, call, "dim")),
     ("swapaxes", |cx, call| moved(cx, call, None, &["axis0", "axis1"], 0)),
     ("swapdims", |cx, call| moved(cx, call, None, &["dim0", "dim1"], 0)),
-    ("t", |cx, call| turned(cx, call, false)),
-    ("numpy_T", |cx, call| turned(cx, call, false)),
-    ("adjoint", |cx, call| turned(cx, call, true)),
+    ("t", |cx, call| transpose(cx, call, false)),
+    ("numpy_T", |cx, call| transpose(cx, call, false)),
+    ("adjoint", |cx, call| transpose(cx, call, true)),
     ("take", apart),
     ("take_along_dim", apart),
     ("tile", apart),
@@ -164,7 +166,7 @@ const RULES: &[(&str, Rule)] = &[
     ("view_as_complex_copy", viewed),
     ("view_as_real", |cx, call| one(first(cx, call)?)),
     ("view_as_real_copy", |cx, call| one(first(cx, call)?)),
-    ("where", |cx, call| chosen(cx, call, "condition", ["self", "other"])),
+    ("where", |cx, call| selected(cx, call, "condition", ["self", "other"])),
     ("zeros", |cx, call| filled(cx, call, 0.0)),
     ("zeros_like", |cx, call| filled(cx, call, 0.0)),
 ];
@@ -304,35 +306,6 @@ fn mapped(cx: &mut Lower, call: &Call, f: fn(&mut Lower, Tid) -> Result<Tid, Ref
     result(cx, call, made)
 }
 
-fn conjugate(cx: &mut Lower, pair: Tid) -> Result<Tid, Refuse> {
-    let (re, im) = halves(cx, pair)?;
-    let im = ops::neg(cx, im)?;
-    stack(cx, re, im)
-}
-
-/// `length · (cos angle, sin angle)`.
-fn turned_by(cx: &mut Lower, length: Tid, angle: Tid) -> Result<Tid, Refuse> {
-    let (cos, sin) = (ops::cos(cx, angle)?, ops::sin(cx, angle)?);
-    let (re, im) = (ops::mul(cx, length, cos)?, ops::mul(cx, length, sin)?);
-    stack(cx, re, im)
-}
-
-fn exponential(cx: &mut Lower, pair: Tid) -> Result<Tid, Refuse> {
-    let (re, im) = halves(cx, pair)?;
-    let (dims, dtype) = (cx.spec(re).dims.to_vec(), cx.spec(re).dtype);
-    let length = real_call(cx, "aten.exp.default", &[("self", re)], dims, dtype)?;
-    turned_by(cx, length, im)
-}
-
-fn logarithm(cx: &mut Lower, pair: Tid) -> Result<Tid, Refuse> {
-    let (re, im) = halves(cx, pair)?;
-    let (dims, dtype) = (cx.spec(re).dims.to_vec(), cx.spec(re).dtype);
-    let length = real_call(cx, "aten.hypot.default", &[("self", re), ("other", im)], dims.clone(), dtype)?;
-    let angle = real_call(cx, "aten.atan2.default", &[("self", im), ("other", re)], dims, dtype)?;
-    let length = ops::log(cx, length)?;
-    stack(cx, length, angle)
-}
-
 /// Lowers a call on real tensors; `dims` and `dtype` describe its result.
 fn real_call(cx: &mut Lower, target: &str, args: &[(&str, Tid)], dims: Vec<Expr>, dtype: DType) -> Result<Tid, Refuse> {
     let args = args.iter().map(|(name, t)| ((*name).to_owned(), Arg::Tensor(*t))).collect();
@@ -405,75 +378,6 @@ fn converted(cx: &mut Lower, call: &Call) -> Items {
     }
 }
 
-/// `a + weight · b`.
-fn added(cx: &mut Lower, a: Operand, b: Operand, weight: f64) -> Result<Tid, Refuse> {
-    let (a, b) = (a.pair(cx)?, b.pair(cx)?);
-    let b = ops::mul_number(cx, b, weight)?;
-    ops::add(cx, a, b)
-}
-
-fn sum(cx: &mut Lower, call: &Call, sign: f64) -> Items {
-    let (a, b) = (Operand::of(cx, call, "self")?, Operand::of(cx, call, "other")?);
-    let made = match (a, b, sign < 0.0 && call.arg("alpha").is_none()) {
-        (Operand::Complex(a), Operand::Complex(b), true) => ops::sub(cx, a, b),
-        _ => added(cx, a, b, sign * call.float_or("alpha", 1.0)?),
-    };
-    result(cx, call, made)
-}
-
-fn scaled(cx: &mut Lower, pair: Tid, by: Tid, f: fn(&mut Lower, Tid, Tid) -> Result<Tid, Refuse>) -> Result<Tid, Refuse> {
-    let rank = cx.spec(by).rank();
-    let by = cx.unsqueeze(by, rank)?;
-    f(cx, pair, by)
-}
-
-fn product(cx: &mut Lower, a: Operand, b: Operand) -> Result<Tid, Refuse> {
-    match (a, b) {
-        (Operand::Complex(a), Operand::Complex(b)) => {
-            let ((ar, ai), (br, bi)) = (halves(cx, a)?, halves(cx, b)?);
-            let (rr, ii) = (ops::mul(cx, ar, br)?, ops::mul(cx, ai, bi)?);
-            let (ri, ir) = (ops::mul(cx, ar, bi)?, ops::mul(cx, ai, br)?);
-            let (re, im) = (ops::sub(cx, rr, ii)?, ops::add(cx, ri, ir)?);
-            stack(cx, re, im)
-        }
-        (Operand::Complex(z), Operand::Real(x)) | (Operand::Real(x), Operand::Complex(z)) => scaled(cx, z, x, ops::mul),
-        (Operand::Real(a), Operand::Real(b)) => {
-            let product = ops::mul(cx, a, b)?;
-            Operand::Real(product).pair(cx)
-        }
-    }
-}
-
-fn divided(cx: &mut Lower, a: Operand, b: Operand) -> Result<Tid, Refuse> {
-    match b {
-        Operand::Real(b) => {
-            let a = a.pair(cx)?;
-            scaled(cx, a, b, ops::div)
-        }
-        Operand::Complex(b) => {
-            let (re, im) = halves(cx, b)?;
-            let (re, im) = (ops::square(cx, re)?, ops::square(cx, im)?);
-            let length = ops::add(cx, re, im)?;
-            let turned = conjugate(cx, b)?;
-            let above = product(cx, a, Operand::Complex(turned))?;
-            scaled(cx, above, length, ops::div)
-        }
-    }
-}
-
-fn quotient(cx: &mut Lower, call: &Call) -> Items {
-    let (a, b) = (Operand::of(cx, call, "self")?, Operand::of(cx, call, "other")?);
-    let made = divided(cx, a, b);
-    result(cx, call, made)
-}
-
-fn power(cx: &mut Lower, call: &Call) -> Items {
-    if call.float_or("exponent", 0.0).ok() != Some(2.0) {
-        return unsupported("a power of complex numbers other than the second");
-    }
-    mapped(cx, call, |cx, x| product(cx, Operand::Complex(x), Operand::Complex(x)))
-}
-
 fn filled(cx: &mut Lower, call: &Call, usual: f64) -> Items {
     let (out, dtype) = (call.out(0)?.clone(), part_type(cx, call)?);
     let (re, im) = match call.arg("fill_value") {
@@ -485,7 +389,7 @@ fn filled(cx: &mut Lower, call: &Call, usual: f64) -> Items {
     result(cx, call, made)
 }
 
-fn chosen(cx: &mut Lower, call: &Call, condition: &str, [yes, no]: [&str; 2]) -> Items {
+fn selected(cx: &mut Lower, call: &Call, condition: &str, [yes, no]: [&str; 2]) -> Items {
     let condition = call.tensor(condition)?;
     let (yes, no) = (Operand::of(cx, call, yes)?, Operand::of(cx, call, no)?);
     let (yes, no) = (yes.pair(cx)?, no.pair(cx)?);
@@ -550,9 +454,9 @@ mod tests {
         let z = complex(&mut cx, 0);
         let int = |v| Arg::Int(Expr::Int(v));
         let args = vec![("self", Arg::Tensor(z)), ("dim0", int(-1)), ("dim1", int(0))];
-        let turned = run(&mut cx, &call("aten.transpose.int", args, DType::C64, &[3, 2]));
-        assert_eq!(cx.spec(cx.pair(turned).unwrap()), &Spec::fixed(DType::F32, &[3, 2, 2]));
-        let sum = run(&mut cx, &call("aten.sum.default", vec![("self", Arg::Tensor(turned))], DType::C64, &[]));
+        let transposed = run(&mut cx, &call("aten.transpose.int", args, DType::C64, &[3, 2]));
+        assert_eq!(cx.spec(cx.pair(transposed).unwrap()), &Spec::fixed(DType::F32, &[3, 2, 2]));
+        let sum = run(&mut cx, &call("aten.sum.default", vec![("self", Arg::Tensor(transposed))], DType::C64, &[]));
         assert_eq!(cx.spec(cx.pair(sum).unwrap()), &Spec::fixed(DType::F32, &[2]));
     }
 

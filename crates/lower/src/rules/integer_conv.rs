@@ -44,8 +44,8 @@ impl IntegerConvolution<'_> {
         total.ok_or_else(|| Refuse::Unsupported("a convolution with an empty kernel".to_owned()))
     }
 
-    /// Returns the input padded with zeros, and the sizes of the result. A transposed convolution
-    /// also gets zeros between elements.
+    /// Returns the padded input and the sizes of the result. A transposed convolution also gets
+    /// zeros between the elements of its input.
     fn spread(&self, cx: &mut Lower, kernel: &[i64]) -> Result<(Tid, Vec<i64>), Refuse> {
         let mut x = self.x;
         let sizes = ops::known("sizes of a convolution of integers", &cx.spec(x).dims[1..=self.axes.len()])?;

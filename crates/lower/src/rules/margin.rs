@@ -6,12 +6,12 @@ use flambeau_tensor::{DType, Expr};
 
 use super::{
     RuleRow,
+    distance::distance,
     elementwise::promoted,
     linalg::linear_of,
     loss::{cross_entropy_of, reduced},
     one,
     ops::{self, Emitted},
-    product::distance,
     row,
 };
 use crate::{Arg, Call, Item, Lower, Refuse, call::unsupported};

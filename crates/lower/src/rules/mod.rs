@@ -20,6 +20,7 @@ mod create;
 mod decomposed;
 mod delta;
 mod diagonal;
+mod distance;
 mod division;
 mod elementwise;
 mod empty;
@@ -89,6 +90,7 @@ const fn row(target: &'static str, rule: Rule) -> RuleRow {
 const FAMILIES: &[&[RuleRow]] = &[
     activation::ROWS,
     arithmetic::ROWS,
+    distance::ROWS,
     division::ROWS,
     arrange::ROWS,
     attention::ROWS,

@@ -90,13 +90,13 @@ pub(super) fn moments(cx: &mut Lower, x: Tid, axes: &[usize], eps: f64) -> Resul
 }
 
 /// All axes except the channels.
-fn around_channels(cx: &Lower, x: Tid) -> Vec<usize> {
+fn axes_but_channels(cx: &Lower, x: Tid) -> Vec<usize> {
     (0..cx.spec(x).rank()).filter(|&a| a != 1).collect()
 }
 
 /// The type in which PyTorch stores a batch's statistics: the type of the layer's parameters, or
 /// else of its input.
-fn kept_type(cx: &Lower, call: &Call) -> Result<DType, Refuse> {
+fn statistics_type(cx: &Lower, call: &Call) -> Result<DType, Refuse> {
     for param in ["weight", "running_mean"] {
         if let Some(t) = call.tensor_opt(param)? {
             return Ok(cx.spec(t).dtype);
@@ -107,8 +107,8 @@ fn kept_type(cx: &Lower, call: &Call) -> Result<DType, Refuse> {
 
 /// [`moments`] rounded to their stored type. In bf16, the sum of squares and the variance are
 /// rounded too.
-fn kept_moments(cx: &mut Lower, call: &Call, x: Tid, axes: &[usize]) -> Result<[Tid; 2], Refuse> {
-    let (kept, eps) = (kept_type(cx, call)?, call.float_or("eps", 1e-5)?);
+fn rounded_moments(cx: &mut Lower, call: &Call, x: Tid, axes: &[usize]) -> Result<[Tid; 2], Refuse> {
+    let (kept, eps) = (statistics_type(cx, call)?, call.float_or("eps", 1e-5)?);
     let round = |cx: &mut Lower, t: Tid, dtype: DType| {
         let t = cx.cast(t, dtype)?;
         cx.cast(t, DType::F32)
@@ -130,7 +130,7 @@ fn kept_moments(cx: &mut Lower, call: &Call, x: Tid, axes: &[usize]) -> Result<[
 
 /// Normalizes by the input's own statistics over `axes`.
 fn by_own_statistics(cx: &mut Lower, call: &Call, x: Tid, axes: &[usize]) -> Emitted {
-    let [mean, scale] = kept_moments(cx, call, x, axes)?;
+    let [mean, scale] = rounded_moments(cx, call, x, axes)?;
     let centred = ops::sub(cx, x, mean)?;
     let y = ops::mul(cx, centred, scale)?;
     affine(cx, call, y)
@@ -157,11 +157,11 @@ fn batch_norm(cx: &mut Lower, call: &Call) -> Items {
     }
     let x = batch_input(cx, call)?;
     if call.arg("running_mean").is_none() {
-        let axes = around_channels(cx, x);
+        let axes = axes_but_channels(cx, x);
         return one(by_own_statistics(cx, call, x, &axes)?);
     }
     if call.bool_or("training", false)? {
-        let axes = around_channels(cx, x);
+        let axes = axes_but_channels(cx, x);
         let y = by_own_statistics(cx, call, x, &axes)?;
         let [mean, variance] = running_after(cx, call, x, &axes)?;
         return Ok(vec![Item::Tensor(y), Item::Tensor(mean), Item::Tensor(variance)]);
@@ -199,8 +199,8 @@ fn native_batch_norm(cx: &mut Lower, call: &Call) -> Items {
         [empty, empty]
     } else {
         let x = batch_input(cx, call)?;
-        let axes = around_channels(cx, x);
-        kept_moments(cx, call, x, &axes)?
+        let axes = axes_but_channels(cx, x);
+        rounded_moments(cx, call, x, &axes)?
     };
     for (item, t) in items[1..].iter_mut().zip(saved) {
         *item = Item::Tensor(cx.reshape(t, &channels)?);
@@ -264,7 +264,7 @@ fn instance_norm(cx: &mut Lower, call: &Call) -> Items {
     if !call.bool_or("use_input_stats", true)? {
         return one(by_running_statistics(cx, call, x)?);
     }
-    if kept_type(cx, call)? != DType::F32 {
+    if statistics_type(cx, call)? != DType::F32 {
         let axes: Vec<usize> = (2..cx.spec(x).rank()).collect();
         return one(by_own_statistics(cx, call, x, &axes)?);
     }

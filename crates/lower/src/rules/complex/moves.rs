@@ -92,7 +92,7 @@ pub(super) fn permuted(cx: &mut Lower, call: &Call) -> Items {
 }
 
 /// Swaps the last two axes; `conjugated` conjugates the result too.
-pub(super) fn turned(cx: &mut Lower, call: &Call, conjugated: bool) -> Items {
+pub(super) fn transpose(cx: &mut Lower, call: &Call, conjugated: bool) -> Items {
     let pair = first(cx, call)?;
     let rank = cx.spec(pair).rank() - 1;
     let mut axes: Vec<usize> = (0..=rank).collect();
