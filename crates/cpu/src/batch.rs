@@ -59,7 +59,7 @@ pub(crate) fn run_last_of_each(pool: &Pool, runs: &mut [Run<'_>]) -> Vec<Outcome
     for (number, run) in runs.iter_mut().enumerate() {
         let session: &dyn Any = &*run.session;
         let fits = |session: &CpuSession| {
-            session.is_planned() && members.iter().all(|other: &Member<'_>| other.session.stands_beside(session))
+            session.is_planned() && members.iter().all(|other: &Member<'_>| other.session.is_independent_of(session))
         };
         if !session.downcast_ref::<CpuSession>().is_some_and(fits) {
             rest.push((number, run));

@@ -4,15 +4,15 @@
 //! - `array`: the contents of a tensor slot at run time, a strided view of shared storage.
 //!   Transposes, slices and broadcasts make views; a write needs unshared storage and otherwise
 //!   copies.
-//! - `arena`: storage of dead slots, by size, for the results to come.
-//! - `liveness`: when each slot dies.
+//! - `arena`: free storage of dead slots, by size, for reuse by later results.
+//! - `liveness`: the last reader of each slot, after which its storage is free.
 //! - `machine`: the state that lasts from node to node: slots, storage, threads, the session's
 //!   state.
-//! - `prepare`: how each node becomes calls. A node without a `Prepare` does not build; one that is
-//!   listed as lacking makes loading refuse the graph.
+//! - `prepare`: the trait that turns a node into calls. Every node kind must implement it. Loading
+//!   refuses a graph with a node whose implementation reports no support.
 //! - `ops`: the nodes, by family.
-//! - `plan`: a run laid out ahead for given input shapes, which later runs execute.
-//! - `together`: runs of several sessions at once, which read each weight once.
+//! - `plan`: the steps of a run for given input shapes, prepared once and executed by later runs.
+//! - `batch`: runs of several sessions in one pass over the weights.
 
 #![forbid(unsafe_code)]
 

@@ -209,7 +209,7 @@ impl CpuSession {
     }
 
     /// Whether the session may run beside another one: neither changes buffers of the other.
-    pub(crate) fn stands_beside(&self, other: &CpuSession) -> bool {
+    pub(crate) fn is_independent_of(&self, other: &CpuSession) -> bool {
         !matches!((&self.state, &other.state), (Some(a), Some(b)) if Arc::ptr_eq(a, b))
     }
 

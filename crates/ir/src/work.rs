@@ -39,8 +39,8 @@ impl Cost {
 }
 
 impl Node {
-    /// Bytes that a run reads and writes, given the slot contents after it. 0 if no data is moved,
-    /// or if the count depends on more than sizes.
+    /// Bytes that a run reads and writes, given the slot contents after it. The count is 0 if no
+    /// data is moved, or if it depends on more than sizes.
     pub fn bytes(&self, contents: &impl Contents) -> u64 {
         match self.cost() {
             Cost::Free | Cost::View(_) | Cost::GatheredProduct(..) | Cost::Unknown => 0,

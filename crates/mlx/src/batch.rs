@@ -140,9 +140,9 @@ fn settled<E>(states: &mut [&mut State], error: E) -> E {
 
 /// The joint run as arrays that MLX has not computed yet. Returns `None` and leaves every session
 /// unchanged if each has to run alone.
-fn build(states: &mut [&mut State], inputs: &[&[Value]], fed: Option<run::Fed>) -> Option<Built> {
+fn build(states: &mut [&mut State], inputs: &[&[Value]], tokens: Option<run::DeviceTokens>) -> Option<Built> {
     let mut run = BatchRun::new(states);
-    match catch_unwind(AssertUnwindSafe(|| run.build(inputs, fed))) {
+    match catch_unwind(AssertUnwindSafe(|| run.build(inputs, tokens))) {
         Ok(Ok(built)) => Some(built),
         Ok(Err(_)) | Err(_) => {
             run.take_back();

@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     /// A folder of MLX's library and another folder, with files of these names.
-    fn chosen(beside: &[&str], elsewhere: &[&str]) -> Option<String> {
+    fn compiled_in(beside: &[&str], elsewhere: &[&str]) -> Option<String> {
         let root = tempfile::tempdir().expect("a folder");
         let (lib, ahead) = (root.path().join("lib"), root.path().join("ahead"));
         for (folder, names) in [(&lib, beside), (&ahead, elsewhere)] {
@@ -214,9 +214,9 @@ mod tests {
     #[test]
     fn an_interface_of_the_same_source_and_version_is_chosen() {
         let name = file_name("0.31.2", &shim_digest());
-        assert_eq!(chosen(&[], &[&name]), Some(format!("ahead/{name}")));
-        assert_eq!(chosen(&[&name], &[&name]), Some(format!("lib/{name}")));
-        assert_eq!(chosen(&[], &[&file_name("0.31.1", &shim_digest())]), None);
-        assert_eq!(chosen(&[&file_name("0.31.2", "0123456789abcdef")], &["libflambeau_mlx-0.31.2.so"]), None);
+        assert_eq!(compiled_in(&[], &[&name]), Some(format!("ahead/{name}")));
+        assert_eq!(compiled_in(&[&name], &[&name]), Some(format!("lib/{name}")));
+        assert_eq!(compiled_in(&[], &[&file_name("0.31.1", &shim_digest())]), None);
+        assert_eq!(compiled_in(&[&file_name("0.31.2", "0123456789abcdef")], &["libflambeau_mlx-0.31.2.so"]), None);
     }
 }

@@ -19,7 +19,7 @@ use crate::{
 impl Prepare for ir::If {
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
         let m = p.machine()?;
-        let chain = m.bound().chosen(self)?;
+        let chain = m.bound().selected_chain(self)?;
         Ok(run_chain(m, chain)?)
     }
 }

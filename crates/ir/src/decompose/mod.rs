@@ -110,7 +110,7 @@ fused_nodes! {
 
 /// Contents of the slots that the node reads.
 fn operands(node: &Node, env: &Env) -> Option<Env> {
-    let mut own = env.beside();
+    let mut own = env.disjoint();
     let mut complete = true;
     node.walk(&mut |role, slot| {
         if role != Role::Write {

@@ -25,8 +25,8 @@ impl Env {
         Env::default()
     }
 
-    /// An empty environment whose fresh symbols differ from the symbols made here so far.
-    pub fn beside(&self) -> Env {
+    /// An empty environment. Its fresh symbols differ from all symbols made here so far.
+    pub fn disjoint(&self) -> Env {
         Env { fresh: self.fresh, ..Env::default() }
     }
 

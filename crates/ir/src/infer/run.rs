@@ -55,7 +55,7 @@ pub trait Contents {
     ///
     /// # Errors
     /// If nothing has been written to the condition's slot.
-    fn chosen(&self, branch: &If) -> Result<ChainId> {
+    fn selected_chain(&self, branch: &If) -> Result<ChainId> {
         Ok(if self.int(branch.cond)? != 0 { branch.then_chain_idx } else { branch.else_chain_idx })
     }
 }
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn branches_and_indices_follow_their_slots() {
         let branch = If { cond: Int::Vid(Vid(0)), then_chain_idx: ChainId(1), else_chain_idx: ChainId(2) };
-        assert_eq!((Two(5, 0).chosen(&branch), Two(0, 0).chosen(&branch)), (Ok(ChainId(1)), Ok(ChainId(2))));
+        assert_eq!((Two(5, 0).selected_chain(&branch), Two(0, 0).selected_chain(&branch)), (Ok(ChainId(1)), Ok(ChainId(2))));
         let place = |index| Two(5, -1).place(index);
         assert_eq!((place(Index::Lit(i64::MAX)), place(Index::Vid(Vid(1)))), (Ok(Some(i64::from(i32::MAX))), Ok(Some(-1))));
         assert_eq!(place(Index::Tid(Tid(0))), Ok(None));

@@ -15,7 +15,7 @@ use std::{
 
 use flambeau_ir::engine::{DecodeStep, EngineError, Sampling, Value};
 
-use super::{Held, Member, build, groups, run::Fed, settled, with_states};
+use super::{Held, Member, build, groups, run::DeviceTokens, settled, with_states};
 use crate::{
     error::Result,
     ffi::Array,
@@ -132,11 +132,11 @@ type Enqueued = (Vec<Vec<(flambeau_ir::Tid, crate::values::Slot)>>, Result<Arc<M
 fn submit(states: &mut [&mut State], inputs: &[&[Value]], steps: &[&DecodeStep]) -> Option<Enqueued> {
     let logits = steps[0].logits;
     let before = states.iter().map(|state| state.carried()).collect::<Result<Vec<_>>>().ok()?;
-    let fed = feedback(states, inputs, steps)?;
+    let tokens = feedback(states, inputs, steps)?;
     if steps.iter().any(|step| step.logits != logits) {
         return None;
     }
-    let built = build(states, inputs, fed)?;
+    let built = build(states, inputs, tokens)?;
     let how: Vec<&Sampling> = steps.iter().map(|step| &step.sampling).collect();
     let tokens = built.submit(states, logits, |rows| sample_rows(rows, &how));
     let tokens = tokens.map(|all| Arc::new(Mutex::new(Tokens { all, host: None })));
@@ -144,7 +144,7 @@ fn submit(states: &mut [&mut State], inputs: &[&[Value]], steps: &[&DecodeStep])
 }
 
 /// The tokens that the steps take from those before them; `None` if one cannot.
-fn feedback(states: &[&mut State], inputs: &[&[Value]], steps: &[&DecodeStep]) -> Option<Option<Fed>> {
+fn feedback(states: &[&mut State], inputs: &[&[Value]], steps: &[&DecodeStep]) -> Option<Option<DeviceTokens>> {
     if steps.iter().all(|step| step.feedback.is_none()) {
         return Some(None);
     }
@@ -157,7 +157,7 @@ fn feedback(states: &[&mut State], inputs: &[&[Value]], steps: &[&DecodeStep]) -
         None => Some(None),
     });
     let each = each.collect::<Option<Vec<_>>>()?;
-    Some(Some(Fed { input, each, rows: rows_of(states, steps) }))
+    Some(Some(DeviceTokens { input, each, rows: rows_of(states, steps) }))
 }
 
 /// The tokens of the step before, if these sessions drew them together, in this order.

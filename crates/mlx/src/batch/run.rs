@@ -101,7 +101,7 @@ impl Contents for View<'_> {
 
 /// Tokens on the device that replace an input.
 #[derive(Debug)]
-pub(super) struct Fed {
+pub(super) struct DeviceTokens {
     pub(super) input: usize,
     /// By session; absent if the host knows the token.
     pub(super) each: Vec<Option<Feedback>>,
@@ -136,13 +136,13 @@ impl<'m, 's> BatchRun<'m, 's> {
     ///
     /// # Errors
     /// The first failure of any session; the caller [takes the run back](BatchRun::take_back).
-    pub(super) fn build(&mut self, inputs: &[&[Value]], fed: Option<Fed>) -> Result<Built> {
+    pub(super) fn build(&mut self, inputs: &[&[Value]], tokens: Option<DeviceTokens>) -> Result<Built> {
         let mut held = Vec::new();
         for (session, (state, inputs)) in self.states.iter_mut().zip(inputs).enumerate() {
-            let fed = fed.as_ref().and_then(|fed| fed.each[session].as_ref());
-            held.extend(state.bind(inputs, fed).map_err(|error| OpError::value(error.to_string()))?);
+            let tokens = tokens.as_ref().and_then(|tokens| tokens.each[session].as_ref());
+            held.extend(state.bind(inputs, tokens).map_err(|error| OpError::value(error.to_string()))?);
         }
-        if let Some(Fed { input, rows: Some(rows), .. }) = fed {
+        if let Some(DeviceTokens { input, rows: Some(rows), .. }) = tokens {
             self.feed(input, &rows)?;
         }
         let graph = Arc::clone(&self.graph);

@@ -17,7 +17,7 @@ use flambeau_tensor::{DType, Tensor};
 pub(super) use reader::find;
 
 use super::{
-    Shared,
+    StepState,
     launch::Builder,
     layers::Snapshot,
     linear::{content, norm_type},
@@ -212,7 +212,7 @@ impl Attention {
     ///
     /// # Errors
     /// If MLX fails.
-    pub(super) fn build(&self, m: &mut Machine, shared: &mut Shared, b: &mut Builder) -> Result<bool> {
+    pub(super) fn build(&self, m: &mut Machine, shared: &mut StepState, b: &mut Builder) -> Result<bool> {
         let Some(dtype) = self.dtype(m) else { return Ok(false) };
         let sources: Vec<Tid> = self.sources().map(|heads| heads.source).collect();
         let names = sources.iter().map(|&t| b.slot(m, t)).collect::<Result<Vec<_>>>()?;
@@ -234,7 +234,7 @@ impl Attention {
     fn write(
         &self,
         m: &mut Machine,
-        shared: &mut Shared,
+        shared: &mut StepState,
         b: &mut Builder,
         dtype: DType,
         position: Position,
@@ -429,7 +429,7 @@ impl Attention {
     }
 
     /// The position on the device, i32 `[1]`.
-    pub(super) fn position_array(&self, m: &mut Machine, shared: &mut Shared, position: Position) -> Result<Array> {
+    pub(super) fn position_array(&self, m: &mut Machine, shared: &mut StepState, position: Position) -> Result<Array> {
         if let Some(origin) = position.open {
             let mut cx = Cx { m };
             cx.open()?.guard(origin, 0, i64::from(self.positions()) - 1);

@@ -7,7 +7,7 @@ use std::{cell::Cell, collections::BTreeMap, ops::Range, sync::Arc};
 
 use flambeau_ir::{Node, Role, Slot as GraphSlot, Tid};
 
-use super::{FusedNodes, Kind, Shared, find::Scope, launch::Builder, layers::Snapshot, refusal::Form};
+use super::{FusedNodes, Kind, StepState, find::Scope, launch::Builder, layers::Snapshot, refusal::Form};
 use crate::{cx::Machine, error::Result};
 
 /// The steps of a layer.
@@ -165,7 +165,13 @@ impl Group {
     ///
     /// # Errors
     /// If MLX fails.
-    pub(super) fn run(&self, m: &mut Machine, shared: &mut Shared, steps: &BTreeMap<usize, FusedNodes>, at: usize) -> Result<bool> {
+    pub(super) fn run(
+        &self,
+        m: &mut Machine,
+        shared: &mut StepState,
+        steps: &BTreeMap<usize, FusedNodes>,
+        at: usize,
+    ) -> Result<bool> {
         let Some(device) = m.residency()? else { return Ok(false) };
         // A trace computes nothing, so it cannot create the counters that later runs share.
         if device.shared_memory == 0 || m.open.is_some() && shared.counters.is_none() {
@@ -177,14 +183,14 @@ impl Group {
             before.restore(m);
             return Ok(false);
         }
-        builder.launch_together(m, shared, &self.live)?;
+        builder.launch_joined(m, shared, &self.live)?;
         Ok(true)
     }
 
     fn build(
         &self,
         m: &mut Machine,
-        shared: &mut Shared,
+        shared: &mut StepState,
         builder: &mut Builder,
         steps: &BTreeMap<usize, FusedNodes>,
         mut at: usize,

@@ -7,7 +7,7 @@ use flambeau_ir::{Node, Role, Slot as GraphSlot, Tid};
 use flambeau_tensor::{DType, Shape};
 use sha2::{Digest, Sha256};
 
-use super::{Shared, attention::MAX_HEADS};
+use super::{StepState, attention::MAX_HEADS};
 use crate::{
     cuda,
     cx::{Cx, Machine},
@@ -253,7 +253,7 @@ impl Builder {
     }
 
     /// Adds one launch to MLX's graph, binds the slots in `live` and empties the others.
-    pub(super) fn launch_together(self, m: &mut Machine, shared: &mut Shared, live: &[Tid]) -> Result<()> {
+    pub(super) fn launch_joined(self, m: &mut Machine, shared: &mut StepState, live: &[Tid]) -> Result<()> {
         let Some(device) = self.resident else { return Ok(()) };
         let counters = shared.counters(m.api)?;
         let mut kernel = Text::new(format!(

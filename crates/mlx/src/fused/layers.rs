@@ -10,7 +10,7 @@ use flambeau_ir::{Node, Role, Slot as GraphSlot, Tid};
 use flambeau_tensor::{DType, Shape};
 
 use super::{
-    FusedNodes, Kind, Linear, Shared,
+    FusedNodes, Kind, Linear, StepState,
     attention::{Attention, Position},
     find::Scope,
     layers_text::{self, LayerSizes},
@@ -251,7 +251,7 @@ impl Layers {
 
     /// Adds the launch to MLX's graph; returns `false` and leaves every slot unchanged if the
     /// kernel does not support the layers.
-    pub(super) fn run(&mut self, m: &mut Machine, shared: &mut Shared, steps: &BTreeMap<usize, FusedNodes>) -> Result<bool> {
+    pub(super) fn run(&mut self, m: &mut Machine, shared: &mut StepState, steps: &BTreeMap<usize, FusedNodes>) -> Result<bool> {
         let Some(layers) = self.starts.iter().map(|s| Layer::of(steps, s)).collect::<Option<Vec<_>>>() else { return Ok(false) };
         let Some((sizes, x)) = self.sizes(m, &layers)? else { return Ok(false) };
         // A trace computes nothing, so it cannot create state that later runs share.
@@ -291,7 +291,7 @@ impl Layers {
         Ok(LayerSizes::of(device, dtype, format, layers.len(), [hidden, inner], layers[0].attention).map(|sizes| (sizes, x)))
     }
 
-    fn launch(&self, m: &mut Machine, shared: &mut Shared, layers: &[Layer<'_>], x: Slot, position: Position) -> Result<()> {
+    fn launch(&self, m: &mut Machine, shared: &mut StepState, layers: &[Layer<'_>], x: Slot, position: Position) -> Result<()> {
         let (Some((sizes, kernel)), [first, .., last]) = (&self.made, layers) else { return Ok(()) };
         let position = first.attention.position_array(m, shared, position)?;
         let counters = shared.counters(m.api)?;

@@ -69,7 +69,7 @@ impl FusedNodes {
     }
 
     /// Adds the step's parts; `false` if no kernel supports its sizes.
-    fn build(&self, m: &mut Machine, shared: &mut Shared, builder: &mut Builder) -> Result<bool> {
+    fn build(&self, m: &mut Machine, shared: &mut StepState, builder: &mut Builder) -> Result<bool> {
         match &self.kind {
             Kind::Linear(linear) => linear.build(m, builder),
             Kind::Attention(attention) => attention.build(m, shared, builder),
@@ -97,7 +97,7 @@ pub(crate) struct Plan {
     groups: BTreeMap<usize, Group>,
     /// Runs of nodes that match no kernel, in order.
     refusals: Vec<Refusal>,
-    shared: Shared,
+    shared: StepState,
     /// Launches of this run.
     launches: usize,
     /// Whether the device has other work while the host builds this run. If so, nothing is
@@ -110,7 +110,7 @@ const LAUNCHES_TO_SUBMIT: usize = 16;
 
 /// State shared by the steps of a session.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
+pub(crate) struct StepState {
     /// The position of the step's token, on the device.
     position: Option<(i32, Array)>,
     /// Counters that every launch resets to zero. In order: one per key head, the grid barriers'
@@ -120,7 +120,7 @@ pub(crate) struct Shared {
     caches: rows::Caches,
 }
 
-impl Shared {
+impl StepState {
     fn counters(&mut self, api: Api) -> Result<Array> {
         let counters = match self.counters.take() {
             Some(counters) => counters,
@@ -178,7 +178,7 @@ impl Plan {
     }
 
     /// The steps by their first nodes, and their shared state.
-    pub(crate) fn parts(&mut self) -> (&BTreeMap<usize, FusedNodes>, &mut Shared) {
+    pub(crate) fn parts(&mut self) -> (&BTreeMap<usize, FusedNodes>, &mut StepState) {
         (&self.steps, &mut self.shared)
     }
 

@@ -7,7 +7,7 @@ use flambeau_ir::Tid;
 use flambeau_tensor::{DType, Shape, Tensor};
 
 use super::{
-    Shared,
+    StepState,
     launch::{Builder, Text},
     linear::{Activation, Format, Linear, norm_type, rows_of},
 };
@@ -98,7 +98,7 @@ impl Caches {
 /// Consecutive steps on the rows of all sequences. The first sequence's slots hold the rows.
 pub(crate) struct RowSteps<'a> {
     pub(super) builder: Builder,
-    pub(super) shared: &'a mut Shared,
+    pub(super) shared: &'a mut StepState,
     scratch: &'a mut Scratch,
     /// `[sequences]`. Kernels read the number of sequences from its shape, so their texts do not
     /// depend on it. The positions, once they are known.
@@ -112,7 +112,7 @@ impl<'a> RowSteps<'a> {
     ///
     /// # Errors
     /// If MLX fails.
-    pub(crate) fn new(m: &Machine, shared: &'a mut Shared, scratch: &'a mut Scratch, count: usize) -> Result<RowSteps<'a>> {
+    pub(crate) fn new(m: &Machine, shared: &'a mut StepState, scratch: &'a mut Scratch, count: usize) -> Result<RowSteps<'a>> {
         let resident = if m.support.fills_device { m.residency()?.filter(|device| device.shared_memory > 0) } else { None };
         let builder = Builder::of_rows(resident, eights(count) * 8);
         let positions = match &scratch.positions {
@@ -168,7 +168,7 @@ impl<'a> RowSteps<'a> {
         // launches.
         let last = self.scratch.last.take().map_or_else(|| m.slot(out)?.array.share().map_err(OpError::from), Ok)?;
         self.builder.array(last);
-        self.builder.launch_together(m, self.shared, outs)?;
+        self.builder.launch_joined(m, self.shared, outs)?;
         self.scratch.last = Some(m.slot(out)?.array.share()?);
         Ok(())
     }

@@ -17,7 +17,7 @@ use crate::{
 impl Eval for ir::If {
     const HAS_RULE: bool = false;
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let chain = cx.m.env.chosen(self)?;
+        let chain = cx.m.env.selected_chain(self)?;
         run_chain(cx.m, chain)
     }
 }

@@ -313,7 +313,7 @@ impl Matcher<'_, '_> {
         };
         let start = match (extent, &fresh) {
             (Extent::First(_), Some(_)) => self.start.filter(|_| self.ring.is_none())?,
-            (Extent::First(visible), None) => before_end(self.scope, &q, visible)?,
+            (Extent::First(visible), None) => last_visible_position(self.scope, &q, visible)?,
             (Extent::Ring(ring), fresh) => {
                 let written = fresh.as_ref().map(|_| (window.map(|window| window.positions), ring.length));
                 let same = written == self.ring.map(|(positions, length)| (Some(positions), length)) && self.start.is_none();
@@ -442,7 +442,7 @@ fn rotated_by(q: &Heads) -> Option<Vid> {
 }
 
 /// The position of the query heads' rotation, if it is the last visible position.
-fn before_end(scope: &Scope<'_>, q: &Heads, visible: Vid) -> Option<Vid> {
+fn last_visible_position(scope: &Scope<'_>, q: &Heads, visible: Vid) -> Option<Vid> {
     let start = rotated_by(q)?;
     let at = scope.nodes.iter().rposition(|node| writes_integer(node, start))?;
     let Node::SubtractInt(minus) = &scope.nodes[at] else { return None };

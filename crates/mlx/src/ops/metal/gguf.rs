@@ -57,20 +57,20 @@ impl Bytes<'_> {
         Ok(x.binary(Binary::BitwiseAnd, &self.number(mask.into(), DType::U8)?)?)
     }
 
-    fn right(&self, x: &Array, bits: u8) -> Result<Array> {
+    fn shift_right(&self, x: &Array, bits: u8) -> Result<Array> {
         Ok(x.binary(Binary::RightShift, &self.number(bits.into(), DType::U8)?)?)
     }
 
-    fn left(&self, x: &Array, bits: u8) -> Result<Array> {
+    fn shift_left(&self, x: &Array, bits: u8) -> Result<Array> {
         Ok(x.binary(Binary::LeftShift, &self.number(bits.into(), DType::U8)?)?)
     }
 
     /// Scales and minima of the eight groups `[R, 8, 1]`, packed in twelve bytes.
     fn scales_and_minima(&self) -> Result<[Array; 2]> {
         let [a, b, c] = [self.part(4, 4, &[4])?, self.part(8, 4, &[4])?, self.part(12, 4, &[4])?];
-        let high = |x: &Array| self.left(&self.right(x, 6)?, 4);
+        let high = |x: &Array| self.shift_left(&self.shift_right(x, 6)?, 4);
         let scales = [self.and(&a, 63)?, self.and(&c, 15)?.binary(Binary::BitwiseOr, &high(&a)?)?];
-        let minima = [self.and(&b, 63)?, self.right(&c, 4)?.binary(Binary::BitwiseOr, &high(&b)?)?];
+        let minima = [self.and(&b, 63)?, self.shift_right(&c, 4)?.binary(Binary::BitwiseOr, &high(&b)?)?];
         let join = |parts: &[Array]| -> Result<Array> {
             let all = Array::concatenate(self.cx.api(), parts, 1)?;
             Ok(all.cast(DType::F32)?.reshape(&[self.rows, 8, 1])?)
@@ -81,12 +81,12 @@ impl Bytes<'_> {
     /// Four- or five-bit codes with minima, `[R, 8, 32]`.
     fn with_minima(&self, codes_at: usize, fifth_at: Option<usize>) -> Result<Array> {
         let bytes = self.part(codes_at, 128, &[4, 32])?;
-        let halves = [self.and(&bytes, 15)?, self.right(&bytes, 4)?];
+        let halves = [self.and(&bytes, 15)?, self.shift_right(&bytes, 4)?];
         let mut codes = Array::stack(self.cx.api(), &halves, 2)?.reshape(&[self.rows, 8, 32])?;
         if let Some(at) = fifth_at {
             let groups = Array::arange(self.cx.api(), 0.0, 8.0, 1.0, DType::U8)?.reshape(&[1, 8, 1])?;
             let bits = self.part(at, 32, &[1, 32])?.binary(Binary::RightShift, &groups)?;
-            codes = codes.binary(Binary::BitwiseOr, &self.left(&self.and(&bits, 1)?, 4)?)?;
+            codes = codes.binary(Binary::BitwiseOr, &self.shift_left(&self.and(&bits, 1)?, 4)?)?;
         }
         let [scales, minima] = self.scales_and_minima()?;
         let scales = scales.binary(Binary::Multiply, &self.half(0, 2)?)?;
@@ -97,10 +97,10 @@ impl Bytes<'_> {
     /// Six-bit codes, `[R, 2, 4, 2, 16]`: halves, groups, the group's two scales.
     fn six_bits(&self) -> Result<Array> {
         let bytes = self.part(0, 128, &[2, 2, 32])?;
-        let low = Array::concatenate(self.cx.api(), &[self.and(&bytes, 15)?, self.right(&bytes, 4)?], 2)?;
+        let low = Array::concatenate(self.cx.api(), &[self.and(&bytes, 15)?, self.shift_right(&bytes, 4)?], 2)?;
         let shifts = Array::arange(self.cx.api(), 0.0, 8.0, 2.0, DType::U8)?.reshape(&[1, 1, 4, 1])?;
         let high = self.part(128, 64, &[2, 1, 32])?.binary(Binary::RightShift, &shifts)?;
-        let codes = low.binary(Binary::BitwiseOr, &self.left(&self.and(&high, 3)?, 4)?)?.cast(DType::F32)?;
+        let codes = low.binary(Binary::BitwiseOr, &self.shift_left(&self.and(&high, 3)?, 4)?)?.cast(DType::F32)?;
         let codes = codes.binary(Binary::Subtract, &self.number(32.0, DType::F32)?)?.reshape(&[self.rows, 2, 4, 2, 16])?;
         let scales = super::super::shape::dense(&self.part(192, 16, &[2, 4, 2, 1])?)?.view_as(DType::I8)?.cast(DType::F32)?;
         let scales = scales.binary(Binary::Multiply, &self.half(208, 4)?)?;
