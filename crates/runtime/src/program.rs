@@ -22,11 +22,11 @@ pub const MLX_BACKEND: &str = "MLXBackend";
 /// An opened program. Clones share all data.
 #[derive(Clone, Debug)]
 pub struct Program {
-    shared: Arc<Shared>,
+    shared: Arc<ProgramData>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ProgramData {
     file: pte::Program,
     /// Bytes that `file` was decoded from.
     bytes: Bytes,
@@ -78,7 +78,7 @@ impl Program {
 
     fn new(file: pte::Program, bytes: Bytes) -> Program {
         let graphs = file.plans.iter().map(|plan| plan.delegates.iter().map(|_| OnceLock::new()).collect()).collect();
-        Program { shared: Arc::new(Shared { file, bytes, data: None, graphs }) }
+        Program { shared: Arc::new(ProgramData { file, bytes, data: None, graphs }) }
     }
 
     /// Adds the data of a `.ptd` file, which takes precedence over the program's own data.

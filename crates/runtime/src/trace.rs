@@ -1,13 +1,13 @@
 //! Measured times of a method's runs, instructions and steps, and their results.
 
-mod keep;
+mod node_results;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use flambeau_ir::engine::{Clock, Engine, LoadOptions, Span};
 use flambeau_wire::pte::{ExecutionPlan, Instruction};
 
-use self::keep::Keep;
+use self::node_results::NodeResults;
 use crate::{Error, Method, Place, Program, Result, Value, kernel::items, verify::NodeByNode};
 
 /// Largest number of instructions and steps that a method records.
@@ -56,12 +56,12 @@ pub(crate) struct Tracer {
     current: Vec<InstructionTrace>,
     events: usize,
     /// Present if values are kept.
-    keep: Option<Arc<Mutex<Keep>>>,
+    nodes: Option<Arc<Mutex<NodeResults>>>,
 }
 
 impl Tracer {
-    fn new(clock: Clock, keep: Option<Arc<Mutex<Keep>>>) -> Tracer {
-        Tracer { clock, runs: Vec::new(), current: Vec::new(), events: 0, keep }
+    fn new(clock: Clock, nodes: Option<Arc<Mutex<NodeResults>>>) -> Tracer {
+        Tracer { clock, runs: Vec::new(), current: Vec::new(), events: 0, nodes }
     }
 
     pub(crate) fn now(&self) -> u64 {
@@ -86,10 +86,10 @@ impl Program {
         if options.shared.is_some() {
             return Err(Error::KeepsShared { method: name.to_owned() });
         }
-        let keep = Arc::new(Mutex::new(Keep::new(clock.clone(), room)));
-        let engine: Arc<dyn Engine> = Arc::new(NodeByNode::new(Arc::clone(engine), Arc::clone(&keep) as _));
+        let nodes = Arc::new(Mutex::new(NodeResults::new(clock.clone(), room)));
+        let engine: Arc<dyn Engine> = Arc::new(NodeByNode::new(Arc::clone(engine), Arc::clone(&nodes) as _));
         let mut method = self.method(name, &engine, options)?;
-        method.tracer = Some(Tracer::new(clock.clone(), Some(keep)));
+        method.tracer = Some(Tracer::new(clock.clone(), Some(nodes)));
         Ok(method)
     }
 }
@@ -110,7 +110,7 @@ impl Method {
 
     /// Whether runs keep their results.
     pub(crate) fn keeps_results(&self) -> bool {
-        self.tracer.as_ref().is_some_and(|tracer| tracer.keep.is_some())
+        self.tracer.as_ref().is_some_and(|tracer| tracer.nodes.is_some())
     }
 
     /// The clock's nanoseconds, if runs are measured.
@@ -141,17 +141,17 @@ impl Method {
         };
         let mut steps = delegate.map(|at| self.delegates[at as usize].session.take_spans()).unwrap_or_default();
         let (mut values, mut results) = (Vec::new(), Vec::new());
-        if let Some(keep) = &tracer.keep {
-            let mut keep = keep.lock().unwrap_or_else(PoisonError::into_inner);
-            (steps, results) = keep.take_steps(delegate);
+        if let Some(nodes) = &tracer.nodes {
+            let mut nodes = nodes.lock().unwrap_or_else(PoisonError::into_inner);
+            (steps, results) = nodes.take_steps(delegate);
             let places = match instruction {
                 Instruction::DelegateCall { args, .. } => items(plan, args),
                 Instruction::KernelCall { .. } => self.kernels.get(&place).map(|kernel| kernel.results.clone()).unwrap_or_default(),
                 _ => Vec::new(),
             };
             values.extend(places.iter().filter_map(|&at| cells.get(at as usize)?.clone()));
-            values.iter().for_each(|value| keep.count(value));
-            keep.check(&plan.name)?;
+            values.iter().for_each(|value| nodes.count(value));
+            nodes.check(&plan.name)?;
         }
         tracer.events += 1 + steps.len();
         if tracer.events <= MAX_EVENTS {
@@ -171,10 +171,10 @@ impl Method {
         let time = tracer.now().saturating_sub(start);
         let instructions = std::mem::take(&mut tracer.current);
         let mut kept = Vec::new();
-        if let Some(keep) = &tracer.keep {
-            let mut keep = keep.lock().unwrap_or_else(PoisonError::into_inner);
-            outputs.iter().for_each(|value| keep.count(value));
-            keep.check(&method)?;
+        if let Some(nodes) = &tracer.nodes {
+            let mut nodes = nodes.lock().unwrap_or_else(PoisonError::into_inner);
+            outputs.iter().for_each(|value| nodes.count(value));
+            nodes.check(&method)?;
             kept.extend_from_slice(outputs);
         }
         if tracer.events <= MAX_EVENTS {

@@ -49,7 +49,7 @@ pub fn all(target: &Path) -> Vec<Case> {
 /// As [`archives`].
 pub fn checkpoints(target: &Path) -> Vec<Case> {
     let small = cases_in("small", &Path::new(env!("CARGO_MANIFEST_DIR")).join("checkpoints"));
-    small.into_iter().chain(beside_archive(CHECKPOINTS, target)).chain(beside_archive(SPEECH, target)).collect()
+    small.into_iter().chain(cases_of_archive(CHECKPOINTS, target)).chain(cases_of_archive(SPEECH, target)).collect()
 }
 
 /// ExecuTorch's programs of language and speech models, each with consecutive calls and the
@@ -58,7 +58,7 @@ pub fn checkpoints(target: &Path) -> Vec<Case> {
 /// # Panics
 /// As [`archives`].
 pub fn sessions(target: &Path) -> Vec<Case> {
-    beside_archive(SESSIONS, target)
+    cases_of_archive(SESSIONS, target)
 }
 
 /// Archived checkpoints of further model families.
@@ -66,7 +66,7 @@ pub fn sessions(target: &Path) -> Vec<Case> {
 /// # Panics
 /// As [`archives`].
 pub fn families(target: &Path) -> Vec<Case> {
-    beside_archive(FAMILIES, target)
+    cases_of_archive(FAMILIES, target)
 }
 
 /// Archived programs from public reports and samplers.
@@ -74,10 +74,10 @@ pub fn families(target: &Path) -> Vec<Case> {
 /// # Panics
 /// As [`archives`].
 pub fn reports(target: &Path) -> Vec<Case> {
-    beside_archive(REPORTS, target)
+    cases_of_archive(REPORTS, target)
 }
 
-fn beside_archive((name, at_least): (&str, usize), target: &Path) -> Vec<Case> {
+fn cases_of_archive((name, at_least): (&str, usize), target: &Path) -> Vec<Case> {
     of_archive(name, unpacked(name, at_least, target))
 }
 

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_held_to_the_file() {
+    fn headers_must_fit_the_file() {
         let refusal = |at: usize, bytes: &[u8]| {
             let mut file = example();
             file[at..at + bytes.len()].copy_from_slice(bytes);

@@ -184,7 +184,7 @@ impl Renamed<'_> {
 
 /// All variables of the file, and its aliases.
 fn variables(model: &Bytes) -> Result<Tensors> {
-    let mut r = Reader { bytes: model, at: 0 };
+    let mut r = Ct2Reader { bytes: model, at: 0 };
     let version = r.u32()?;
     if !VERSIONS.contains(&version) {
         return Err(r.error(format!("version {version}, expected {} or {}", VERSIONS.start(), VERSIONS.end())));
@@ -226,12 +226,12 @@ fn variables(model: &Bytes) -> Result<Tensors> {
 }
 
 /// Reads little-endian numbers, and slices bytes without copying.
-struct Reader<'a> {
+struct Ct2Reader<'a> {
     bytes: &'a Bytes,
     at: usize,
 }
 
-impl Reader<'_> {
+impl Ct2Reader<'_> {
     fn error(&self, what: impl Into<String>) -> Error {
         Error::file(MODEL, format!("byte {}: {}", self.at, what.into()))
     }

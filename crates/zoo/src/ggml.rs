@@ -23,11 +23,11 @@ const MAX_RANK: u32 = 3;
 
 /// Reads the checkpoint in a file. Its weights are slices of the file.
 pub(crate) fn checkpoint(bytes: &Bytes) -> Result<Checkpoint> {
-    let mut r = Reader { bytes, at: 0 };
+    let mut r = GgmlReader { bytes, at: 0 };
     if r.number()? != MAGIC {
         return Err(Error::file(FORMAT, "it does not begin as whisper.cpp's files do"));
     }
-    let sizes = Sizes::read(&mut r)?;
+    let sizes = GgmlSizes::read(&mut r)?;
     let (mels, bins) = (r.size("mels of the filters", MAX_SIZE)?, r.size("bins of the filters", MAX_SIZE)?);
     // Filters are computed elsewhere.
     r.take(mels.saturating_mul(bins).saturating_mul(4))?;
@@ -60,7 +60,7 @@ fn alignment_heads([layers, heads]: [usize; 2]) -> Vec<[usize; 2]> {
 }
 
 /// Sizes in the header of a file.
-struct Sizes {
+struct GgmlSizes {
     vocab: usize,
     audio_positions: usize,
     text_positions: usize,
@@ -71,8 +71,8 @@ struct Sizes {
     mels: usize,
 }
 
-impl Sizes {
-    fn read(r: &mut Reader<'_>) -> Result<Sizes> {
+impl GgmlSizes {
+    fn read(r: &mut GgmlReader<'_>) -> Result<GgmlSizes> {
         let vocab = r.size("tokens", MAX_SIZE)?;
         let mut stack = |positions| -> Result<(usize, usize, [usize; 2])> {
             let (positions, width) = (r.size(positions, MAX_POSITIONS)?, r.size("width", MAX_SIZE)?);
@@ -90,12 +90,12 @@ impl Sizes {
         let mels = r.size("mels", MAX_SIZE)?;
         // Type of most weights. Each tensor states its own type.
         r.number()?;
-        Ok(Sizes { vocab, audio_positions, text_positions, width, encoder, decoder, mels })
+        Ok(GgmlSizes { vocab, audio_positions, text_positions, width, encoder, decoder, mels })
     }
 }
 
 /// Reads the tensors up to the end of the file, under the names of Hugging Face checkpoints.
-fn tensors(r: &mut Reader<'_>) -> Result<IndexMap<String, CheckpointTensor>> {
+fn tensors(r: &mut GgmlReader<'_>) -> Result<IndexMap<String, CheckpointTensor>> {
     let mut out = IndexMap::new();
     while r.at < r.bytes.len() {
         if out.len() >= MAX_GGML_TENSORS {
@@ -117,7 +117,7 @@ fn tensors(r: &mut Reader<'_>) -> Result<IndexMap<String, CheckpointTensor>> {
     Ok(out)
 }
 
-fn tensor(r: &mut Reader<'_>, name: &str, kind: TensorType, mut shape: Vec<usize>) -> Result<CheckpointTensor> {
+fn tensor(r: &mut GgmlReader<'_>, name: &str, kind: TensorType, mut shape: Vec<usize>) -> Result<CheckpointTensor> {
     let unknown = || Error::tensor(name, "floats or quantized blocks", kind.name());
     let (elements, bytes) = kind.block().ok_or_else(unknown)?;
     let count = shape.iter().try_fold(1usize, |n, &size| n.checked_mul(size));
@@ -174,12 +174,12 @@ fn published(name: &str) -> Option<String> {
 }
 
 /// Reads numbers, and slices bytes without copying.
-struct Reader<'a> {
+struct GgmlReader<'a> {
     bytes: &'a Bytes,
     at: usize,
 }
 
-impl Reader<'_> {
+impl GgmlReader<'_> {
     fn error(&self, what: impl Into<String>) -> Error {
         Error::file(FORMAT, format!("byte {}: {}", self.at, what.into()))
     }

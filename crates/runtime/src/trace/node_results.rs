@@ -9,7 +9,7 @@ use crate::{
 
 /// Collects the nodes of the current instruction with their results.
 #[derive(Debug)]
-pub(super) struct Keep {
+pub(super) struct NodeResults {
     clock: Clock,
     /// The clock's nanoseconds at the end of the node before.
     last: Option<u64>,
@@ -20,9 +20,9 @@ pub(super) struct Keep {
     room: usize,
 }
 
-impl Keep {
-    pub(super) fn new(clock: Clock, room: usize) -> Keep {
-        Keep { clock, last: None, nodes: Vec::new(), bytes: 0, room }
+impl NodeResults {
+    pub(super) fn new(clock: Clock, room: usize) -> NodeResults {
+        NodeResults { clock, last: None, nodes: Vec::new(), bytes: 0, room }
     }
 
     /// Adds a value to the kept bytes.
@@ -61,7 +61,7 @@ impl Keep {
     }
 }
 
-impl Observer for Keep {
+impl Observer for NodeResults {
     fn begin(&mut self) {
         self.last = Some(self.now());
     }

@@ -1,4 +1,4 @@
-//! A program on two engines.
+//! Compares the results of a program on two engines.
 
 use std::{
     collections::BTreeMap,

@@ -7,7 +7,7 @@ use crate::{DimSpec, Method, TensorSpec, Value, ValueKind};
 /// Size of axes whose size the caller chooses, where the method's bound allows it.
 const FREE_SIZE: usize = 4;
 
-/// An input that cannot be drawn.
+/// An input for which no random value exists.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("input {index} cannot be drawn: {what}")]
 pub struct InputError {

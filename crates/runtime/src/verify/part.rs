@@ -1,4 +1,4 @@
-//! Parts of a chain as graphs of their own.
+//! Cuts consecutive nodes of a chain out as a graph that runs alone.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -64,7 +64,7 @@ pub struct Part {
     pub outputs: Vec<Slot>,
 }
 
-/// Slots that nodes use, in the numbering of the whole graph.
+/// Slots that nodes read and write, in the numbering of the whole graph.
 #[derive(Default)]
 struct Used {
     read: BTreeSet<Slot>,

@@ -100,7 +100,7 @@ pub fn record(
     runs: &[Vec<Value>],
     options: &LoadOptions,
 ) -> Result<Recording> {
-    let observer = Arc::new(Mutex::new(Keep { recording: Recording::default(), run: 0, bytes: 0 }));
+    let observer = Arc::new(Mutex::new(Recorder { recording: Recording::default(), run: 0, bytes: 0 }));
     let stepping: Arc<dyn Engine> = Arc::new(NodeByNode::new(Arc::clone(engine), Arc::clone(&observer) as _));
     let mut method = program.method(method, &stepping, options)?;
     let mut outputs = Vec::with_capacity(runs.len());
@@ -112,13 +112,13 @@ pub fn record(
     Ok(Recording { outputs, ..std::mem::take(&mut kept.recording) })
 }
 
-struct Keep {
+struct Recorder {
     recording: Recording,
     run: usize,
     bytes: usize,
 }
 
-impl Observer for Keep {
+impl Observer for Recorder {
     fn node(&mut self, run: &NodeRun<'_>) -> Result<(), EngineError> {
         let at = Difference::at(run.graph_number, run.graph, run.instruction..=run.instruction);
         for (&slot, value) in run.part.outputs.iter().zip(run.results) {

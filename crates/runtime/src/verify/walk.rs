@@ -53,7 +53,7 @@ pub struct GraphRun<'a> {
     pub walk: &'a Walk,
 }
 
-/// Sees what the nodes of a run compute.
+/// Receives the results of every node of a run.
 pub trait Observer: Send {
     /// A main chain begins to run.
     fn begin(&mut self) {}
@@ -73,7 +73,7 @@ pub trait Observer: Send {
     }
 }
 
-/// Last readers of what the nodes of a main chain write.
+/// The last reader of each result of a main chain.
 #[derive(Debug, Default)]
 struct Uses {
     /// By writing node and slot, the last reader of the result. `usize::MAX` for results that
@@ -194,7 +194,7 @@ pub fn readers(graph: &Graph) -> Vec<Vec<usize>> {
 pub struct Walk {
     graph: Arc<Checked>,
     uses: Uses,
-    constants: Held,
+    constants: ConstantMap,
     engine: Hidden<Arc<dyn Engine>>,
     /// The cache of its nodes with state.
     cache: LoadOptions,
@@ -223,9 +223,9 @@ impl<T> fmt::Debug for Hidden<T> {
 
 /// Constants by name, shared with their file.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Held(HashMap<String, Bytes>);
+pub(super) struct ConstantMap(HashMap<String, Bytes>);
 
-impl Constants for Held {
+impl Constants for ConstantMap {
     fn get(&self, key: &str) -> Option<Bytes> {
         self.0.get(key).cloned()
     }
@@ -247,7 +247,7 @@ impl Walk {
         let held = names.filter_map(|(name, _)| Some((name.clone(), constants.get(name)?))).collect();
         let uses = Uses::of(&graph);
         let cache = own_cache(kv_cache);
-        Ok(Walk { graph, uses, constants: Held(held), engine: Hidden(engine), cache, prepared: HashMap::new() })
+        Ok(Walk { graph, uses, constants: ConstantMap(held), engine: Hidden(engine), cache, prepared: HashMap::new() })
     }
 
     /// Empties the cache of nodes with state.
@@ -257,7 +257,7 @@ impl Walk {
     }
 
     /// Constants of the graph by name.
-    pub(super) fn constants(&self) -> &Held {
+    pub(super) fn constants(&self) -> &ConstantMap {
         &self.constants
     }
 

@@ -1,4 +1,5 @@
-//! Blocks with state instead of a cache: short convolutions, and the gated delta rule after one.
+//! Blocks with a recurrent state instead of a key-value cache: short convolutions, and gated delta
+//! nets, which begin with one.
 
 use flambeau_tensor::DType;
 
@@ -81,9 +82,9 @@ impl Decoder<'_> {
         self.w.linear(&y, &format!("{path}.out_proj"), self.config.hidden, false)
     }
 
-    /// Names and matrices of four projections: q, k and v together, the output gate, and the gates
-    /// of writing and forgetting. A checkpoint stores four tensors, or two tensors with the rows of
-    /// their parts by key head.
+    /// Names and matrices of four projections: q, k and v joined, the output gate, the write gate
+    /// and the decay gate. A checkpoint stores four tensors, or two tensors that hold the rows of
+    /// their parts for one key head after another.
     fn delta_projections(&self, d: &DeltaNet, path: &str) -> Result<[(String, CheckpointTensor); 4]> {
         let (keys, values) = (d.key_heads * d.key_dim, d.value_heads * d.value_dim);
         let each = d.value_heads / d.key_heads;

@@ -187,7 +187,7 @@ impl Decoder<'_> {
         }
         let (gate, up) = match self.joined_gates(e, path)? {
             Some((name, joined)) => {
-                let both = self.chosen_product(x, chosen, &name, &joined)?;
+                let both = self.selected_product(x, chosen, &name, &joined)?;
                 let [gate, up] = self.w.b.split(&both, [e.width; 2]);
                 (gate, up)
             }
@@ -209,16 +209,16 @@ impl Decoder<'_> {
         shape: [usize; 2],
     ) -> Result<Val> {
         let (name, source) = self.stacked(e, path, part, shape)?;
-        let y = self.chosen_product(x, chosen, &name, &source)?;
+        let y = self.selected_product(x, chosen, &name, &source)?;
         if !e.bias {
             return Ok(y);
         }
         let bias = name.strip_suffix("weight").map(|module| format!("{module}bias"));
-        self.with_chosen_bias(&y, chosen, &bias.unwrap_or(format!("{name}_bias")), [e.count, shape[0]])
+        self.with_expert_bias(&y, chosen, &bias.unwrap_or(format!("{name}_bias")), [e.count, shape[0]])
     }
 
     /// Adds the selected experts' biases [E, out] to results [s, k, 1, out].
-    fn with_chosen_bias(&mut self, y: &Val, chosen: &Val, name: &str, shape: [usize; 2]) -> Result<Val> {
+    fn with_expert_bias(&mut self, y: &Val, chosen: &Val, name: &str, shape: [usize; 2]) -> Result<Val> {
         let bias = self.w.plain(name, &shape)?;
         let bias = self.w.b.pick(&bias, chosen);
         let bias = self.w.b.unsqueeze(&bias, 2);
@@ -270,7 +270,7 @@ impl Decoder<'_> {
     }
 
     /// Rows [s, k or 1, 1, in] times the selected matrices [E, out, in]. Returns [s, k, 1, out].
-    fn chosen_product(&mut self, x: &Val, chosen: &Val, name: &str, source: &CheckpointTensor) -> Result<Val> {
+    fn selected_product(&mut self, x: &Val, chosen: &Val, name: &str, source: &CheckpointTensor) -> Result<Val> {
         let weights = self.w.matrix(name, source)?;
         let weights = self.w.b.transpose(&weights, 1, 2);
         Ok(self.w.b.gather_matmul(x, &weights, chosen))
@@ -306,7 +306,7 @@ impl Decoder<'_> {
         };
         let weights = self.w.b.transpose(&weights, 1, 2);
         let y = self.w.b.gather_matmul(x, &weights, chosen);
-        if e.bias { self.with_chosen_bias(&y, chosen, &format!("{name}_bias"), [count, to]) } else { Ok(y) }
+        if e.bias { self.with_expert_bias(&y, chosen, &format!("{name}_bias"), [count, to]) } else { Ok(y) }
     }
 }
 

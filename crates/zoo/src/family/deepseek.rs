@@ -15,7 +15,7 @@ use crate::{
 pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     let (base, latent) = latent(f, &Defaults { positions: 4096, ..Defaults::LLAMA }, &LatentDefaults::V3)?;
     let defaults = ExpertDefaults { count: 256, width: 2048, groups: (8, 4), scale: 2.5, dense: 3 };
-    let feeds = feeds(f, &base, &defaults)?;
+    let feeds = feed_forwards(f, &base, &defaults)?;
     decoder(f, &base, "deepseek_v3", &latent, feeds)
 }
 
@@ -24,7 +24,7 @@ pub(super) fn glm4_moe_lite(f: &Fields<'_>) -> Result<DecoderConfig> {
     let dims = LatentDefaults { query_rank: 768, plain: 192, value: 256, ..LatentDefaults::V3 };
     let (base, latent) = latent(f, &Defaults { positions: 202_752, norm_eps: 1e-5, ..Defaults::LLAMA }, &dims)?;
     let defaults = ExpertDefaults { count: 64, width: 1536, groups: (1, 1), scale: 1.8, dense: 1 };
-    let feeds = feeds(f, &base, &defaults)?;
+    let feeds = feed_forwards(f, &base, &defaults)?;
     decoder(f, &base, "glm4_moe_lite", &latent, feeds)
 }
 
@@ -156,7 +156,7 @@ pub(super) struct ExpertDefaults {
 
 /// A gated layer in the first layers, then experts with a sigmoid router and shared experts. The
 /// router's correction affects only the selection.
-pub(super) fn feeds(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults) -> Result<Vec<FeedForward>> {
+pub(super) fn feed_forwards(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults) -> Result<Vec<FeedForward>> {
     let experts = experts(f, base, defaults)?;
     dense_below(f, base, defaults.dense, experts)
 }

@@ -73,6 +73,6 @@ fn experts_with(f: &Fields<'_>, family: &'static str, defaults: &Defaults, bias:
     let attention =
         Attention { qk_norm, qkv_bias: f.bool_or("attention_bias", bias)?.into(), ..base.attention(Some(rope::read(f, &base)?)) };
     let defaults = ExpertDefaults { count: 128, width: 1408, groups: (1, 1), scale: 1.0, dense };
-    let feeds = deepseek::feeds(f, &base, &defaults)?;
+    let feeds = deepseek::feed_forwards(f, &base, &defaults)?;
     base.config(f, family, feeds.into_iter().map(|feed_forward| layer(attention.clone(), feed_forward)).collect())
 }

@@ -20,7 +20,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
 /// Granite 3 with experts, also with a shared layer beside them.
 pub(super) fn experts(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults::LLAMA)?;
-    let feed_forward = mamba::granite_feed(f, &base, 0)?;
+    let feed_forward = mamba::granite_feed_forward(f, &base, 0)?;
     let config = decoder(f, &base, "granitemoe", 1.0)?;
     let layers = config.layers.into_iter().map(|layer| Layer { feed_forward: feed_forward.clone(), ..layer }).collect();
     Ok(DecoderConfig { layers, renames: mamba::GRANITE_NAMES, ..config })

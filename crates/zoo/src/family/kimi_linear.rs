@@ -50,7 +50,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
         (None, None) => i > 0 && i.is_multiple_of(4),
     };
     let defaults = ExpertDefaults { count: 256, width: 1024, groups: (1, 1), scale: 2.446, dense: 1 };
-    let feeds = deepseek::feeds(f, &base, &defaults)?;
+    let feeds = deepseek::feed_forwards(f, &base, &defaults)?;
     let renames = &[(".block_sparse_moe.", ".mlp."), (".w1.", ".gate_proj."), (".w2.", ".down_proj."), (".w3.", ".up_proj.")];
     Ok(DecoderConfig { renames, ..hybrid(f, &base, "kimi_linear", (full, latent, decay), feeds)? })
 }
@@ -80,7 +80,7 @@ pub(super) fn bailing(f: &Fields<'_>) -> Result<DecoderConfig> {
     let kinds = f.texts("layer_types", base.layers)?;
     let full = |i: usize| kinds.as_ref().map_or((i + 1).is_multiple_of(group), |kinds| kinds[i] == FULL);
     let defaults = ExpertDefaults { count: 512, width: 768, groups: (8, 4), scale: 2.5, dense: 2 };
-    let feeds = deepseek::feeds(f, &base, &defaults)?;
+    let feeds = deepseek::feed_forwards(f, &base, &defaults)?;
     let renames = &[
         ("model.word_embeddings.", "model.embed_tokens."),
         (".attention.dense.", ".self_attn.o_proj."),

@@ -222,7 +222,7 @@ pub(super) fn granite(f: &Fields<'_>) -> Result<DecoderConfig> {
     };
     let mamba = shared_keys(f, &base, "mamba")?;
     let mamba = Mamba { form: MambaForm::Heads { limits: limits(f)?, norm: Some(base.norm), gate_last: false }, ..mamba };
-    let feed_forward = granite_feed(f, &base, 1024)?;
+    let feed_forward = granite_feed_forward(f, &base, 1024)?;
     let kinds = base.layer_types(f, |_| "mamba")?;
     let residual = f.positive_or("residual_multiplier", 1.0)?;
     let layers = kinds.into_iter().map(|kind| {
@@ -274,7 +274,7 @@ pub(super) const GRANITE_NAMES: &[(&str, &str)] = &[
 
 /// Experts beside a shared layer, or one of them alone. The shared layer has the width `shared` if
 /// the config states none.
-pub(super) fn granite_feed(f: &Fields<'_>, base: &Base, shared: usize) -> Result<FeedForward> {
+pub(super) fn granite_feed_forward(f: &Fields<'_>, base: &Base, shared: usize) -> Result<FeedForward> {
     let shared = f.count_or("shared_intermediate_size", shared)?;
     let (count, chosen) = (f.count_or("num_local_experts", 8)?, f.count_or("num_experts_per_tok", 2)?);
     let width = f.size_opt("intermediate_size")?;

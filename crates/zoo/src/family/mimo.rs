@@ -52,7 +52,8 @@ pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
         attention.kv_heads = if slides { sliding_heads } else { base.kv_heads };
         attention.sinks = sinks[usize::from(slides)];
     }
-    let layers = attentions.into_iter().zip(feeds(f, &base)?).map(|(attention, feed_forward)| layer(attention, feed_forward));
+    let layers =
+        attentions.into_iter().zip(feed_forwards(f, &base)?).map(|(attention, feed_forward)| layer(attention, feed_forward));
     let config = base.config(f, "mimo_v2_flash", layers.collect())?;
     Ok(DecoderConfig { renames: &[(".self_attn.attention_sink_bias", ".self_attn.sinks")], ..config })
 }
@@ -85,7 +86,7 @@ fn ropes(f: &Fields<'_>, base: &Base) -> Result<(Rope, Rope)> {
 }
 
 /// A gated layer in the first layer or in listed ones, and experts without a shared one in others.
-fn feeds(f: &Fields<'_>, base: &Base) -> Result<Vec<FeedForward>> {
+fn feed_forwards(f: &Fields<'_>, base: &Base) -> Result<Vec<FeedForward>> {
     let defaults = deepseek::ExpertDefaults { count: 256, width: 2048, groups: (1, 1), scale: 1.0, dense: 1 };
     let experts = crate::spec::Experts { shared: None, ..deepseek::experts(f, base, &defaults)? };
     let sparse = switches(f, "moe_layer_freq", base.layers)?;

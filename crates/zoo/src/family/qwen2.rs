@@ -44,7 +44,7 @@ pub(super) fn experts(f: &Fields<'_>) -> Result<DecoderConfig> {
     let windows = kinds.into_iter().map(|kind| window_of(kind, window, f)).collect::<Result<Vec<_>>>()?;
     let defaults = ExpertDefaults { count: 60, chosen: 4, width: 1408, normalized: false };
     let experts = qwen3_next::shared_experts(f, &base, &defaults, 5632)?;
-    let feeds = qwen3::feeds(f, &base, &experts)?;
+    let feeds = qwen3::feed_forwards(f, &base, &experts)?;
     let layers =
         windows.into_iter().zip(feeds).map(|(window, feed_forward)| layer(Attention { window, ..attention.clone() }, feed_forward));
     base.config(f, "qwen2_moe", layers.collect())

@@ -56,7 +56,7 @@ fn experts_with(f: &Fields<'_>, base: &Defaults, defaults: &ExpertDefaults, layo
     f.count_or("max_window_layers", 0)?;
     let attention = Attention { window: qwen2::switched_window(f)?, ..attention(f, &base)? };
     let experts = Experts { layout, ..experts_of(f, &base, defaults)? };
-    let layers = feeds(f, &base, &experts)?.into_iter().map(|feed_forward| layer(attention.clone(), feed_forward));
+    let layers = feed_forwards(f, &base, &experts)?.into_iter().map(|feed_forward| layer(attention.clone(), feed_forward));
     base.config(f, "qwen3_moe", layers.collect())
 }
 
@@ -83,7 +83,7 @@ pub(super) fn experts_of(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults)
 }
 
 /// Experts every `decoder_sparse_step` layers, except in `mlp_only_layers`.
-pub(super) fn feeds(f: &Fields<'_>, base: &Base, experts: &Experts) -> Result<Vec<FeedForward>> {
+pub(super) fn feed_forwards(f: &Fields<'_>, base: &Base, experts: &Experts) -> Result<Vec<FeedForward>> {
     let (step, dense) = (f.size_or("decoder_sparse_step", 1)?, f.ints("mlp_only_layers")?);
     let is_dense = |i: usize| dense.contains(&(i as i64)) || !(i + 1).is_multiple_of(step);
     let width = f.size_opt("intermediate_size")?;

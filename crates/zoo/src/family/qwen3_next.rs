@@ -3,7 +3,7 @@
 
 use super::{
     common::{Base, Defaults, layer},
-    qwen3::{ExpertDefaults, experts_of, feeds},
+    qwen3::{ExpertDefaults, experts_of, feed_forwards},
     rope,
 };
 use crate::{
@@ -20,7 +20,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = read(f, &DEFAULTS)?;
     f.expect_bool("use_sliding_window", false)?;
     let experts = shared_experts(f, &base, &ExpertDefaults { count: 512, chosen: 10, width: 512, normalized: true }, 512)?;
-    let feeds = feeds(f, &base, &experts)?;
+    let feeds = feed_forwards(f, &base, &experts)?;
     build(f, &base, "qwen3_next", feeds)
 }
 

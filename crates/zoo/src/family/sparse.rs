@@ -27,7 +27,7 @@ pub(super) fn dots1(f: &Fields<'_>) -> Result<DecoderConfig> {
     let kinds = base.layer_types(f, |i| if window.is_some() && i >= first { SLIDING } else { FULL })?;
     let attentions = by_kind(f, kinds, window, &attention, |_| Some(rope.clone()))?;
     let defaults = deepseek::ExpertDefaults { count: 128, width: 1408, groups: (1, 1), scale: 1.0, dense: 0 };
-    decoder(f, &base, "dots1", attentions, deepseek::feeds(f, &base, &defaults)?)
+    decoder(f, &base, "dots1", attentions, deepseek::feed_forwards(f, &base, &defaults)?)
 }
 
 /// K-EXAONE: EXAONE 4's attention with norms before each half, and DeepSeek V3's router.
@@ -35,7 +35,7 @@ pub(super) fn exaone_moe(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults { norm_eps: 1e-5, ..Defaults::LLAMA })?;
     let attentions = llama_variants::exaone_attentions(f, &base)?;
     let defaults = deepseek::ExpertDefaults { count: 64, width: 1024, groups: (1, 1), scale: 2.5, dense: 1 };
-    let mut feeds = deepseek::feeds(f, &base, &defaults)?;
+    let mut feeds = deepseek::feed_forwards(f, &base, &defaults)?;
     corrected_by("e_score_correction_bias", &mut feeds);
     decoder(f, &base, "exaone_moe", attentions, feeds)
 }
@@ -330,7 +330,7 @@ pub(super) fn llama4(f: &Fields<'_>) -> Result<DecoderConfig> {
         Attention { temperature, chunk, ..plain.clone() }
     });
     let attentions = attentions.collect();
-    let feeds = llama4_feeds(f, &base)?;
+    let feeds = llama4_feed_forwards(f, &base)?;
     decoder(f, &base, "llama4_text", attentions, feeds)
 }
 
@@ -345,7 +345,7 @@ fn llama4_rotated(f: &Fields<'_>, base: &Base) -> Result<Vec<bool>> {
     Ok((0..base.layers).map(|i| listed.get(i).map_or_else(|| by_rule(i), |&rotated| rotated != 0)).collect())
 }
 
-fn llama4_feeds(f: &Fields<'_>, base: &Base) -> Result<Vec<FeedForward>> {
+fn llama4_feed_forwards(f: &Fields<'_>, base: &Base) -> Result<Vec<FeedForward>> {
     const MODULE: &str = "feed_forward";
     let width = f.size("intermediate_size")?;
     let experts = Experts {

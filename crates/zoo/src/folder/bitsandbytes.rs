@@ -1,4 +1,4 @@
-//! Matrices of bitsandbytes.
+//! Reads matrices that bitsandbytes quantized to 4 or 8 bits.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use crate::{
     rows::{FloatRows, numbers::Numbers},
 };
 
-/// Name of the JSON that describes a 4-bit matrix, behind the weight's name. The type follows.
+/// Suffix of the tensor with the JSON description of a 4-bit matrix. A type of [`TYPES`] follows.
 const STATE: &str = "quant_state.bitsandbytes__";
-/// The types of 4 bits.
+/// Names of the 4-bit types.
 const TYPES: [&str; 2] = ["nf4", "fp4"];
 
 /// A matrix of 4 bits: codes [out·in/2, 1], high bits first, in blocks that share a scale and may

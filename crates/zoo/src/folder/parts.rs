@@ -1,4 +1,4 @@
-//! Checked parts of quantized tensors.
+//! Reads the tensors that make up a quantized weight, and checks their types and sizes.
 
 use flambeau_tensor::{Bytes, DType};
 use indexmap::IndexMap;

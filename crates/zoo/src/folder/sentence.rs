@@ -1,4 +1,4 @@
-//! Reads sentence-transformers' files: pooling of token vectors to a text vector.
+//! Reads sentence-transformers' files: how token vectors become a text vector, and the prompts.
 
 use std::collections::BTreeMap;
 

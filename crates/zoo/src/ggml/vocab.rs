@@ -3,7 +3,7 @@
 
 use flambeau_text::{GgufVocab, Tokenizer};
 
-use super::Reader;
+use super::GgmlReader;
 use crate::{Result, speech::whisper::Tokens};
 
 /// Number of text tokens: GPT-2's for English-only models, and equally many for the others.
@@ -33,7 +33,7 @@ const MUSIC: &str = "♩ ♪ ♫ ♬ ♭ ♮ ♯";
 ///
 /// # Errors
 /// The file violates its format, or no Whisper model has this many tokens.
-pub(super) fn read(r: &mut Reader<'_>, size: usize) -> Result<(GgufVocab, Tokens)> {
+pub(super) fn read(r: &mut GgmlReader<'_>, size: usize) -> Result<(GgufVocab, Tokens)> {
     let listed = r.size("tokens of text", size)?;
     let mut texts = Vec::new();
     for _ in 0..listed {

@@ -3,7 +3,7 @@
 use flambeau_tensor::{Bytes, numel};
 use indexmap::IndexMap;
 
-use super::{Array, MetadataValue, TensorType, reader::Reader};
+use super::{Array, MetadataValue, TensorType, reader::GgufReader};
 use crate::{
     CheckpointTensor, Error, Result,
     limits::{MAX_GGUF_ALIGNMENT, MAX_GGUF_ENTRIES, MAX_GGUF_NAME_BYTES, MAX_GGUF_PARTS, MAX_GGUF_RANK, MAX_GGUF_TENSORS},
@@ -47,7 +47,7 @@ impl Gguf {
     /// [`Error::Gguf`] with the offset of the format violation, [`Error::Limit`] for an excessive
     /// count.
     pub fn parse(bytes: Bytes) -> Result<Gguf> {
-        let mut r = Reader::new(bytes.clone());
+        let mut r = GgufReader::new(bytes.clone());
         let version = read_version(&mut r)?;
         let n_tensors = r.count("tensors", MAX_GGUF_TENSORS, LEAST_TENSOR)?;
         let n_entries = r.count("metadata entries", MAX_GGUF_ENTRIES, LEAST_ENTRY)?;
@@ -213,7 +213,7 @@ impl Gguf {
     }
 }
 
-fn read_version(r: &mut Reader) -> Result<u32> {
+fn read_version(r: &mut GgufReader) -> Result<u32> {
     let magic = r.take(4, "magic")?;
     if magic[..] != *b"GGUF" {
         return Err(Error::Gguf { offset: 0, what: format!("expected the magic `GGUF`, found {:?}", &magic[..]) });
@@ -246,7 +246,7 @@ struct Described {
 }
 
 impl Described {
-    fn read(r: &mut Reader) -> Result<Described> {
+    fn read(r: &mut GgufReader) -> Result<Described> {
         let at = r.offset();
         let name = r.text("tensor name", MAX_GGUF_NAME_BYTES)?;
         let rank = r.u32("tensor rank")?;

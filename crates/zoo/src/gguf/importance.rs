@@ -5,7 +5,7 @@
 
 use flambeau_tensor::{Bytes, DType, Tensor};
 
-use super::{Gguf, TensorType, names, reader::Reader};
+use super::{Gguf, TensorType, names, reader::GgufReader};
 use crate::{Checkpoint, Error, Result, architecture::Architecture, limits::MAX_GGUF_TENSORS};
 
 /// Start of a GGUF file.
@@ -61,7 +61,7 @@ fn of_gguf(bytes: Bytes) -> Result<Entries> {
 }
 
 fn of_older(bytes: Bytes) -> Result<Entries> {
-    let mut r = Reader::new(bytes);
+    let mut r = GgufReader::new(bytes);
     let count = r.u32("the number of entries")?;
     if u64::from(count) > MAX_GGUF_TENSORS {
         return Err(Error::limit("entries", count.into(), MAX_GGUF_TENSORS));

@@ -4,14 +4,14 @@ use flambeau_tensor::Bytes;
 
 use crate::{Error, Result};
 
-pub(super) struct Reader {
+pub(super) struct GgufReader {
     bytes: Bytes,
     at: usize,
 }
 
-impl Reader {
-    pub(super) fn new(bytes: Bytes) -> Reader {
-        Reader { bytes, at: 0 }
+impl GgufReader {
+    pub(super) fn new(bytes: Bytes) -> GgufReader {
+        GgufReader { bytes, at: 0 }
     }
 
     pub(super) fn offset(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use flambeau_tensor::Bytes;
 
-use super::reader::Reader;
+use super::reader::GgufReader;
 use crate::{
     Result,
     limits::{MAX_GGUF_ARRAY, MAX_GGUF_TEXT_BYTES},
@@ -99,7 +99,7 @@ impl Array {
 }
 
 impl MetadataValue {
-    pub(super) fn read(r: &mut Reader) -> Result<MetadataValue> {
+    pub(super) fn read(r: &mut GgufReader) -> Result<MetadataValue> {
         let kind = r.u32("value type")?;
         match width(kind) {
             Some(width) => Ok(number(kind, &r.take(width, "value")?)),
@@ -121,7 +121,7 @@ impl MetadataValue {
     }
 }
 
-fn read_array(r: &mut Reader) -> Result<Array> {
+fn read_array(r: &mut GgufReader) -> Result<Array> {
     let kind = r.u32("array element type")?;
     match width(kind) {
         Some(width) => {
