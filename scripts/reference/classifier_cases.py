@@ -10,6 +10,7 @@ import pathlib
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken
 
 from checkpoint_cases import write_tensor
@@ -22,6 +23,7 @@ CASES = [
     ("bert", "Bert", "BertForSequenceClassification", SIZES | dict(type_vocab_size=2), 1),
     ("distilbert", "DistilBert", "DistilBertForSequenceClassification", dict(dim=16, hidden_dim=24, n_layers=2, n_heads=2), 3),
     ("xlm-roberta", "XLMRoberta", "XLMRobertaForSequenceClassification", SIZES | dict(type_vocab_size=1, layer_norm_eps=1e-5), 1),
+    ("xlm-roberta-joined", "XLMRoberta", "XLMRobertaForSequenceClassification", SIZES | dict(type_vocab_size=1, layer_norm_eps=1e-5), 1),
     ("modernbert", "ModernBert", "ModernBertForSequenceClassification",
      SIZES | dict(num_hidden_layers=4, local_attention=8, rope_parameters=WINDOWS, classifier_pooling="mean"), 2),
     ("gte", "Gte", "GteForSequenceClassification", SIZES, 1),
@@ -54,6 +56,25 @@ def as_answers(folder, tok):
     return ids
 
 
+def as_jina(checkpoint):
+    """Rewrites XLM-RoBERTa's weights under the names of Jina's implementation, which joins the projections."""
+    names = {"attention.output.dense": "mixer.out_proj", "attention.output.LayerNorm": "norm1", "intermediate.dense": "mlp.fc1", "output.dense": "mlp.fc2",
+             "output.LayerNorm": "norm2", "encoder.layer.": "encoder.layers.", "embeddings.LayerNorm": "emb_ln"}
+    weights, stored = load_file(checkpoint / "model.safetensors"), {}
+    for name, tensor in weights.items():
+        if ".query." in name:
+            tensor = torch.cat([weights[name.replace("query", part)] for part in ["query", "key", "value"]])
+            name = name.replace("attention.self.query", "mixer.Wqkv")
+        for theirs, jinas in names.items():
+            name = name.replace(theirs, jinas)
+        if "attention.self" not in name:
+            stored[name] = tensor
+    save_file(stored, checkpoint / "model.safetensors", dict(format="pt"))
+    path = checkpoint / "config.json"
+    config = json.loads(path.read_text()) | dict(position_embedding_type="absolute", use_flash_attn=True, output_past=True)
+    path.write_text(json.dumps(config) + "\n")
+
+
 @torch.no_grad()
 def write(out, name, family, kind, sizes, labels):
     folder, checkpoint = case_folder(out, f"classifier-{name}")
@@ -69,6 +90,8 @@ def write(out, name, family, kind, sizes, labels):
     model = getattr(transformers, kind)(config).eval()
     randomize(model)
     model.save_pretrained(checkpoint)
+    if name == "xlm-roberta-joined":
+        as_jina(checkpoint)
     answers = as_answers(checkpoint, tok) if not labels else None
     ids, types, scores = [], [], []
     for query, document in PAIRS:

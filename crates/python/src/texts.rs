@@ -19,7 +19,7 @@ impl PyEncoder {
     #[new]
     fn new(py: Python<'_>, flags: Vec<String>, engine: Vec<String>) -> PyResult<PyEncoder> {
         let loaded = Loaded::new(py, (&flags, &engine), library::encoder)?;
-        let prompts = loaded.lock().prompts().iter().map(|(name, text)| (name.clone(), text.clone())).collect();
+        let prompts = loaded.lock().prompts().texts().iter().map(|(name, text)| (name.clone(), text.clone())).collect();
         Ok(PyEncoder { loaded, prompts })
     }
 

@@ -5,6 +5,7 @@
 
 mod batch;
 mod classifier;
+mod prompts;
 mod tagger;
 mod texts;
 
@@ -18,18 +19,18 @@ use crate::{Error, Result};
 
 pub use batch::batches;
 pub use classifier::{Classifier, INSTRUCTION, Scoring, probabilities};
+pub use prompts::{Prompt, Prompts};
 pub use tagger::{Entity, Tagger, Tagging};
 pub use texts::Tokens;
 
 /// A loaded text encoder. Its program takes token ids [b, s] and an attention mask [b, s], and
-/// returns one vector per text, [b, n].
+/// returns one vector per text, [b, n]. A program with adapters takes their scales too.
 #[derive(Debug)]
 pub struct Embedder {
     texts: Texts,
     pooling: String,
     is_normalized: bool,
-    prompts: BTreeMap<String, String>,
-    default_prompt: Option<String>,
+    prompts: Prompts,
 }
 
 impl Embedder {
@@ -44,15 +45,12 @@ impl Embedder {
     /// Returns [`Error::NoEncoder`] for any other program, or an error of the engine if the method
     /// cannot be loaded.
     pub fn load(program: &Program, engine: &Arc<dyn Engine>) -> Result<Embedder> {
-        let prompts = text(program, PROMPTS).map(|json| serde_json::from_str(&json));
-        let prompts = prompts.transpose().map_err(|e| Error::NoEncoder(format!("`{PROMPTS}`: {e}")))?;
         let is_normalized = program.constant("is_normalized").and_then(|mut values| values.pop());
         Ok(Embedder {
             texts: Texts::load(program, engine, size(program, DIMENSION)?, Rows::OfTexts)?,
             pooling: text(program, "get_pooling").unwrap_or_default(),
             is_normalized: matches!(is_normalized, Some(Value::Bool(true))),
-            prompts: prompts.unwrap_or_default(),
-            default_prompt: text(program, "get_default_prompt"),
+            prompts: Prompts::read(program)?,
         })
     }
 
@@ -82,22 +80,42 @@ impl Embedder {
         self.is_normalized
     }
 
-    /// Texts that may stand before a text, by name, such as `query`.
-    pub fn prompts(&self) -> &BTreeMap<String, String> {
+    /// Texts to put before a text, and their adapters.
+    pub fn prompts(&self) -> &Prompts {
         &self.prompts
     }
 
-    /// The default text before every text.
-    pub fn default_prompt(&self) -> &str {
-        self.default_prompt.as_ref().and_then(|name| self.prompts.get(name)).map_or("", String::as_str)
-    }
-
-    /// Computes the vectors of tokenized texts, in order. Texts of similar length run in one batch.
+    /// Computes the vectors of tokenized texts by the model without adapters, in order. Texts of
+    /// similar length run in one batch.
     ///
     /// # Errors
     /// Fails if [`check`](Self::check) rejects a text, or if the method fails.
     pub fn embed(&mut self, texts: &[&[u32]]) -> Result<Vec<Vec<f32>>> {
-        self.texts.compute(&texts.iter().map(|text| (*text, &[][..])).collect::<Vec<_>>())
+        self.texts.compute(&texts.iter().map(|text| (*text, &[][..])).collect::<Vec<_>>(), None)
+    }
+
+    /// Computes the vectors of tokenized texts in order, each by the adapter of its task. The types
+    /// of tokens have no effect.
+    ///
+    /// # Errors
+    /// As [`embed`](Self::embed), and [`Error::Adapters`] for an adapter that the model lacks.
+    pub fn embed_tasks(&mut self, texts: &[&Tokens]) -> Result<Vec<Vec<f32>>> {
+        let expected = self.prompts.adapters();
+        if let Some(found) = texts.iter().filter_map(|text| text.task).find(|&task| task >= expected) {
+            return Err(Error::Adapters { found: found + 1, expected });
+        }
+        let mut tasks: BTreeMap<Option<usize>, Vec<usize>> = BTreeMap::new();
+        for (at, text) in texts.iter().enumerate() {
+            tasks.entry(text.task).or_default().push(at);
+        }
+        let mut vectors = vec![Vec::new(); texts.len()];
+        for (task, places) in tasks {
+            let chosen: Vec<_> = places.iter().map(|&at| (&texts[at].ids[..], &[][..])).collect();
+            for (at, vector) in places.into_iter().zip(self.texts.compute(&chosen, task)?) {
+                vectors[at] = vector;
+            }
+        }
+        Ok(vectors)
     }
 
     /// Checks whether a text can be embedded.
@@ -131,7 +149,6 @@ pub fn truncate(ids: &mut Vec<u32>, most: usize, tokenizer: &Tokenizer) {
 }
 
 const DIMENSION: &str = "get_embedding_dim";
-const PROMPTS: &str = "get_prompts";
 
 #[cfg(test)]
 mod tests {

@@ -5,6 +5,7 @@ mod gguf;
 mod merged;
 mod mlx;
 mod peft;
+mod tasks;
 
 use flambeau_tensor::Bytes;
 use indexmap::IndexMap;

@@ -43,7 +43,7 @@ fn model(checkpoint: &Checkpoint, options: &Options) -> Result<Model> {
 }
 
 /// Names and default strengths of the adapters, as JSON, if there are some.
-fn adapter_facts(adapters: &[Attached]) -> Option<(String, MethodConstant)> {
+pub(crate) fn adapter_facts(adapters: &[Attached]) -> Option<(String, MethodConstant)> {
     let list: Vec<Value> = adapters.iter().map(|adapter| json!({ "name": adapter.name, "scale": adapter.strength })).collect();
     (!list.is_empty()).then(|| ("get_lora_adapters".to_owned(), MethodConstant::Text(Value::Array(list).to_string())))
 }

@@ -9,7 +9,7 @@ mod scores;
 mod sentence;
 mod sparse;
 
-use flambeau_tensor::DType;
+use flambeau_tensor::{DType, Tensor};
 use indexmap::IndexMap;
 
 pub(crate) use self::{
@@ -20,8 +20,9 @@ pub(crate) use self::{
 
 use self::{layers::RopeTable, masks::Masks};
 use crate::{
-    Checkpoint, MethodConstant, Model, Options, Result,
+    Checkpoint, Error, MethodConstant, Model, Options, Result,
     block::Written,
+    build::adapter_facts,
     builder::{Int, Val},
     options::{self, Precision, float_caches},
     spec::{self, Layer, Norm},
@@ -64,6 +65,8 @@ pub(crate) struct EncoderConfig {
     /// Name of a language model's head, if it has one beside the embedding.
     pub(crate) head: Option<&'static str>,
     pub(crate) sentence: Sentence,
+    /// Adapters in the checkpoint, if it has some.
+    pub(crate) tasks: Option<Tasks>,
     /// The head of sparse vectors, if texts get these.
     pub(crate) sparse: Option<Sparse>,
     /// The head, if texts get scores and not vectors.
@@ -86,6 +89,15 @@ pub(crate) struct Embedding {
     pub(crate) token_types: usize,
     /// The norm of the sum, if there is one.
     pub(crate) norm: Option<&'static str>,
+}
+
+/// Adapters in the checkpoint itself, one for each task. Programs apply the chosen one.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Tasks {
+    /// Names of the tasks, in the order of the stored factors.
+    pub(crate) names: Vec<String>,
+    /// Factor on the updates, times their rank.
+    pub(crate) alpha: f64,
 }
 
 /// A table of learned positions.
@@ -137,6 +149,7 @@ impl EncoderConfig {
             fits_f16: true,
             head: None,
             sentence,
+            tasks: None,
             sparse: None,
             scores: None,
             template: None,
@@ -177,7 +190,9 @@ pub(crate) fn model(checkpoint: &Checkpoint, c: &EncoderConfig, options: &Option
     let parts = Parts { w, c, dtype, tokens, sizes: [0.into(), 0.into()], ropes: RopeTable::default(), masks: Masks::default() };
     let (program, floats) = parts.forward()?;
     let methods = IndexMap::from([("forward", program)]);
-    Ok(Model { methods, floats, metadata: metadata(c, dtype, tokens), tokenizer: checkpoint.tokenizer().clone() })
+    let mut metadata = metadata(c, dtype, tokens);
+    metadata.extend(adapter_facts(checkpoint.adapters()));
+    Ok(Model { methods, floats, metadata, tokenizer: checkpoint.tokenizer().clone() })
 }
 
 struct Parts<'a> {
@@ -194,13 +209,15 @@ struct Parts<'a> {
 
 impl Parts<'_> {
     /// `input_ids`, `attention_mask` and possibly `token_type_ids` i64 [b, s] → f32 [b, width], or
-    /// [b, s, labels] if each token gets scores.
+    /// [b, s, labels] if each token gets scores. The last input of a checkpoint with adapters is
+    /// `adapter_scales` f32 `[tasks]`.
     fn forward(mut self) -> Result<Written> {
         let b = self.w.b.symbol("s0", 1, MAX_BATCH);
         let s = self.w.b.symbol("s1", 1, self.tokens);
         let ids = self.w.b.input("input_ids", DType::I64, vec![b.clone(), s.clone()]);
         let mask = self.w.b.input("attention_mask", DType::I64, vec![b.clone(), s.clone()]);
         let types = self.c.takes_types().then(|| self.w.b.input("token_type_ids", DType::I64, vec![b, s]));
+        self.w.take_adapters()?;
         self.sizes = [self.w.b.size(&ids, 0), self.w.b.size(&ids, 1)];
         let is_text = self.w.b.at_least(&mask, 1);
         self.masks = Masks::new(&mut self.w.b, &is_text);
@@ -216,6 +233,7 @@ impl Parts<'_> {
             (None, Some(sparse)) => self.sparse_vector(&x, &is_text, sparse)?,
             (None, None) => self.text_vector(&x, &is_text)?,
         };
+        self.w.check_adapters()?;
         let floats = self.w.b.take_floats();
         Ok((self.w.b.finish(&[&result])?, floats))
     }
@@ -227,6 +245,7 @@ impl Parts<'_> {
         let source = self.w.source(name, &[vocab, width])?;
         let table = self.w.matrix(name, &source)?;
         let x = self.w.b.embedding(&table, ids);
+        let x = self.w.updated_rows(x, ids, name, &source)?;
         let mut x = self.w.b.scale(&x, scale);
         if let Some(Positions { rows, first }) = positions {
             let table = self.w.plain("embeddings.position_embeddings.weight", &[rows, width])?;
@@ -235,14 +254,28 @@ impl Parts<'_> {
             x = self.w.b.add(&x, &places);
         }
         if token_types > 0 {
-            let table = self.w.plain("embeddings.token_type_embeddings.weight", &[token_types, width])?;
-            let rows = match types {
-                Some(types) => self.w.b.embedding(&table, types),
-                None => self.w.b.select(&table, 0, 0),
-            };
+            let rows = self.type_rows(types, [token_types, width])?;
             x = self.w.b.add(&x, &rows);
         }
         norm.map_or_else(|| Ok(x.clone()), |norm| self.w.norm(&x, norm, self.c.norm))
+    }
+
+    /// Rows of the table of token types [types, width]: for the types of all tokens, or the first.
+    fn type_rows(&mut self, types: Option<&Val>, shape: [usize; 2]) -> Result<Val> {
+        const NAME: &str = "embeddings.token_type_embeddings.weight";
+        let source = self.w.source(NAME, &shape)?;
+        let table = self.w.value_of(NAME, &source)?;
+        if let Some(types) = types {
+            let rows = self.w.b.embedding(&table, types);
+            return self.w.updated_rows(rows, types, NAME, &source);
+        }
+        let row = self.w.b.select(&table, 0, 0);
+        if source.updates().is_empty() {
+            return Ok(row);
+        }
+        let first = Tensor::from_slice(&[0i64], &[1, 1]).map_err(|error| Error::tensor(NAME, "a row", error.to_string()))?;
+        let first = self.w.b.constant("first_token_type", &first);
+        self.w.updated_rows(row, &first, NAME, &source)
     }
 }
 

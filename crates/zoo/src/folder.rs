@@ -407,5 +407,7 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
             tensors.extend(module_tensors(&model, &dense.module)?);
         }
     }
-    Ok(Checkpoint::new(architecture, tensors, model.tokenizer()))
+    let mut checkpoint = Checkpoint::new(architecture, tensors, model.tokenizer());
+    checkpoint.attach_tasks()?;
+    Ok(checkpoint)
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use flambeau::{
-    runners::embed::{Embedder, shorten, truncate},
+    runners::embed::{Embedder, Prompt, Tokens, shorten, truncate},
     text::Tokenizer,
 };
 use flambeau_serve::EmbeddingList;
@@ -43,7 +43,8 @@ pub(crate) struct Args {
 /// How texts become vectors.
 #[derive(Debug, clap::Args)]
 pub(crate) struct VectorArgs {
-    /// Put one of the model's own prompts before every text, by its name, such as query
+    /// Put one of the model's own prompts before every text, by its name, such as query. A task of
+    /// this name, as in Jina Embeddings 3, applies as well
     #[arg(long, value_name = "NAME", conflicts_with = "prompt")]
     prompt_name: Option<String>,
 
@@ -79,7 +80,7 @@ pub(crate) fn vectors(
     texts: &[String],
     how: &VectorArgs,
 ) -> Result<(Vec<Vec<f32>>, usize)> {
-    let prompt = prompt(how, embedder)?;
+    let Prompt { text: prompt, task } = prompt(how, embedder)?;
     if let Some(n) = how.dimensions.filter(|&n| n > embedder.dimension()) {
         return Err(usage(format!("--dimensions {n}: the model's vectors have {} elements", embedder.dimension())));
     }
@@ -91,24 +92,24 @@ pub(crate) fn vectors(
         }
         let checked = embedder.check(&ids).with_context(|| format!("text {}", number + 1));
         checked.map_err(|error| hint(error, "--truncate leaves out what is too much"))?;
-        list.push(ids);
+        list.push(Tokens { task, ..Tokens::from(ids) });
     }
-    let mut vectors = embedder.embed(&list.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+    let mut vectors = embedder.embed_tasks(&list.iter().collect::<Vec<_>>())?;
     if let Some(size) = how.dimensions {
         vectors.iter_mut().for_each(|vector| shorten(vector, size));
     }
-    Ok((vectors, list.iter().map(Vec::len).sum()))
+    Ok((vectors, list.iter().map(|text| text.ids.len()).sum()))
 }
 
-/// The text before every text.
-fn prompt(how: &VectorArgs, embedder: &Embedder) -> Result<String> {
+/// The prompt before every text.
+fn prompt(how: &VectorArgs, embedder: &Embedder) -> Result<Prompt> {
     let Some(name) = &how.prompt_name else {
-        return Ok(how.prompt.clone().unwrap_or_else(|| embedder.default_prompt().to_owned()));
+        return Ok(how.prompt.clone().map_or_else(|| embedder.prompts().default_prompt(), Prompt::from));
     };
-    let names: Vec<&str> = embedder.prompts().keys().map(String::as_str).collect();
+    let names: Vec<&str> = embedder.prompts().texts().keys().map(String::as_str).collect();
     let unknown = || match names.is_empty() {
         true => usage(format!("--prompt-name {name}: the model has no prompts")),
         false => usage(format!("--prompt-name {name}: the model's prompts are {}", names.join(", "))),
     };
-    embedder.prompts().get(name).cloned().ok_or_else(unknown)
+    embedder.prompts().named(name).ok_or_else(unknown)
 }

@@ -79,7 +79,7 @@ impl Classifier {
         let takes_types = self.texts.takes_types();
         let types = |text: &Tokens| if takes_types { text.types.len() } else { 0 };
         let inputs: Vec<_> = texts.iter().map(|text| (&text.ids[..], &text.types[..types(text)])).collect();
-        self.texts.compute(&inputs)
+        self.texts.compute(&inputs, None)
     }
 }
 
@@ -127,7 +127,7 @@ impl Scoring {
         truncate(&mut ids, most, tokenizer);
         // The last tokens all belong to the document.
         types.truncate(ids.len());
-        Ok(Tokens { ids, types })
+        Ok(Tokens { ids, types, task: None })
     }
 }
 

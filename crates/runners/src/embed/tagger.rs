@@ -82,7 +82,7 @@ impl Tagger {
     /// # Errors
     /// Fails if [`check`](Self::check) rejects a text, or if the method fails.
     pub fn scores(&mut self, texts: &[&[u32]]) -> Result<Vec<Vec<f32>>> {
-        self.texts.compute(&texts.iter().map(|text| (*text, &[][..])).collect::<Vec<_>>())
+        self.texts.compute(&texts.iter().map(|text| (*text, &[][..])).collect::<Vec<_>>(), None)
     }
 }
 

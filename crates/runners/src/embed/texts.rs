@@ -6,7 +6,7 @@ use flambeau_runtime::{Engine, LoadOptions, Method, Program, Value};
 use flambeau_tensor::{DType, Tensor, cast};
 
 use super::batches;
-use crate::{Error, Result};
+use crate::{Error, Result, llm::AdapterFacts};
 
 /// Name of the program's method.
 const METHOD: &str = "forward";
@@ -17,16 +17,19 @@ pub struct Tokens {
     pub ids: Vec<u32>,
     /// Type of each token: 1 in the second text of a pair. Empty if all are 0.
     pub types: Vec<u32>,
+    /// Index of the text encoder's adapter. `None` is the model without adapters.
+    pub task: Option<usize>,
 }
 
 impl From<Vec<u32>> for Tokens {
     fn from(ids: Vec<u32>) -> Tokens {
-        Tokens { ids, types: Vec::new() }
+        Tokens { ids, ..Tokens::default() }
     }
 }
 
 /// A method that takes token ids [b, s], an attention mask [b, s] and possibly the types of tokens
-/// [b, s]. It returns a row per text, [b, n], or a row per token, [b, s, n].
+/// [b, s]. With adapters it takes their scales too. It returns a row per text, [b, n], or a row per
+/// token, [b, s, n].
 #[derive(Debug)]
 pub(super) struct Texts {
     method: Method,
@@ -35,6 +38,8 @@ pub(super) struct Texts {
     pub(super) max_tokens: usize,
     max_batch: usize,
     pub(super) vocabulary: usize,
+    /// Number of adapters.
+    adapters: usize,
 }
 
 /// The owner of a row of numbers.
@@ -53,17 +58,23 @@ impl Texts {
             max_tokens: size(program, "get_max_seq_len")?,
             max_batch: size(program, "get_max_batch_size")?,
             vocabulary: size(program, "get_vocab_size")?,
+            adapters: AdapterFacts::of(program).len(),
             method: program.method(METHOD, engine, &LoadOptions::default())?,
         };
         match texts.method.inputs().len() {
-            2 | 3 => Ok(texts),
+            _ if (2..=3).contains(&texts.token_inputs()) => Ok(texts),
             n => Err(Error::NoEncoder(format!("its method `{METHOD}` has {n} inputs, expected tokens and which of them are text"))),
         }
     }
 
     /// Whether the method takes the types of tokens.
     pub(super) fn takes_types(&self) -> bool {
-        self.method.inputs().len() == 3
+        self.token_inputs() == 3
+    }
+
+    /// Number of inputs with a number per token.
+    fn token_inputs(&self) -> usize {
+        self.method.inputs().len().saturating_sub(usize::from(self.adapters > 0))
     }
 
     /// Checks whether a text can be computed.
@@ -81,14 +92,15 @@ impl Texts {
     }
 
     /// The numbers of texts with their types, in order: one row for each text, or the rows of all
-    /// its tokens. Texts of similar length run in one batch.
-    pub(super) fn compute(&mut self, texts: &[(&[u32], &[u32])]) -> Result<Vec<Vec<f32>>> {
+    /// its tokens. The adapter with index `task` reads them, if there is one. Texts of similar
+    /// length run in one batch.
+    pub(super) fn compute(&mut self, texts: &[(&[u32], &[u32])], task: Option<usize>) -> Result<Vec<Vec<f32>>> {
         texts.iter().try_for_each(|(ids, _)| self.check(ids))?;
         let lengths: Vec<usize> = texts.iter().map(|(ids, _)| ids.len()).collect();
         let mut rows = vec![Vec::new(); texts.len()];
         for batch in batches(&lengths, self.max_batch) {
             let chosen: Vec<_> = batch.iter().map(|&at| texts[at]).collect();
-            for (at, row) in batch.into_iter().zip(self.compute_batch(&chosen)?) {
+            for (at, row) in batch.into_iter().zip(self.compute_together(&chosen, task)?) {
                 rows[at] = row;
             }
         }
@@ -96,7 +108,7 @@ impl Texts {
     }
 
     /// Computes one batch in one run.
-    fn compute_batch(&mut self, texts: &[(&[u32], &[u32])]) -> Result<Vec<Vec<f32>>> {
+    fn compute_together(&mut self, texts: &[(&[u32], &[u32])], task: Option<usize>) -> Result<Vec<Vec<f32>>> {
         let longest = texts.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0);
         let size = texts.len() * longest;
         let [mut ids, mut mask, mut types] = [(); 3].map(|()| Vec::with_capacity(size));
@@ -111,9 +123,14 @@ impl Texts {
         }
         let shape = [texts.len(), longest];
         let unfit = |e: flambeau_tensor::Error| Error::NoEncoder(e.to_string());
-        let inputs = [ids, mask, types].into_iter().take(self.method.inputs().len());
+        let inputs = [ids, mask, types].into_iter().take(self.token_inputs());
         let inputs = inputs.map(|values| Tensor::from_slice(&values, &shape).map(Value::Tensor).map_err(unfit));
-        let outputs = self.method.run(&inputs.collect::<Result<Vec<_>>>()?)?;
+        let mut inputs = inputs.collect::<Result<Vec<_>>>()?;
+        if self.adapters > 0 {
+            let scales: Vec<f32> = (0..self.adapters).map(|adapter| f32::from(u8::from(task == Some(adapter)))).collect();
+            inputs.push(Value::Tensor(Tensor::from_slice(&scales, &[self.adapters]).map_err(unfit)?));
+        }
+        let outputs = self.method.run(&inputs)?;
         let found = || {
             Error::NoEncoder(format!("its method `{METHOD}` gave {}", outputs.first().map_or("nothing".into(), Value::describe)))
         };

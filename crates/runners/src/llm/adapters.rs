@@ -16,7 +16,7 @@ pub struct AdapterFacts {
 
 impl AdapterFacts {
     /// Reads the constant method `get_lora_adapters`; empty for programs without adapters.
-    pub(super) fn of(program: &Program) -> Vec<AdapterFacts> {
+    pub(crate) fn of(program: &Program) -> Vec<AdapterFacts> {
         let text = program.constant("get_lora_adapters").and_then(|values| match values.first() {
             Some(Value::String(text)) => serde_json::from_str::<Json>(text).ok(),
             _ => None,

@@ -1,6 +1,6 @@
 //! An embedding request.
 
-use flambeau::runners::embed::truncate;
+use flambeau::runners::embed::{Prompt, Tokens, truncate};
 use flambeau::text::Tokenizer;
 use serde_json::Value as Json;
 
@@ -27,7 +27,7 @@ const INPUT: &str = "input";
 #[derive(Debug)]
 pub(crate) struct EmbeddingRequest {
     /// The tokens of each text.
-    pub(crate) texts: Vec<Vec<u32>>,
+    pub(crate) texts: Vec<Tokens>,
     pub(crate) form: VectorFormat,
     /// Number of elements to return, if reduced.
     pub(crate) dimensions: Option<usize>,
@@ -46,7 +46,7 @@ impl EmbeddingRequest {
             Some(other) => return Err(wrong("encoding_format", "float or base64", &other.into())),
         };
         let dimensions = fields.count("dimensions", 1..=facts.dimension.max(1) as u64)?;
-        let prompt = prompt(&mut fields, facts)?;
+        let Prompt { text: prompt, task } = prompt(&mut fields, facts)?;
         let truncates = fields.flag("truncate")?.unwrap_or(false);
         fields.finish(HARMLESS)?;
         let reader = InputReader { tokenizer, facts, truncates, prompt: &prompt };
@@ -61,19 +61,20 @@ impl EmbeddingRequest {
             }
             other => return Err(expected(&other)),
         };
+        let texts = texts.into_iter().map(|ids| Tokens { task, ..Tokens::from(ids) }).collect();
         Ok(EmbeddingRequest { texts, form, dimensions })
     }
 }
 
-/// Prefix of every text: one of the model's prompts by name, or the client's own.
-fn prompt(fields: &mut Fields, facts: &Facts) -> Result<String> {
+/// The prompt before every text: one of the model's by name, or the client's own.
+fn prompt(fields: &mut Fields, facts: &Facts) -> Result<Prompt> {
     let (own, name) = (fields.text("prompt")?, fields.text("prompt_name")?);
     if own.is_some() && name.is_some() {
         return Err(ApiError::value("prompt_name", "`prompt` and `prompt_name` exclude each other"));
     }
-    let Some(name) = name else { return Ok(own.unwrap_or_else(|| facts.default_prompt.clone())) };
-    facts.prompts.get(&name).cloned().ok_or_else(|| {
-        let known: Vec<&str> = facts.prompts.keys().map(String::as_str).collect();
+    let Some(name) = name else { return Ok(own.map_or_else(|| facts.prompts.default_prompt(), Prompt::from)) };
+    facts.prompts.named(&name).ok_or_else(|| {
+        let known: Vec<&str> = facts.prompts.texts().keys().map(String::as_str).collect();
         let known = if known.is_empty() { "no name: the model has no prompts".into() } else { known.join(", ") };
         wrong("prompt_name", &known, &name.into())
     })

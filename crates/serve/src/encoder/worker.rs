@@ -2,7 +2,7 @@
 
 use std::{
     any::Any,
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
@@ -15,7 +15,7 @@ use flambeau::{
     engine::Engine,
     runners::{
         Error as RunError,
-        embed::{Classifier, Embedder, Scoring, Tagger, Tagging, Tokens},
+        embed::{Classifier, Embedder, Prompts, Scoring, Tagger, Tagging, Tokens},
     },
     runtime::Program,
 };
@@ -52,7 +52,6 @@ impl Loaded {
                 dimension: encoder.dimension(),
                 vocabulary: encoder.vocabulary(),
                 prompts: encoder.prompts().clone(),
-                default_prompt: encoder.default_prompt().to_owned(),
                 ..Facts::default()
             },
             Loaded::Classifier(classifier) => Facts {
@@ -67,11 +66,10 @@ impl Loaded {
     }
 
     fn compute(&mut self, texts: &[&Tokens]) -> Result<Vec<Vec<f32>>, RunError> {
-        let ids = || texts.iter().map(|text| &text.ids[..]).collect::<Vec<_>>();
         match self {
-            Loaded::Encoder(encoder) => encoder.embed(&ids()),
+            Loaded::Encoder(encoder) => encoder.embed_tasks(texts),
             Loaded::Classifier(classifier) => classifier.scores(texts),
-            Loaded::Tagger(tagger) => tagger.scores(&ids()),
+            Loaded::Tagger(tagger) => tagger.scores(&texts.iter().map(|text| &text.ids[..]).collect::<Vec<_>>()),
         }
     }
 }
@@ -94,9 +92,7 @@ pub(crate) struct Facts {
     pub(crate) dimension: usize,
     pub(crate) vocabulary: usize,
     /// Named prompts, used as prefixes of texts.
-    pub(crate) prompts: BTreeMap<String, String>,
-    /// Default prefix of every text.
-    pub(crate) default_prompt: String,
+    pub(crate) prompts: Prompts,
     /// Input and output of a classifier.
     pub(crate) scoring: Option<Scoring>,
     /// Input and output of a classifier of tokens.

@@ -11,7 +11,7 @@ use std::{
 
 use flambeau::{
     compile,
-    runners::embed::Embedder,
+    runners::embed::{Embedder, Tokens},
     runtime::{Program, map_file},
     text::Tokenizer,
     zoo::{self, Checkpoint},
@@ -98,6 +98,25 @@ pub(crate) fn vectors_are_those_of_the_model() {
     assert!(distance(&vectors(&mixed), &offline(&TEXTS[..2])) < 1e-6);
     assert_eq!(server.metric_of("encoder", "requests_total"), 5);
     assert_eq!((server.metric_of("encoder", "failed_total"), server.metric_of("encoder", "waiting")), (0, 0));
+}
+
+pub(crate) fn prompts_apply_the_adapters_of_their_name() {
+    let names = ["config.json", "model.safetensors", "modules.json", "1_Pooling/config.json", "config_sentence_transformers.json"];
+    let new = of_case("embedding-jina-tasks", &names);
+    let mut embedder = Embedder::load(&new.program, &new.engine).unwrap();
+    let mut expected = |name: &str| {
+        let prompt = embedder.prompts().named(name).unwrap();
+        let ids = new.tokenizer.encode(&[&prompt.text, "Fox"].concat(), true).unwrap();
+        embedder.embed_tasks(&[&Tokens { task: prompt.task, ..Tokens::from(ids) }]).unwrap()
+    };
+    let tasks = ["separation", "retrieval.query"];
+    let expected = tasks.map(&mut expected);
+    let server = Running::of(vec![new.into()], config());
+    let plain = vectors(&post(server.address, PATH, &json!({ "input": "Fox" })));
+    for (name, expected) in tasks.iter().zip(&expected) {
+        let found = vectors(&post(server.address, PATH, &json!({ "input": "Fox", "prompt_name": name })));
+        assert!(distance(&found, expected) < 1e-6 && distance(&found, &plain) > 1e-3, "{name}");
+    }
 }
 
 pub(crate) fn vectors_are_shortened_and_prompts_stand_before_texts() {

@@ -87,6 +87,7 @@ fn main() -> ExitCode {
         lora::adapters_need_names_of_their_own,
         lora::adapters_stay_with_their_model,
         embeddings::vectors_are_those_of_the_model,
+        embeddings::prompts_apply_the_adapters_of_their_name,
         embeddings::vectors_are_shortened_and_prompts_stand_before_texts,
         embeddings::vectors_come_as_bytes_too,
         embeddings::what_an_encoder_cannot_do_is_refused,

@@ -13,7 +13,7 @@ use crate::{
 ///
 /// # Errors
 /// [`Error::Tensor`] if the weight has another shape.
-fn low_rank(adapter: usize, name: &str, base: &CheckpointTensor, update: &Update) -> Result<LowRank> {
+pub(super) fn low_rank(adapter: usize, name: &str, base: &CheckpointTensor, update: &Update) -> Result<LowRank> {
     update.check_shape(name, base)?;
     let order = (0..update.up.shape[0]).map(|row| if update.file_order { base.file_row(row) } else { row });
     let mut up = update.up.rows(order);

@@ -26,6 +26,27 @@ const BERT: &[(&str, &str)] = &[
     ("output.LayerNorm", "post_mlp_layernorm"),
 ];
 
+/// XLM-RoBERTa under Jina's names, which join the projections, or under BERT's.
+const XLM_ROBERTA: &[(&str, &str)] = &[
+    ("emb_ln", "embeddings.LayerNorm"),
+    ("encoder.layers.", "layers."),
+    ("encoder.layer.", "layers."),
+    (".mixer.Wqkv", ".self_attn.qkv_proj"),
+    (".mixer.out_proj", ".self_attn.o_proj"),
+    (".norm1.", ".post_attention_layernorm."),
+    (".norm2.", ".post_mlp_layernorm."),
+    (".mlp.fc1.", ".mlp.up_proj."),
+    (".mlp.fc2.", ".mlp.down_proj."),
+    ("attention.self.query", "self_attn.q_proj"),
+    ("attention.self.key", "self_attn.k_proj"),
+    ("attention.self.value", "self_attn.v_proj"),
+    ("attention.output.dense", "self_attn.o_proj"),
+    ("attention.output.LayerNorm", "post_attention_layernorm"),
+    ("intermediate.dense", "mlp.up_proj"),
+    ("output.dense", "mlp.down_proj"),
+    ("output.LayerNorm", "post_mlp_layernorm"),
+];
+
 const MPNET: &[(&str, &str)] = &[
     ("encoder.layer.", "layers."),
     ("attention.attn.q", "self_attn.q_proj"),
@@ -97,7 +118,7 @@ const FAMILIES: [Family; 6] = [
     Family { name: "roberta", renames: BERT, sizes: SIZES, activation: "hidden_act", padding: Some(1), token_types: 2, buckets: 0 },
     Family {
         name: "xlm-roberta",
-        renames: BERT,
+        renames: XLM_ROBERTA,
         sizes: SIZES,
         activation: "hidden_act",
         padding: Some(1),
@@ -135,8 +156,10 @@ pub(super) fn config(name: &str, configs: &Configs<'_>) -> Option<Result<Encoder
     if let Some((_, read)) = LATER.iter().find(|(known, _)| *known == name) {
         return Some(read(configs));
     }
-    if name == "bert" && configs.model.text("position_embedding_type").is_ok_and(|kind| kind == Some("alibi")) {
-        return Some(jina_bert::config(configs));
+    match (name, configs.model.text("position_embedding_type")) {
+        ("bert", Ok(Some("alibi"))) => return Some(jina_bert::config(configs)),
+        ("xlm-roberta", Ok(Some("rotary"))) => return Some(rotary_bert::published_jina(configs)),
+        _ => {}
     }
     let family = FAMILIES.iter().find(|family| family.name == name)?;
     Some((configs.sentence)().and_then(|sentence| read(family, &configs.model, sentence)))

@@ -228,7 +228,7 @@ const SPEECH: &[&str] = &[
     "num_hidden_layers",
 ];
 
-/// Keys for training and other tasks of text encoders.
+/// Keys for training, adapters, lengths of vectors and other tasks of text encoders.
 const ENCODERS: &[&str] = &[
     "attention_probs_dropout_prob",
     "attn_pdrop",
@@ -249,7 +249,13 @@ const ENCODERS: &[&str] = &[
     "gradient_checkpointing",
     "hidden_dropout_prob",
     "initializer_cutoff_factor",
+    "load_trained_adapters",
+    "lora_alpha",
+    "lora_dropout_p",
+    "lora_main_params_trainable",
+    "lora_rank",
     "mask_token_id",
+    "matryoshka_dimensions",
     "mlp_dropout",
     "pad_vocab_size_multiple",
     "parallel_block_tied_norm",
@@ -276,6 +282,7 @@ const ENCODERS: &[&str] = &[
     "tie_weights_",
     "tie_word_embeddings",
     "use_flash_attn",
+    "use_reentrant",
     "use_xentropy",
 ];
 

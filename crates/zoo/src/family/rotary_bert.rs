@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Result,
-    encoder::{Embedding, EncoderConfig},
+    encoder::{Embedding, EncoderConfig, Tasks},
     fields::Fields,
     rope::{Rope, Scaling},
     spec::{Activation, Attention, Experts, FeedForward, Layer, Mlp, MlpBias, Norm, NormKind, QkvBias, Router},
@@ -22,6 +22,7 @@ const RENAMES: &[(&str, &str)] = &[
     ("emb_ln", "embeddings.LayerNorm"),
     ("encoder.layers.", "layers."),
     ("encoder.layer.", "layers."),
+    (".parametrizations.weight.original", ".weight"),
     ("attention.qkv_proj", "self_attn.qkv_proj"),
     ("attention.o_proj", "self_attn.o_proj"),
     (".attn.Wqkv", ".self_attn.qkv_proj"),
@@ -94,6 +95,31 @@ pub(super) fn jina(configs: &Configs<'_>) -> Result<EncoderConfig> {
     read(&JINA, configs, None)
 }
 
+/// Jina Embeddings 3 in the form of its own release: XLM-RoBERTa's config with rotary embedding,
+/// and adapters of tasks.
+pub(super) fn published_jina(configs: &Configs<'_>) -> Result<EncoderConfig> {
+    let f = &configs.model;
+    f.expect_text("emb_pooler", "mean")?;
+    let base = base(&JINA, f)?;
+    let theta = f.positive_or("rotary_emb_base", 10_000.0)?;
+    let rope = Rope { theta, dims: base.head_dim, interleaved: false, reversed: false, scaling: Scaling::None };
+    let token_types = f.count_or("type_vocab_size", JINA.token_types)?;
+    let mut config = written(&JINA, configs, &base, f.size("intermediate_size")?, rope, token_types)?;
+    let names = f.texts("lora_adaptations", 1)?.unwrap_or_default();
+    let alpha = f.positive_or("lora_alpha", 1.0)?;
+    if let Some(instructions) = f.child("task_instructions")? {
+        let prompts = &mut config.sentence.prompts.texts;
+        for name in &names {
+            let instruction = instructions.text(name)?.unwrap_or_default();
+            prompts.entry((*name).to_owned()).or_insert_with(|| instruction.to_owned());
+        }
+    }
+    if f.bool_or("load_trained_adapters", false)? && !names.is_empty() {
+        config.tasks = Some(Tasks { names: names.into_iter().map(str::to_owned).collect(), alpha });
+    }
+    Ok(config)
+}
+
 /// GTE under its own name, and under the name `new` of its first release.
 pub(super) fn gte(configs: &Configs<'_>) -> Result<EncoderConfig> {
     let f = &configs.model;
@@ -110,6 +136,17 @@ pub(super) fn gte(configs: &Configs<'_>) -> Result<EncoderConfig> {
 /// Reads a config in transformers' form.
 fn read(family: &Family, configs: &Configs<'_>, scaling: Option<Fields<'_>>) -> Result<EncoderConfig> {
     let f = &configs.model;
+    let base = base(family, f)?;
+    let rope = match scaling {
+        Some(scaling) if scaling.text("type")? == Some("ntk") => stretched(f, &scaling, &base)?,
+        _ => rope::read(f, &base)?,
+    };
+    let token_types = f.count_or("type_vocab_size", family.token_types)?;
+    written(family, configs, &base, f.size("intermediate_size")?, rope, token_types)
+}
+
+/// Hyperparameters under transformers' keys.
+fn base(family: &Family, f: &Fields<'_>) -> Result<Base> {
     let base = Base::read(f, &Defaults { activation_key: "hidden_act", ..family.defaults })?;
     let activation = match f.get("hidden_act") {
         None if family.name == NOMIC.name => Activation::Silu,
@@ -117,13 +154,7 @@ fn read(family: &Family, configs: &Configs<'_>, scaling: Option<Fields<'_>>) -> 
     };
     f.expect_size("num_key_value_heads", base.heads)?;
     let norm = Norm { eps: f.positive_or("layer_norm_eps", family.eps)?, kind: NormKind::Layer { bias: true } };
-    let base = Base { norm, activation, ..base };
-    let rope = match scaling {
-        Some(scaling) if scaling.text("type")? == Some("ntk") => stretched(f, &scaling, &base)?,
-        _ => rope::read(f, &base)?,
-    };
-    let token_types = f.count_or("type_vocab_size", family.token_types)?;
-    written(family, configs, &base, f.size("intermediate_size")?, rope, token_types)
+    Ok(Base { norm, activation, ..base })
 }
 
 /// A rotary embedding whose base is multiplied by `factor`. All frequencies are divided by its

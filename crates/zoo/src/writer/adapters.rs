@@ -110,7 +110,7 @@ impl Writer<'_> {
         Ok(self.b.add(&y, &update))
     }
 
-    /// `rows` [1, s, cols] of the embedding `source` [vocab, cols] for `ids` [1, s], with the
+    /// `rows` [b, s, cols] of the embedding `source` [vocab, cols] for `ids` [b, s], with the
     /// updates of its adapters.
     pub(crate) fn updated_rows(&mut self, rows: Val, ids: &Val, name: &str, source: &CheckpointTensor) -> Result<Val> {
         let Some(stacked) = Stacked::of(source.updates()) else { return Ok(rows) };

@@ -43,7 +43,7 @@ impl ClassifierCase {
                     .map(|pair| Some([text(&pair[0])?, text(&pair[1])?]))
                     .collect::<Option<_>>()?,
                 tokens: tokens
-                    .map(|(ids, types)| Some(Tokens { ids: numbers(ids)?, types: numbers(types)? }))
+                    .map(|(ids, types)| Some(Tokens { ids: numbers(ids)?, types: numbers(types)?, task: None }))
                     .collect::<Option<_>>()?,
                 labels: json["labels"].as_array()?.iter().map(text).collect::<Option<_>>()?,
             })

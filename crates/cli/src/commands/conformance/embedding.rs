@@ -6,7 +6,7 @@ use std::{path::Path, sync::Arc};
 use anyhow::{Context, Result, bail};
 use flambeau::{
     engine::Engine,
-    runners::embed::Embedder,
+    runners::embed::{Embedder, Tokens},
     tensor::{Tensor, Tolerance, compare},
     text::Tokenizer,
     zoo::{self, TokenizerSource},
@@ -26,6 +26,8 @@ pub(super) struct EmbeddingCase {
     texts: Vec<String>,
     /// The tokens of each text.
     ids: Vec<Vec<u32>>,
+    /// The prompt of each text that has one. Its text is part of the text.
+    prompts: Vec<Option<String>>,
     pooling: String,
     is_normalized: bool,
 }
@@ -34,10 +36,12 @@ impl EmbeddingCase {
     pub(super) fn read(json: &Json, tolerance: Tolerance) -> Result<EmbeddingCase> {
         let read = || -> Option<EmbeddingCase> {
             let ids = |list: &Json| list.as_array()?.iter().map(|id| id.as_u64()?.try_into().ok()).collect();
+            let prompts = json["prompts"].as_array().map_or(&[][..], Vec::as_slice);
             Some(EmbeddingCase {
                 tolerance,
                 texts: json["texts"].as_array()?.iter().map(|text| text.as_str().map(str::to_owned)).collect::<Option<_>>()?,
                 ids: json["ids"].as_array()?.iter().map(ids).collect::<Option<_>>()?,
+                prompts: prompts.iter().map(|name| name.as_str().map(str::to_owned)).collect(),
                 pooling: json["pooling"].as_str()?.to_owned(),
                 is_normalized: json["normalized"].as_bool()?,
             })
@@ -57,15 +61,28 @@ impl EmbeddingCase {
         if (embedder.pooling(), embedder.is_normalized()) != (self.pooling.as_str(), self.is_normalized) {
             bail!("pooling is {}, normalized {}", embedder.pooling(), embedder.is_normalized());
         }
-        let texts: Vec<&[u32]> = self.ids.iter().map(Vec::as_slice).collect();
+        let texts = self.tokens(&embedder)?;
         let expected = one(folder, "embeddings.bin")?;
-        let together = embedder.embed(&texts)?.concat();
-        let alone = texts.iter().map(|text| embedder.embed(&[text])).collect::<Result<Vec<_>, _>>()?.concat().concat();
+        let together = embedder.embed_tasks(&texts.iter().collect::<Vec<_>>())?.concat();
+        let alone = texts.iter().map(|text| embedder.embed_tasks(&[text])).collect::<Result<Vec<_>, _>>()?.concat().concat();
         for (how, found) in [("together", together), ("alone", alone)] {
             let found = Tensor::from_slice(&found, &[texts.len(), embedder.dimension()])?;
             compare(&found, &expected, self.tolerance).with_context(|| format!("vectors of texts {how}"))?;
         }
         Ok(Outcome::Passed(Vec::new()))
+    }
+
+    /// The tokens of each text with the task of its prompt.
+    fn tokens(&self, embedder: &Embedder) -> Result<Vec<Tokens>> {
+        let tokens = |(at, ids): (usize, &Vec<u32>)| {
+            let Some(name) = self.prompts.get(at).and_then(Option::as_ref) else { return Ok(Tokens::from(ids.clone())) };
+            let prompt = embedder.prompts().named(name).with_context(|| format!("the model lacks the prompt {name}"))?;
+            if self.texts.get(at).is_some_and(|text| !text.starts_with(&prompt.text)) {
+                bail!("the prompt {name} is {:?}", prompt.text);
+            }
+            Ok(Tokens { task: prompt.task, ..Tokens::from(ids.clone()) })
+        };
+        self.ids.iter().enumerate().map(tokens).collect()
     }
 
     /// Holds the tokens of the texts against the case.
