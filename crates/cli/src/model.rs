@@ -19,6 +19,7 @@ use flambeau::{
         speech::SpeechModel,
     },
     runtime::Program,
+    tensor::Bytes,
     zoo,
 };
 
@@ -34,7 +35,7 @@ use crate::{
     quantize::QuantizeArgs,
     reranker,
     shelf::programs,
-    tokenizer::{self, MODEL_FILES, TEXT_FILES},
+    tokenizer::{self, KNOWN_FILES},
 };
 
 /// A model by its file, folder or name.
@@ -386,10 +387,10 @@ impl ModelArgs {
 
 /// Refuses a folder of a language model without a tokenizer, before it is exported.
 fn check_tokenizer(opened: &zoo::Checkpoint, checkpoint: &Path) -> Result<()> {
-    let names = || TEXT_FILES[..1].iter().chain(&MODEL_FILES);
+    let has = |list: &[(String, Bytes)], name: &str| list.iter().any(|(found, _)| found == name);
     match opened.tokenizer() {
-        zoo::TokenizerSource::Files(list) if !names().any(|name| list.iter().any(|(found, _)| found == name)) => {
-            let missing = format!("{} has no tokenizer.json, tekken.json or tokenizer.model", checkpoint.display());
+        zoo::TokenizerSource::Files(list) if tokenizer::file_among(&|name| has(list, name)).is_none() => {
+            let missing = format!("{} has no {KNOWN_FILES}", checkpoint.display());
             Err(hint(anyhow::anyhow!(missing), "give one with --tokenizer FILE_OR_FOLDER"))
         }
         _ => Ok(()),

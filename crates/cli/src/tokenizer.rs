@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use flambeau::{
     runtime::Program,
     tensor::Bytes,
-    text::{ChatTemplate, Error, GenerationDefaults, Tokenizer, TokenizerFiles},
+    text::{ChatTemplate, Error, GenerationDefaults, Tokenizer, TokenizerFiles, VOCABULARY_FILES, tokenizer_files},
 };
 
 use crate::failure::hint;
@@ -17,6 +17,13 @@ pub(crate) const TEXT_FILES: [&str; 5] =
 
 /// Tokenizer files used if `tokenizer.json` is missing.
 pub(crate) const MODEL_FILES: [&str; 2] = ["tekken.json", "tokenizer.model"];
+
+/// Vocabularies used if the other files are missing: byte pairs, which `merges.txt` completes, and
+/// pieces of words.
+pub(crate) const VOCABULARIES: [&str; 2] = [VOCABULARY_FILES[0], VOCABULARY_FILES[2]];
+
+/// The files of a tokenizer, for messages.
+pub(crate) const KNOWN_FILES: &str = "tokenizer.json, tekken.json, tokenizer.model, vocab.json with merges.txt, or vocab.txt";
 
 /// A tokenizer with its chat template, if there is one.
 pub(crate) struct TextModel {
@@ -41,10 +48,7 @@ pub(crate) fn find(program: &Program, program_path: &Path, given: Option<&Path>)
     if beside.is_file() {
         return from_folder(&beside).with_context(|| format!("tokenizer {}", beside.display()));
     }
-    let missing = anyhow::anyhow!(
-        "there is no tokenizer in {} and no tokenizer.json, tekken.json or tokenizer.model beside it",
-        program_path.display()
-    );
+    let missing = anyhow::anyhow!("there is no tokenizer in {} and no {KNOWN_FILES} beside it", program_path.display());
     Err(hint(missing, "give one with --tokenizer FILE_OR_FOLDER"))
 }
 
@@ -68,9 +72,35 @@ pub(crate) fn is_in(folder: &Path) -> bool {
 }
 
 fn tokenizer_file(path: &Path) -> PathBuf {
-    let names = || TEXT_FILES[..1].iter().chain(&MODEL_FILES);
-    let found = || names().map(|name| path.join(name)).find(|file| file.is_file());
+    let found = || file_among(&|name| path.join(name).is_file()).map(|name| path.join(name));
     if path.is_dir() { found().unwrap_or_else(|| path.join(TEXT_FILES[0])) } else { path.to_owned() }
+}
+
+/// The file of a folder's tokenizer. `has` tells which files the folder has.
+pub(crate) fn file_among(has: &dyn Fn(&str) -> bool) -> Option<&'static str> {
+    let is_whole = |name: &&str| *name != VOCABULARIES[0] || has(VOCABULARY_FILES[1]);
+    TEXT_FILES[..1].iter().chain(&MODEL_FILES).chain(&VOCABULARIES).copied().filter(|name| has(name)).find(is_whole)
+}
+
+/// Converts the tokenizer `name` of a folder, with the contents that `file` gives, to the first two
+/// of [`TEXT_FILES`]. `None` for a `tokenizer.json`.
+pub(crate) fn converted(name: &str, file: &dyn Fn(&str) -> Result<Option<Bytes>>) -> Result<Option<[Bytes; 2]>> {
+    if VOCABULARIES.contains(&name) {
+        let read = |name: &&'static str| Ok(file(name)?.map(|bytes| (*name, bytes)));
+        let files: Vec<_> = VOCABULARY_FILES.iter().map(read).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
+        let found = tokenizer_files(&|wanted| files.iter().find(|(name, _)| *name == wanted).map(|(_, bytes)| &**bytes))?;
+        return Ok(found.map(|files| [files.tokenizer.into(), files.tokenizer_config.into()]));
+    }
+    if !name.ends_with(".model") && name != MODEL_FILES[0] {
+        return Ok(None);
+    }
+    let bytes = file(name)?.with_context(|| format!("there is no {name}"))?;
+    let tokenizer = Tokenizer::from_model_file(&bytes)?;
+    let config = match file(TEXT_FILES[1])? {
+        Some(config) => config,
+        None => tokenizer.special().to_config_json(None).into(),
+    };
+    Ok(Some([tokenizer.to_json()?.into(), config]))
 }
 
 /// Reads a `tokenizer.json` or another tokenizer format, with its neighbouring files.
@@ -85,17 +115,16 @@ type ReadFile<'a> = Box<dyn Fn(&str) -> Result<Option<Bytes>> + 'a>;
 fn reader(tokenizer: &Path) -> Result<ReadFile<'_>> {
     let folder = tokenizer.parent().unwrap_or(Path::new(""));
     let read = move |path: &Path| std::fs::read(path).map(Bytes::from).with_context(|| format!("cannot read {}", path.display()));
-    let is_other = tokenizer.extension().is_some_and(|e| e == "model") || tokenizer.ends_with(MODEL_FILES[0]);
-    let other = if is_other { Some(Tokenizer::from_model_file(&read(tokenizer)?)?) } else { None };
-    Ok(Box::new(move |name| {
+    let beside = move |name: &str| {
         let path = folder.join(name);
-        match &other {
-            Some(other) if name == TEXT_FILES[0] => Ok(Some(other.to_json()?.into())),
-            None if name == TEXT_FILES[0] => read(tokenizer).map(Some),
-            _ if path.is_file() => read(&path).map(Some),
-            Some(other) if name == TEXT_FILES[1] => Ok(Some(other.special().to_config_json(None).into())),
-            _ => Ok(None),
-        }
+        if path.is_file() { read(&path).map(Some) } else { Ok(None) }
+    };
+    let name = tokenizer.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let other = converted(name, &beside)?;
+    Ok(Box::new(move |name| match (&other, TEXT_FILES.iter().position(|known| *known == name)) {
+        (Some(files), Some(place @ 0..=1)) => Ok(Some(files[place].clone())),
+        (None, Some(0)) => read(tokenizer).map(Some),
+        _ => beside(name),
     }))
 }
 

@@ -378,9 +378,9 @@ pub mod zoo {
 #[cfg(feature = "text")]
 pub mod text {
     pub use flambeau_text::{
-        ChatInput, ChatTemplate, Clock, Constraint, DetokenizeStream, Error, GenerationDefaults, GgufVocab, GrammarCompiler,
-        Placed, Sampler, SamplingParams, SpecialTokens, StopMatcher, StopStep, Tokenizer, TokenizerFiles, argmax, check_schema,
-        likeliest, log_probabilities, message, spaced,
+        ChatInput, ChatTemplate, Clock, Constraint, ConvertedTokenizer, DetokenizeStream, Error, GenerationDefaults, GgufVocab,
+        GrammarCompiler, Placed, Sampler, SamplingParams, SpecialTokens, StopMatcher, StopStep, Tokenizer, TokenizerFiles,
+        VOCABULARY_FILES, argmax, check_schema, likeliest, log_probabilities, message, spaced, tokenizer_files,
     };
 }
 

@@ -23,7 +23,7 @@ mod sampler;
 mod stop;
 mod template;
 mod tokenizer;
-mod tokenizer_core;
+mod vocabulary;
 
 pub use clock::Clock;
 pub use config::{GenerationDefaults, SpecialTokens, TokenizerFiles};
@@ -36,3 +36,4 @@ pub use sampler::{Sampler, SamplingParams, argmax, likeliest, log_probabilities}
 pub use stop::{MAX_STOP_BYTES, MAX_STOP_STRINGS, StopMatcher, StopStep};
 pub use template::{ChatInput, ChatTemplate, message};
 pub use tokenizer::{Placed, Tokenizer};
+pub use vocabulary::{ConvertedTokenizer, VOCABULARY_FILES, tokenizer_files};

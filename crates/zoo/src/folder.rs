@@ -41,7 +41,7 @@ const TEKKEN: &str = "tekken.json";
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 /// Files that a tokenizer and its chat template may need.
-const TOKENIZER: [&str; 11] = [
+const TOKENIZER: [&str; 12] = [
     "tokenizer.json",
     "tokenizer.model",
     "tokenizer_config.json",
@@ -49,6 +49,7 @@ const TOKENIZER: [&str; 11] = [
     "added_tokens.json",
     "vocab.json",
     "merges.txt",
+    "vocab.txt",
     TEKKEN,
     "chat_template.jinja",
     "chat_template.json",
@@ -77,7 +78,10 @@ impl Files {
     }
 
     fn tokenizer(self) -> TokenizerSource {
-        TokenizerSource::Files(self.0.into_iter().filter(|(name, _)| TOKENIZER.contains(&name.as_str())).collect())
+        // The family determines the kind of a tokenizer whose class is not stated.
+        let config = (!self.0.contains_key(TOKENIZER[0])).then_some(CONFIG);
+        let is_part = |name: &str| TOKENIZER.contains(&name) || config == Some(name);
+        TokenizerSource::Files(self.0.into_iter().filter(|(name, _)| is_part(name)).collect())
     }
 
     /// Whether the folder has Mistral's form, and no other form.

@@ -77,7 +77,7 @@ fn is_standard(name: &str) -> bool {
     if Checkpoint::is_module_file(name) {
         return true;
     }
-    let kept = [".json", ".safetensors", ".jinja", "tokenizer.model"];
+    let kept = [".json", ".safetensors", ".jinja", "tokenizer.model", "merges.txt", "vocab.txt"];
     let is_kept = is_binary(name) || kept.iter().any(|end| name.ends_with(end));
     !name.contains('/') && !name.starts_with('.') && is_kept
 }

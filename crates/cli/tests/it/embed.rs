@@ -75,6 +75,46 @@ fn prompts_stand_before_texts_and_vectors_are_shortened() {
     assert!(wide.code == 2 && wide.stderr.contains("16 elements"), "{}", wide.stderr);
 }
 
+#[test]
+fn prompts_apply_the_adapters_of_their_name() {
+    const TASKS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../testcases/checkpoints/embedding-jina-tasks/checkpoint");
+    let dir = tempfile::tempdir().unwrap();
+    let vectors = |args: &[&str]| {
+        let done = flambeau(dir.path(), &[&["embed", TASKS], args].concat());
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        json(&done.stdout)["data"].clone()
+    };
+    let (plain, separated) = (vectors(&["the fox Fox"]), vectors(&["--prompt-name", "separation", "the fox Fox"]));
+    let (query, prefixed) = (vectors(&["--prompt-name", "retrieval.query", "Fox"]), vectors(&["--prompt", "the fox ", "Fox"]));
+    assert_eq!(plain, prefixed);
+    assert!(plain != separated && plain != query && query != separated, "{plain} {separated} {query}");
+    let unknown = flambeau(dir.path(), &["embed", TASKS, "--prompt-name", "retrieval", "Fox"]);
+    assert!(unknown.code == 2 && unknown.stderr.contains("retrieval.passage, retrieval.query, separation"), "{}", unknown.stderr);
+}
+
+#[test]
+fn folders_with_a_vocabulary_need_no_other_tokenizer() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("model");
+    copy(MODEL.as_ref(), &model);
+    let tokenizer = model.join("tokenizer.json");
+    let json = json(&fs::read_to_string(&tokenizer).unwrap());
+    let mut pieces: Vec<_> = json["model"]["vocab"].as_object().unwrap().iter().map(|(piece, id)| (id.as_u64(), piece)).collect();
+    pieces.sort();
+    let lines: String = pieces.into_iter().map(|(_, piece)| format!("{piece}\n")).collect();
+    fs::write(model.join("vocab.txt"), lines).unwrap();
+    fs::remove_file(tokenizer).unwrap();
+    let config = r#"{"tokenizer_class": "MPNetTokenizer", "unk_token": "<unk>", "model_max_length": 40}"#;
+    fs::write(model.join("tokenizer_config.json"), config).unwrap();
+    let texts = ["embed", "model", "Fox", "A man is eating food.", "gr\u{fc}\u{df}e"];
+    let (found, expected) = (flambeau(dir.path(), &texts), flambeau(dir.path(), &[&["embed", MODEL], &texts[2..]].concat()));
+    assert_eq!((found.code, expected.code), (0, 0), "{} {}", found.stderr, expected.stderr);
+    let data = |text: &str| serde_json::from_str::<Json>(text).unwrap()["data"].clone();
+    assert_eq!(data(&found.stdout), data(&expected.stdout));
+    let shown = flambeau(dir.path(), &["tokenize", "model", "Fox"]);
+    assert!(shown.code == 0 && shown.stdout.contains("66"), "{} {}", shown.stdout, shown.stderr);
+}
+
 /// Copies a folder with its folders.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();

@@ -178,7 +178,12 @@ fn dense(files: &Files, path: &str) -> Result<Dense> {
 }
 
 fn lowers_case(files: &Files) -> Result<bool> {
-    Ok(files.json(TOKENIZER)?.is_some_and(|tokenizer| tokenizer["normalizer"]["lowercase"] == Value::Bool(true)))
+    if let Some(tokenizer) = files.json(TOKENIZER)? {
+        return Ok(tokenizer["normalizer"]["lowercase"] == Value::Bool(true));
+    }
+    // The vocabulary of BERT is in lower case unless the config says otherwise.
+    let config = files.json(TOKENIZER_CONFIG)?.unwrap_or_default();
+    Ok(files.0.contains_key("vocab.txt") && config.get("do_lower_case") != Some(&Value::Bool(false)))
 }
 
 #[cfg(test)]
