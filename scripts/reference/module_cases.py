@@ -12,6 +12,7 @@ import cases
 from modules.attention import attention_masks
 from modules.common import CASES, Fn
 from modules.complex import complex_and_linear
+from modules.edges import edges
 from modules.elements import dtypes, einsums, ends_of_types, foreign, indexing
 from modules.functions import functions
 from modules.layers import losses_and_activations, pooling_and_conv, resampling
@@ -22,7 +23,7 @@ from modules.sizes import dynamic_elementwise_and_shape, dynamic_layers, open_si
 from modules.state import control_flow, inputs_and_outputs, recurrences, writes
 
 GROUPS = [dynamic_elementwise_and_shape, dynamic_layers, open_sizes, attention_masks, writes, inputs_and_outputs, control_flow, recurrences, resampling, pooling_and_conv,
-          indexing, einsums, losses_and_activations, models, quantized, quantized_activations, dtypes, foreign, options, functions, complex_and_linear, ends_of_types, samples]
+          indexing, einsums, losses_and_activations, models, quantized, quantized_activations, dtypes, foreign, options, functions, complex_and_linear, ends_of_types, samples, edges]
 
 
 def shapes(args, dyn):
