@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use flambeau::zoo::Checkpoint;
+use flambeau::{text::VOCABULARY_FILES, zoo::Checkpoint};
 
 use crate::{
     failure::hint,
@@ -66,7 +66,8 @@ pub(crate) fn folder_paths(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
             }
         }
         let wanted = path.extension().and_then(|e| e.to_str()).is_some_and(|e| ["json", "safetensors", "jinja"].contains(&e));
-        let is_named = MODEL_FILES.contains(&name.as_str()) || name == CTRANSLATE2 || Checkpoint::is_pickled(&name);
+        let is_text = MODEL_FILES.iter().chain(&VOCABULARY_FILES).any(|known| *known == name);
+        let is_named = is_text || name == CTRANSLATE2 || Checkpoint::is_pickled(&name);
         if (wanted || is_named) && path.is_file() {
             list.push((name, path));
         }

@@ -15,7 +15,7 @@ use crate::{
     disk,
     failure::{hint, usage},
     files, memory, progress,
-    tokenizer::{self, MODEL_FILES, TEXT_FILES},
+    tokenizer::{self, KNOWN_FILES, TEXT_FILES},
 };
 
 /// Element type of the key-value cache.
@@ -91,18 +91,16 @@ pub(crate) fn carried(which: Carried<'_>, own: &TokenizerSource) -> Result<Vec<(
 /// The tokenizer files of a folder.
 fn of_folder(list: &[(String, Bytes)]) -> Result<Vec<(String, Bytes)>> {
     let mut files: Vec<_> = list.iter().filter(|(name, _)| TEXT_FILES.contains(&name.as_str())).cloned().collect();
-    let file = |name: &str| list.iter().find(|(found, _)| found == name);
-    let other = MODEL_FILES.iter().find_map(|name| file(name)).filter(|_| file(TEXT_FILES[0]).is_none());
-    if let Some((name, bytes)) = other {
-        let tokenizer = Tokenizer::from_model_file(bytes).with_context(|| name.clone());
-        let tokenizer = tokenizer.map_err(|error| hint(error, "--tokenizer FILE_OR_FOLDER takes another one"))?;
-        files.push((TEXT_FILES[0].into(), tokenizer.to_json()?.into()));
-        if file(TEXT_FILES[1]).is_none() {
-            files.push((TEXT_FILES[1].into(), tokenizer.special().to_config_json(None).into()));
-        }
-    } else if file(TEXT_FILES[0]).is_none() {
-        let slow = if file("vocab.json").is_some() { ", only vocab.json, which transformers can turn into one" } else { "" };
-        eprintln!("the folder has no tokenizer.json, tekken.json or tokenizer.model{slow}: the program carries no tokenizer");
+    let file = |name: &str| list.iter().find(|(found, _)| found == name).map(|(_, bytes)| bytes.clone());
+    let Some(name) = tokenizer::file_among(&|name| file(name).is_some()) else {
+        eprintln!("the folder has no {KNOWN_FILES}: the program carries no tokenizer");
+        return Ok(files);
+    };
+    let converted = tokenizer::converted(name, &|name| Ok(file(name))).with_context(|| name.to_owned());
+    let converted = converted.map_err(|error| hint(error, "--tokenizer FILE_OR_FOLDER takes another one"))?;
+    if let Some(made) = converted {
+        files.retain(|(name, _)| !TEXT_FILES[..2].contains(&name.as_str()));
+        files.extend(TEXT_FILES.into_iter().map(str::to_owned).zip(made));
     }
     Ok(files)
 }

@@ -77,7 +77,7 @@ impl ServedEncoder {
             "capabilities": { "embedding": true },
             "context_length": self.worker.facts.max_tokens,
             "embedding_length": self.worker.facts.dimension,
-            "prompts": self.worker.facts.prompts.keys().collect::<Vec<_>>(),
+            "prompts": self.worker.facts.prompts.texts().keys().collect::<Vec<_>>(),
         })
     }
 

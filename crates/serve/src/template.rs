@@ -4,7 +4,6 @@ use flambeau::text::{ChatInput, ChatTemplate, Clock};
 use serde_json::{Map, Value as Json, json};
 
 use crate::{
-    model::now,
     openai::{chat::Message, messages},
     tools::AnswerReader,
     tools::{Parser, ToolFormat, Tools, calls},

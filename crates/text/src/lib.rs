@@ -23,6 +23,7 @@ mod sampler;
 mod stop;
 mod template;
 mod tokenizer;
+mod tokenizer_core;
 mod vocabulary;
 
 pub use clock::Clock;

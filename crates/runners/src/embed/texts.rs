@@ -100,7 +100,7 @@ impl Texts {
         let mut rows = vec![Vec::new(); texts.len()];
         for batch in batches(&lengths, self.max_batch) {
             let chosen: Vec<_> = batch.iter().map(|&at| texts[at]).collect();
-            for (at, row) in batch.into_iter().zip(self.compute_together(&chosen, task)?) {
+            for (at, row) in batch.into_iter().zip(self.compute_batch(&chosen, task)?) {
                 rows[at] = row;
             }
         }
@@ -108,7 +108,7 @@ impl Texts {
     }
 
     /// Computes one batch in one run.
-    fn compute_together(&mut self, texts: &[(&[u32], &[u32])], task: Option<usize>) -> Result<Vec<Vec<f32>>> {
+    fn compute_batch(&mut self, texts: &[(&[u32], &[u32])], task: Option<usize>) -> Result<Vec<Vec<f32>>> {
         let longest = texts.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0);
         let size = texts.len() * longest;
         let [mut ids, mut mask, mut types] = [(); 3].map(|()| Vec::with_capacity(size));

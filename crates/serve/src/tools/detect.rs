@@ -80,7 +80,7 @@ fn tools() -> Vec<Json> {
 /// The format of a template that takes tools from the system message.
 fn read_from_field(template: &ChatTemplate) -> Option<&'static Format> {
     let messages = ToolFormat::describe_tools(DescriptionPlace::Field, vec![message("user", QUESTION)], Some(&tools()));
-    let input = ChatInput { messages, add_generation_prompt: true, now: Some(EPOCH), ..ChatInput::default() };
+    let input = ChatInput { messages, add_generation_prompt: true, now: Some(Clock::EPOCH), ..ChatInput::default() };
     let prompt = template.render(&input).ok().filter(|prompt| prompt.contains(NAMES[0]))?;
     FORMATS.iter().find(|row| row.taught_by.iter().any(|text| prompt.contains(text)))
 }
