@@ -38,7 +38,7 @@ FAMILIES = {
     "scalar": "io.rank0 io.item io.int_div io.big_ints",
     "control flow": "cond.nested cond.shape cond.writes scan.two scan.dyn map.matrix while.linear vmap.pairs",
     "dynamic sizes": "dyn.reshape_mix dyn.pool_size dyn.matmul dyn.symint_input dyn.arange open.table open.parts open.pools "
-    "open.resized open.scattered open.computed open.image",
+    "open.resized open.scattered open.computed open.image open.patches open.causal",
     "state": "write.cache write.index_put write.counter_int write.bool_buffer write.swap "
     "write.old_inputs write.views",
     "quantized": "quant.linear.4.32.f32 quant.linear.8.0.bf16 quant.embedding.4.32.f16 quant.linear.2.64.f16 quant.int8.f32 "

@@ -131,6 +131,12 @@ def computed(x):
     return torch.ones(n), x * x.shape[0] ** -0.5, x * (1.0 / x.shape[0]), torch.ones(2 * (x.shape[0] // 2 + 1) ** 2), torch.ones(2 ** x.shape[0])
 
 
+def patches(x):
+    """Patches of an image, the image from its patches, and squares of it as channels."""
+    unfolded = F.unfold(x, (3, 2), padding=(1, 0), stride=(2, 1), dilation=(1, 2))
+    return unfolded, F.fold(unfolded, x.shape[2:], (3, 2), padding=(1, 0), stride=(2, 1), dilation=(1, 2)), F.pixel_unshuffle(x, 2)
+
+
 def open_sizes():
     """Sizes of slices, pools, resampled axes and scatters that the bounds of the program decide, or nodes compute."""
     any_size = Dim.AUTO
@@ -143,3 +149,6 @@ def open_sizes():
          test=((randn(6, 3), ints(6, 4, 3), randn(4, 3)), {}))
     case("open.computed", computed, randn(3, 2), dyn={0: {0: Dim("n", min=2, max=12)}}, test=((randn(7, 2), ), {}))
     case("open.image", lambda x: F.conv2d(x, torch.ones(2, 3, 3, 3)), randn(2, 3, 5, 6), dyn={0: {0: any_size, 2: any_size, 3: any_size}}, test=((randn(1, 3, 8, 7), ), {}))
+    case("open.patches", patches, randn(2, 3, 6, 8), dyn={0: {2: any_size, 3: any_size}}, test=((randn(2, 3, 8, 10), ), {}))
+    case("open.causal", lambda q, k: F.scaled_dot_product_attention(q, k, k, is_causal=True), randn(2, 2, 5, 8), randn(2, 2, 7, 8),
+         dyn={0: {2: any_size}, 1: {2: any_size}}, test=((randn(2, 2, 6, 8), randn(2, 2, 4, 8)), {}))

@@ -1,7 +1,7 @@
 //! Sliding windows, and rearrangements between channels and space.
 
 use flambeau_ir::Tid;
-use flambeau_tensor::{DType, Expr};
+use flambeau_tensor::{DType, Expr, WindowAxis};
 
 use super::{
     RuleRow,
@@ -22,9 +22,16 @@ fn index_table(cx: &mut Lower, name: &str, rows: i64, columns: i64, at: impl Fn(
     cx.reshape(table, &[Expr::Int(rows), Expr::Int(columns)])
 }
 
-fn axis_size(cx: &Lower, x: Tid, axis: usize) -> Result<i64, Refuse> {
-    let size = &cx.spec(x).dims[axis];
-    size.as_int().ok_or_else(|| Refuse::Dynamic { param: format!("size {axis}"), found: size.to_string() })
+/// The indices `[windows, taps]` into the padded axis: a constant if the number is known.
+fn places(cx: &mut Lower, name: &str, windows: &Windows, count: &Expr) -> Emitted {
+    if let Some(count) = count.as_int() {
+        return index_table(cx, name, count.max(0), windows.kernel, |w, tap| windows.place(w, tap));
+    }
+    let (starts, taps) = (ops::count(cx, count, DType::I32)?, ops::count(cx, &Expr::Int(windows.kernel), DType::I32)?);
+    let starts = ops::mul_number(cx, starts, windows.walk.stride as f64)?;
+    let starts = cx.unsqueeze(starts, 1)?;
+    let taps = ops::mul_number(cx, taps, windows.walk.dilation as f64)?;
+    ops::add(cx, starts, taps)
 }
 
 /// Windows of an axis, with their elements as a new last axis.
@@ -35,18 +42,9 @@ fn unfold(cx: &mut Lower, call: &Call) -> Items {
     }
     let axis = cx.axis(call, "dimension", 0, cx.spec(x).rank())?;
     let (size, step) = (call.int("size")?, call.int("step")?.max(1));
-    let total = cx.spec(x).dims[axis].clone();
-    if total.as_int().is_none() {
-        let windows = (total - Expr::Int(size)).floor_div(&Expr::Int(step)) + Expr::Int(1);
-        let (starts, places) = (ops::count(cx, &windows, DType::I32)?, ops::count(cx, &Expr::Int(size), DType::I32)?);
-        let starts = ops::mul_number(cx, starts, step as f64)?;
-        let starts = cx.unsqueeze(starts, 1)?;
-        let table = ops::add(cx, starts, places)?;
-        let taken = ops::take(cx, x, table, axis)?;
-        return one(ops::axis_last(cx, taken, axis + 1)?);
-    }
-    let windows = (axis_size(cx, x, axis)? - size).div_euclid(step) + 1;
-    let table = index_table(cx, "_unfold", windows.max(0), size, |w, i| w * step + i)?;
+    let windows = Windows { kernel: size, walk: WindowAxis { stride: step, ..WindowAxis::default() } };
+    let count = windows.count(&cx.spec(x).dims[axis]);
+    let table = places(cx, "_unfold", &windows, &count)?;
     let taken = ops::take(cx, x, table, axis)?;
     one(ops::axis_last(cx, taken, axis + 1)?)
 }
@@ -67,14 +65,14 @@ fn im2col(cx: &mut Lower, call: &Call) -> Items {
         return unsupported(format!("patches of a tensor of rank {rank}"));
     }
     let (h, w) = (rank - 2, rank - 1);
-    let counts = ops::known("image sizes", &[rows.count(&cx.spec(x).dims[h]), columns.count(&cx.spec(x).dims[w])])?;
+    let counts = [rows.count(&cx.spec(x).dims[h]), columns.count(&cx.spec(x).dims[w])];
     let mut widths = vec![(Expr::Int(0), Expr::Int(0)); rank];
     for (axis, p) in [(h, rows.walk.padding), (w, columns.walk.padding)] {
         widths[axis] = (Expr::Int(p), Expr::Int(p));
     }
     let padded = ops::pad(cx, x, &widths, "constant", 0.0)?;
-    let row_table = index_table(cx, "_patch_rows", counts[0], rows.kernel, |o, k| rows.place(o, k))?;
-    let column_table = index_table(cx, "_patch_columns", counts[1], columns.kernel, |o, k| columns.place(o, k))?;
+    let row_table = places(cx, "_patch_rows", &rows, &counts[0])?;
+    let column_table = places(cx, "_patch_columns", &columns, &counts[1])?;
     let taken = ops::take(cx, padded, column_table, w)?;
     let taken = ops::take(cx, taken, row_table, h)?;
     // [.., C, Oh, Kh, Ow, Kw]
@@ -87,32 +85,53 @@ fn im2col(cx: &mut Lower, call: &Call) -> Items {
 fn col2im(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let [rows, columns] = patches(call)?;
-    let out = call.ints("output_size")?;
-    let &[h, w] = &out[..] else { return unsupported("an output of other than two axes") };
-    let counts = ops::known("output_size", &[rows.count(&Expr::Int(h)), columns.count(&Expr::Int(w))])?;
-    let padded = [h + 2 * rows.walk.padding, w + 2 * columns.walk.padding];
+    let out = call.sizes("output_size")?;
+    let [h, w] = &out[..] else { return unsupported("an output of other than two axes") };
+    let wide = |size: &Expr, p: &Windows| size.clone() + Expr::Int(2 * p.walk.padding);
+    let padded = [wide(h, &rows), wide(w, &columns)];
     let dims = call.out(0)?.dims.clone();
     let Some(lead) = dims.len().checked_sub(2) else { return unsupported("a result without an image") };
-    let mut places = Vec::new();
-    for (ky, kx) in (0..rows.kernel).flat_map(|y| (0..columns.kernel).map(move |x| (y, x))) {
-        for (oy, ox) in (0..counts[0]).flat_map(|y| (0..counts[1]).map(move |x| (y, x))) {
-            places.push(rows.place(oy, ky) * padded[1] + columns.place(ox, kx));
-        }
-    }
-    let n = Expr::Int(places.len() as i64);
+    let index = patch_places(cx, [&rows, &columns], [&rows.count(h), &columns.count(w)], &padded[1])?;
+    let n = cx.spec(index).dims[0].clone();
     let updates = cx.reshape(x, &[&dims[..lead], &[n]].concat())?;
-    let index = cx.integers("_patch_places", &places, DType::I32)?;
     let index = ops::along(cx, index, lead, lead + 1)?;
     let update_dims = cx.spec(updates).dims.to_vec();
     let index = super::shape::expand_to(cx, index, &update_dims)?;
-    let flat = [&dims[..lead], &[Expr::Int(padded[0] * padded[1])]].concat();
+    let flat = [&dims[..lead], &[ops::volume(&padded)]].concat();
     let zeros = ops::full(cx, 0.0, &flat, cx.spec(x).dtype)?;
     let summed = ops::scatter_add(cx, zeros, index, updates, lead)?;
-    let mut image = cx.reshape(summed, &[&dims[..lead], &[Expr::Int(padded[0]), Expr::Int(padded[1])]].concat())?;
+    let mut image = cx.reshape(summed, &[&dims[..lead], &padded].concat())?;
     for (axis, (size, p)) in [(lead, (h, rows.walk.padding)), (lead + 1, (w, columns.walk.padding))] {
-        image = slice_axis(cx, image, axis, &Expr::Int(p), &Expr::Int(p + size), 1)?;
+        image = slice_axis(cx, image, axis, &Expr::Int(p), &(size.clone() + Expr::Int(p)), 1)?;
     }
     one(image)
+}
+
+/// The places `[Kh * Kw * Oh * Ow]` of all patches in a flat padded image, whose rows have `width`
+/// elements.
+fn patch_places(cx: &mut Lower, [rows, columns]: [&Windows; 2], counts: [&Expr; 2], width: &Expr) -> Emitted {
+    if let (Some(oh), Some(ow), Some(width)) = (counts[0].as_int(), counts[1].as_int(), width.as_int()) {
+        let mut places = Vec::new();
+        for (ky, kx) in (0..rows.kernel).flat_map(|y| (0..columns.kernel).map(move |x| (y, x))) {
+            for (oy, ox) in (0..oh).flat_map(|y| (0..ow).map(move |x| (y, x))) {
+                places.push(rows.place(oy, ky) * width + columns.place(ox, kx));
+            }
+        }
+        return cx.integers("_patch_places", &places, DType::I32);
+    }
+    let row_table = places(cx, "_patch_rows", rows, counts[0])?;
+    let width = cx.size_tensor(width)?;
+    let width = cx.cast(width, DType::I32)?;
+    let starts = ops::mul(cx, row_table, width)?;
+    let column_table = places(cx, "_patch_columns", columns, counts[1])?;
+    // [Oh, Kh] and [Ow, Kw] to [Kh, 1, Oh, 1] and [Kw, 1, Ow].
+    let starts = cx.permute(starts, &[1, 0])?;
+    let starts = cx.reshape(starts, &[Expr::Int(rows.kernel), Expr::Int(1), counts[0].clone(), Expr::Int(1)])?;
+    let taps = cx.permute(column_table, &[1, 0])?;
+    let taps = cx.unsqueeze(taps, 1)?;
+    let all = ops::add(cx, starts, taps)?;
+    let n = ops::volume(&cx.spec(all).dims);
+    cx.reshape(all, &[n])
 }
 
 /// The sizes `[.., C, H, W]` of an image as (lead, C, H, W).
@@ -146,7 +165,8 @@ fn pixel_unshuffle(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let r = Expr::Int(call.int("downscale_factor")?);
     let (lead, [c, h, w]) = image(cx, x)?;
-    let (h, w) = (exact(&h, &r)?, exact(&w, &r)?);
+    // A run fails in `reshape` if the sizes do not divide.
+    let (h, w) = (h.floor_div(&r), w.floor_div(&r));
     let n = lead.len();
     let split = [&lead[..], &[c.clone(), h.clone(), r.clone(), w.clone(), r.clone()]].concat();
     let split = cx.reshape(x, &split)?;
