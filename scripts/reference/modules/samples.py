@@ -126,6 +126,14 @@ def calls_without_elements():
     case("samples.open_nothing", torch.linalg.inv, randn(0, 5, 5), dyn={0: {1: Dim.AUTO, 2: Dim.AUTO}})
 
 
+def roots_and_epsilons():
+    """Roots spelt as powers, an unstated epsilon, axes of a rank-0 tensor."""
+    ends = torch.tensor([-torch.inf, torch.inf, -1.0, 0.0, 4.0, 0.3])
+    small = randn(3, 8) / 50
+    case("samples.roots", lambda x, h: (x ** 0.5, x ** -0.5, h.sqrt(), h ** -0.5, x[4].swapaxes(0, -1)), ends, ends.bfloat16())
+    case("samples.epsilon", lambda *x: tuple(F.rms_norm(t, (8,)) for t in x), small, small.half(), small.bfloat16())
+
+
 def samples():
     attention_ranks()
     casts()
@@ -144,3 +152,4 @@ def samples():
     rounded_halves()
     pools()
     calls_without_elements()
+    roots_and_epsilons()

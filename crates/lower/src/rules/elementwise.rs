@@ -110,6 +110,12 @@ fn pow(cx: &mut Lower, call: &Call) -> Items {
     if exponent == Some(2.0) {
         return one(cx.emit(Square { x: In(a), out: NEW })?);
     }
+    // PyTorch takes roots, which are NaN for minus infinity, but not in f16.
+    match exponent {
+        Some(0.5) if matches!(dtype, DType::F32 | DType::BF16) => return one(ops::sqrt(cx, a)?),
+        Some(-0.5) if matches!(dtype, DType::F32 | DType::BF16) => return one(ops::rsqrt(cx, a)?),
+        _ => {}
+    }
     let b = cx.operand(call, "exponent", dtype)?;
     let power = cx.emit(Power { a: In(a), b: In(b), out: NEW })?;
     if dtype.is_float() || matches!(dtype, DType::U8 | DType::Bool) || exponent.is_some_and(|e| e >= 0.0) {

@@ -57,20 +57,11 @@ fn native_layer_norm(cx: &mut Lower, call: &Call) -> Items {
     Ok(items)
 }
 
-/// PyTorch's default epsilon: the spacing of the element type at 1.
-fn machine_epsilon(dtype: DType) -> f32 {
-    match dtype {
-        DType::F16 => f32::powi(2.0, -10),
-        DType::BF16 => f32::powi(2.0, -7),
-        _ => f32::EPSILON,
-    }
-}
-
 fn rms_norm(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("input")?;
     let n = call.sizes("normalized_shape")?.len();
     let dtype = cx.spec(x).dtype;
-    let eps = call.float_opt("eps")?.map_or(machine_epsilon(dtype), |e| e as f32);
+    let eps = call.float_opt("eps")?.map_or(f32::EPSILON, |e| e as f32);
     // A wider weight multiplies before the result is rounded; the node does the same.
     let weight = call.tensor_opt("weight")?;
     let weight = weight.map(|w| if ops::wide(dtype) == cx.spec(w).dtype { Ok(w) } else { cx.cast(w, dtype) }).transpose()?;

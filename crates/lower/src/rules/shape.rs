@@ -101,11 +101,16 @@ fn permute(cx: &mut Lower, call: &Call) -> Items {
 }
 
 fn transpose(cx: &mut Lower, call: &Call) -> Items {
+    swapped(cx, call, ["dim0", "dim1"])
+}
+
+/// Exchanges the two axes that these parameters name.
+fn swapped(cx: &mut Lower, call: &Call, [first, second]: [&str; 2]) -> Items {
     let x = call.tensor("self")?;
     let rank = cx.spec(x).rank();
     let mut perm: Vec<usize> = (0..rank).collect();
     if rank > 0 {
-        perm.swap(cx.axis(call, "dim0", 0, rank)?, cx.axis(call, "dim1", 1, rank)?);
+        perm.swap(cx.axis(call, first, 0, rank)?, cx.axis(call, second, 1, rank)?);
     }
     one(cx.permute(x, &perm)?)
 }
@@ -416,13 +421,7 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.squeeze.dims", squeeze),
     row("aten.squeeze_copy.dims", squeeze),
     row("aten.stack.default", stack),
-    row("aten.swapaxes.default", |cx, call| {
-        let x = call.tensor("self")?;
-        let rank = cx.spec(x).rank();
-        let mut perm: Vec<usize> = (0..rank).collect();
-        perm.swap(cx.axis(call, "axis0", 0, rank)?, cx.axis(call, "axis1", 1, rank)?);
-        one(cx.permute(x, &perm)?)
-    }),
+    row("aten.swapaxes.default", |cx, call| swapped(cx, call, ["axis0", "axis1"])),
     row("aten.t.default", t),
     row("aten.tile.default", repeat),
     row("aten.to.device", to_dtype),
