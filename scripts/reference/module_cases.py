@@ -48,7 +48,7 @@ def write(out, case, op=None, core=False):
     dynamic = shapes(inputs, dyn)
     if dynamic is not None and isinstance(module, Fn):
         dynamic = (dynamic,)
-    cases.write(out, name, module, inputs, kwargs, op=op or name.split(".")[0], test=test, dynamic_shapes=dynamic, core=core, **more)
+    cases.write(out, name, module, inputs, kwargs, op=op or name.split(".")[0], test=test, dynamic_shapes=dynamic, **{"core": core, **more})
 
 
 def main():

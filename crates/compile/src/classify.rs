@@ -51,6 +51,13 @@ pub(crate) fn classify(node: &Node) -> CallKind<'_> {
                 _ => CallKind::Refused("autocast changes element types behind the program's back".to_owned()),
             };
         }
+        "higher_order.with_effects" => {
+            // Operands: the order of effects, an operator, its operands.
+            return match node.inputs.get(1).map(|i| &i.arg) {
+                Some(Argument::Operator(name)) if schema(bare(name)).is_some_and(only_checks) => CallKind::Assertion,
+                _ => CallKind::Refused("its effects have no form in a graph".to_owned()),
+            };
+        }
         "higher_order.cond" => return CallKind::Cond,
         "higher_order.scan" | "higher_order.map_impl" => return CallKind::Scan,
         "higher_order.auto_functionalized_v2" => return CallKind::AutoFunctionalized,
@@ -64,11 +71,16 @@ pub(crate) fn classify(node: &Node) -> CallKind<'_> {
         return CallKind::Mutation(mutation);
     }
     match schema(target) {
-        Some(schema) if schema.returns.is_empty() && schema.written().next().is_none() => CallKind::Assertion,
+        Some(schema) if only_checks(schema) => CallKind::Assertion,
         Some(schema) if is_size_predicate(schema) => CallKind::SizePredicate,
         Some(schema) => mutation(schema).map_or(CallKind::Operator, CallKind::Mutation),
         None => CallKind::Operator,
     }
+}
+
+/// Whether the operator neither returns nor writes anything.
+fn only_checks(schema: &Schema) -> bool {
+    schema.returns.is_empty() && schema.written().next().is_none()
 }
 
 /// Whether the operator takes only numbers and returns booleans.

@@ -134,6 +134,16 @@ def roots_and_epsilons():
     case("samples.epsilon", lambda *x: tuple(F.rms_norm(t, (8,)) for t in x), small, small.half(), small.bfloat16())
 
 
+def frequencies():
+    case("samples.frequencies", lambda x: (x * torch.fft.fftfreq(9), torch.fft.fftfreq(6, 0.25), torch.fft.rfftfreq(9, 2), x[:5] + torch.fft.rfftfreq(8)), randn(9))
+
+
+def decomposed_checks():
+    """Errors that the program checks for, and the noise of inference, as decompositions leave them."""
+    square = randn(2, 3, 3) + 3 * torch.eye(3)
+    case("samples.effects", lambda x, y: (torch.linalg.inv(x), torch.linalg.cholesky(x @ x.mT), F.rrelu(y)), square, randn(4), core=True)
+
+
 def samples():
     attention_ranks()
     casts()
@@ -153,3 +163,5 @@ def samples():
     pools()
     calls_without_elements()
     roots_and_epsilons()
+    frequencies()
+    decomposed_checks()

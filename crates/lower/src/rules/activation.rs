@@ -70,6 +70,13 @@ fn rrelu(cx: &mut Lower, call: &Call) -> Items {
     one(leaky(cx, x, (lower + upper) / 2.0)?)
 }
 
+/// The functional form also returns the noise, which inference leaves as it is.
+fn functional_rrelu(cx: &mut Lower, call: &Call) -> Items {
+    let mut items = rrelu(cx, call)?;
+    items.push(Item::Tensor(call.tensor("noise")?));
+    Ok(items)
+}
+
 fn gelu(cx: &mut Lower, call: &Call) -> Items {
     let approximate = call.str_or("approximate", "none")?.to_owned();
     one(cx.emit(Gelu { x: In(call.tensor("self")?), out: NEW, approximate })?)
@@ -250,6 +257,7 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.relu6.default", relu6),
     row("aten.rrelu.default", rrelu),
     row("aten.rrelu_with_noise.default", rrelu),
+    row("aten.rrelu_with_noise_functional.default", functional_rrelu),
     row("aten.selu.default", selu),
     row("aten.silu.default", silu),
     row("aten.softplus.default", softplus),

@@ -80,6 +80,8 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten._assert_async.msg", nothing),
     row("aten._assert_scalar.default", nothing),
     row("aten._assert_tensor_metadata.default", nothing),
+    row("aten._linalg_check_errors.default", nothing),
+    row("aten._print.default", nothing),
     row("aten.item.default", item),
     row("aten._local_scalar_dense.default", item),
     row("aten.sym_constrain_range.default", nothing),

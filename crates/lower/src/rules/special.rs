@@ -309,6 +309,21 @@ fn kaiser(cx: &mut Lower, call: &Call) -> Items {
     })
 }
 
+/// The frequencies of a transform's results in cycles a unit: `0, 1, ..`, divided by `n d`. The
+/// second half is negative if the transform is of complex numbers.
+fn frequencies(cx: &mut Lower, call: &Call, both_signs: bool) -> Items {
+    let (n, d) = (call.int("n")?, call.float_or("d", 1.0)?);
+    if !(0..=1 << 24).contains(&n) {
+        return unsupported(format!("the frequencies of {n} elements"));
+    }
+    let scale = (1.0 / (n as f64 * d)) as f32;
+    let range = if both_signs { 0..n } else { 0..n / 2 + 1 };
+    let signed = |i: i64| if both_signs && 2 * i >= n { i - n } else { i };
+    let values: Vec<f32> = range.map(|i| signed(i) as f32 * scale).collect();
+    let made = cx.floats("_frequencies", &values, &[values.len()])?;
+    one(cx.cast(made, call.out(0)?.dtype)?)
+}
+
 /// The modified Bessel function `I0`, by its power series.
 fn bessel_i0(x: f64) -> f64 {
     let (mut sum, mut term, mut k) = (1.0, 1.0, 0.0);
@@ -338,6 +353,8 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.hamming_window.periodic", hamming),
     row("aten.hamming_window.periodic_alpha", hamming),
     row("aten.hamming_window.periodic_alpha_beta", hamming),
+    row("aten.fft_fftfreq.default", |cx, call| frequencies(cx, call, true)),
+    row("aten.fft_rfftfreq.default", |cx, call| frequencies(cx, call, false)),
     row("aten.hann_window.default", hann),
     row("aten.hann_window.periodic", hann),
     row("aten.heaviside.default", heaviside),

@@ -114,6 +114,7 @@ fn activations() {
     check("aten.elu.default", x, &["f32 s 4"], "Greater Expm1 Where");
     check("aten.selu.default", x, &["f32 s 4"], "Greater Expm1 Multiply Multiply Where");
     check("aten.leaky_relu.default", x, &["f32 s 4"], "Multiply Maximum");
+    check("aten.rrelu_with_noise_functional.default", "self=f32 s 4, noise=f32 s 4", &["f32 s 4", "f32 s 4"], "Multiply Maximum");
     check("aten.leaky_relu.default", &format!("{x}, negative_slope=1.5"), &["f32 s 4"], "Multiply GreaterEqual Where");
     check("aten.hardswish.default", x, &["f32 s 4"], "Add Clip Multiply Divide");
     check("aten.softplus.default", x, &["f32 s 4"], "LogAddExp");
