@@ -56,6 +56,8 @@ SDPA = GPT | dict(attention="sdpa")
 MPT = dict(drop=("intermediate_size", "num_key_value_heads", "max_position_embeddings"))
 PUBLISHED_MPT = MPT | dict(edit=lambda config: config.update(architectures=["MPTForCausalLM"]))
 LESS_ONE = dict(norms_less_one=True)
+# The rotary embedding's base is a key of attention in published folders.
+DBRX = dict(drop=("intermediate_size", "num_key_value_heads", "rope_parameters"))
 
 
 def internlm2(config):
@@ -183,6 +185,8 @@ FAMILIES = [
     ("bamba", "Bamba", STATES | dict(mamba_d_head=8, attn_layer_indices=[1])),
     ("bloom", "Bloom", dict(num_attention_heads=3, hidden_size=24), GPT),
     ("codegen", "CodeGen", dict(num_attention_heads=4, hidden_size=32, rotary_dim=4, n_inner=20), GPT),
+    ("dbrx", "Dbrx", dict(d_model=16, attn_config=dict(kv_n_heads=1, clip_qkv=0.5, rope_theta=5e3), ffn_config=dict(
+        ffn_hidden_size=12, moe_num_experts=4, moe_top_k=2)) | rope("default", 5e3), DBRX),
     ("dots1-windows", "Dots1", GROUPED | dict(head_dim=8, sliding_window=4, max_window_layers=1, n_group=1, topk_group=1)),
     ("ernie4_5-moe-biases", "Ernie4_5_Moe", dict(
         use_bias=True, moe_num_experts=4, moe_k=2, moe_intermediate_size=8, moe_num_shared_experts=1, moe_layer_start_index=1, head_dim=8)),
@@ -211,6 +215,7 @@ FAMILIES = [
     ("olmo-clipped", "Olmo", dict(clip_qkv=0.5)),
     ("olmoe-clipped", "Olmoe", dict(num_experts=4, num_experts_per_tok=2, clip_qkv=0.5)),
     ("opt", "OPT", dict(ffn_dim=20), GPT | dict(after=pickle)),
+    ("opt-sums", "OPT", dict(ffn_dim=20, do_layer_norm_before=False, word_embed_proj_dim=8), GPT),
     ("phi-normed", "Phi", dict(qk_layernorm=True, num_key_value_heads=2)),
     ("qwen2-moe-windows", "Qwen2Moe", EXPERTS | dict(
         num_hidden_layers=3, shared_expert_intermediate_size=12, use_sliding_window=True, sliding_window=4, max_window_layers=2)),

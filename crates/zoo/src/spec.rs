@@ -39,13 +39,17 @@ pub(crate) struct DecoderConfig {
     pub(crate) layers: Vec<Layer>,
     /// Norms of layers, and of whole residual streams.
     pub(crate) norm: Norm,
-    /// The norm before the head.
-    pub(crate) final_norm: &'static str,
+    /// Whether the norms after the halves of a layer apply to the sum with the residual stream.
+    pub(crate) norms_sums: bool,
+    /// The norm before the head, if there is one.
+    pub(crate) final_norm: Option<&'static str>,
     /// Whether the head reads the embedding's weights. `None` means that it does if the checkpoint
     /// has no head.
     pub(crate) tied: Option<bool>,
     /// Whether the head has a bias.
     pub(crate) head_bias: bool,
+    /// Width of the embedding and of the head, if projections lead to and from the residual stream.
+    pub(crate) embedding_width: Option<usize>,
     /// Norm of the embedding's rows.
     pub(crate) embedding_norm: Option<NormKind>,
     /// The row of position 0 in a table of learned positions, which are added to the embedding.

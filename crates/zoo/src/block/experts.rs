@@ -27,9 +27,11 @@ impl Decoder<'_> {
             let weights = self.w.b.reshape(&weights, &[s.clone(), e.chosen.into(), 1.into(), 1.into()]);
             rows = self.w.b.mul(&rows, &weights);
         }
-        let in_columns = self.in_columns(e, &format!("{path}.{JOINED}"));
-        let made =
-            if in_columns { self.column_experts(&rows, &chosen, e, &path)? } else { self.row_experts(&rows, &chosen, e, &path)? };
+        let made = match e.layout {
+            ExpertLayout::Flat => self.flat_experts(&rows, &chosen, e, &path)?,
+            _ if self.in_columns(e, &format!("{path}.{JOINED}")) => self.column_experts(&rows, &chosen, e, &path)?,
+            _ => self.row_experts(&rows, &chosen, e, &path)?,
+        };
         self.w.b.enter(format!("{path}.experts"));
         let made = self.w.b.reshape(&made, &[s.clone(), e.chosen.into(), width.into()]);
         let weighted = if e.weighted_input {
@@ -200,6 +202,23 @@ impl Decoder<'_> {
         self.stacked_product(&gated, chosen, (e, path, e.names.down), [self.expert_width(e), e.width])
     }
 
+    /// As [`row_experts`](Self::row_experts), for matrices one below the other [E·inner, outer].
+    fn flat_experts(&mut self, x: &Val, chosen: &Val, e: &Experts, path: &str) -> Result<Val> {
+        let (inner, outer) = (e.width, self.expert_width(e));
+        let part = |parts: &Self, part: &str| -> Result<(String, CheckpointTensor)> {
+            let name = format!("{path}.experts.{part}");
+            let source = parts.w.source(&name, &[e.count * inner, outer])?.with_shape(vec![e.count, inner, outer]);
+            Ok((name, source))
+        };
+        let (name, source) = part(self, e.names.gate)?;
+        let gate = self.chosen_product(x, chosen, &name, &source)?;
+        let (name, source) = part(self, e.names.up)?;
+        let up = self.chosen_product(x, chosen, &name, &source)?;
+        let gated = self.gated(&gate, &up, e.activation);
+        let (name, source) = part(self, e.names.down)?;
+        self.column_product(&gated, chosen, &name, &source)
+    }
+
     /// Rows times the selected matrices of one part [E, rows, cols], plus biases if there are any.
     fn stacked_product(
         &mut self,
@@ -279,7 +298,7 @@ impl Decoder<'_> {
     /// Experts with joined gates and ups [inputs, outputs], in halves or alternating.
     fn column_experts(&mut self, x: &Val, chosen: &Val, e: &Experts, path: &str) -> Result<Val> {
         let hidden = self.expert_width(e);
-        let both = self.column_product(x, chosen, e, &format!("{path}.{JOINED}"), [hidden, 2 * e.width])?;
+        let both = self.stored_product(x, chosen, e, &format!("{path}.{JOINED}"), [hidden, 2 * e.width])?;
         let (gate, up) = if e.layout == ExpertLayout::Alternating {
             (self.w.b.every(&both, 0, 2), self.w.b.every(&both, 1, 2))
         } else {
@@ -287,26 +306,36 @@ impl Decoder<'_> {
             (gate, up)
         };
         let gated = self.gated(&gate, &up, e.activation);
-        self.column_product(&gated, chosen, e, &format!("{path}.experts.down_proj"), [e.width, hidden])
+        self.stored_product(&gated, chosen, e, &format!("{path}.experts.down_proj"), [e.width, hidden])
+    }
+
+    /// Rows [s, k or 1, 1, in] times the selected matrices of floats [E, in, out]. Returns
+    /// [s, k, 1, out]. The program uses [E, out, in].
+    fn column_product(&mut self, x: &Val, chosen: &Val, name: &str, source: &CheckpointTensor) -> Result<Val> {
+        let Read::Plain(weight) = source.read(name, self.settings.dtype, None)? else {
+            return Err(crate::Error::tensor(name, "floats", "a quantized tensor"));
+        };
+        let weights = self.w.b.parameter(name, swapped(weight));
+        let weights = self.w.b.transpose(&weights, 1, 2);
+        Ok(self.w.b.gather_matmul(x, &weights, chosen))
     }
 
     /// Rows [s, k or 1, 1, in] times the selected experts' matrices, plus biases if there are any.
     /// Returns [s, k, 1, out]. The checkpoint stores floats [E, in, out] or packed codes [E, out,
     /// in]. The program uses [E, out, in].
-    fn column_product(&mut self, x: &Val, chosen: &Val, e: &Experts, name: &str, [from, to]: [usize; 2]) -> Result<Val> {
+    fn stored_product(&mut self, x: &Val, chosen: &Val, e: &Experts, name: &str, [from, to]: [usize; 2]) -> Result<Val> {
         let count = e.count;
-        let weights = match self.w.tensors().get(name) {
-            Some(tensor) if tensor.is_packed() => self.w.matrix(name, &self.w.source(name, &[count, to, from])?)?,
+        let y = match self.w.tensors().get(name) {
+            Some(tensor) if tensor.is_packed() => {
+                let source = self.w.source(name, &[count, to, from])?;
+                self.chosen_product(x, chosen, name, &source)?
+            }
             _ => {
-                let Read::Plain(weight) = self.w.source(name, &[count, from, to])?.read(name, self.settings.dtype, None)? else {
-                    return Err(crate::Error::tensor(name, "floats", "a quantized tensor"));
-                };
-                self.w.b.parameter(name, swapped(weight))
+                let source = self.w.source(name, &[count, from, to])?;
+                self.column_product(x, chosen, name, &source)?
             }
         };
-        let weights = self.w.b.transpose(&weights, 1, 2);
-        let y = self.w.b.gather_matmul(x, &weights, chosen);
-        if e.bias { self.with_expert_bias(&y, chosen, &format!("{name}_bias"), [count, to]) } else { Ok(y) }
+        if e.bias { self.with_chosen_bias(&y, chosen, &format!("{name}_bias"), [count, to]) } else { Ok(y) }
     }
 }
 

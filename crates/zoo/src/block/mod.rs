@@ -96,11 +96,14 @@ pub(crate) fn embedding_program(checkpoint: &Checkpoint, config: &DecoderConfig,
 /// Rows of the embedding [1, s, hidden] for token ids [1, s].
 fn embedded(w: &mut Writer<'_>, config: &DecoderConfig, ids: &Val) -> Result<Val> {
     w.b.enter("model.embed_tokens");
-    let source = w.source(EMBEDDING, &[config.vocab, config.hidden])?;
+    let source = w.source(EMBEDDING, &[config.vocab, config.embedding_width.unwrap_or(config.hidden)])?;
     let table = w.matrix(EMBEDDING, &source)?;
     let x = w.b.embedding(&table, ids);
     let x = w.updated_rows(x, ids, EMBEDDING, &source)?;
-    let x = w.b.scale(&x, config.embedding_scale);
+    let mut x = w.b.scale(&x, config.embedding_scale);
+    if config.embedding_width.is_some() {
+        x = w.linear(&x, "model.project_in", config.hidden, false)?;
+    }
     match config.embedding_norm {
         Some(kind) => w.norm(&x, "model.embedding_norm", Norm { kind, ..config.norm }),
         None => Ok(x),
@@ -139,10 +142,13 @@ impl<'a> Decoder<'a> {
     /// Ends the program with the logits of the last layer's output.
     fn logits(mut self, x: Val, per_layer: Option<Val>) -> Result<Written> {
         let c = self.config;
-        let x = self.layers(x, per_layer)?;
+        let mut x = self.layers(x, per_layer)?;
+        if let Some(width) = c.embedding_width {
+            x = self.w.linear(&x, "model.project_out", width, false)?;
+        }
         self.w.b.enter("lm_head");
         let name = if c.tied == Some(true) { EMBEDDING } else { HEAD };
-        let source = self.w.source(name, &[c.vocab, c.hidden])?;
+        let source = self.w.source(name, &[c.vocab, c.embedding_width.unwrap_or(c.hidden)])?;
         let head = self.w.matrix(name, &source)?;
         let bias = c.head_bias.then(|| self.w.vector(HEAD_BIAS, c.vocab)).transpose()?;
         let logits = self.w.b.linear(&x, &head, bias.as_ref());
@@ -179,7 +185,7 @@ impl<'a> Decoder<'a> {
         if let Some(streams) = &c.streams {
             x = self.gathered(&x, streams)?;
         }
-        self.norm(&x, &format!("{}.{}", c.root, c.final_norm))
+        self.norm_if(&x, c.root, c.final_norm)
     }
 
     /// Restricts the residual stream and the per-layer inputs to the last position.
@@ -266,6 +272,11 @@ impl<'a> Decoder<'a> {
 
     /// `x` plus the result of one half of the layer.
     fn residual(&mut self, x: &Val, made: &Val, layer: &Layer, path: &str, norm: Option<&str>) -> Result<Val> {
+        if self.config.norms_sums {
+            let made = self.w.b.scale(made, layer.residual);
+            let sum = self.w.b.add(x, &made);
+            return self.norm_if(&sum, path, norm);
+        }
         let made = self.norm_if(made, path, norm)?;
         let made = self.w.b.scale(&made, layer.residual);
         Ok(self.w.b.add(x, &made))
@@ -276,9 +287,9 @@ impl<'a> Decoder<'a> {
         self.w.norm(x, path, self.config.norm)
     }
 
-    /// The norm with this name in a layer, if there is one.
-    fn norm_if(&mut self, x: &Val, layer: &str, name: Option<&str>) -> Result<Val> {
-        name.map_or_else(|| Ok(x.clone()), |name| self.norm(x, &format!("{layer}.{name}")))
+    /// The norm with this name in a module, if there is one.
+    fn norm_if(&mut self, x: &Val, module: &str, name: Option<&str>) -> Result<Val> {
+        name.map_or_else(|| Ok(x.clone()), |name| self.norm(x, &format!("{module}.{name}")))
     }
 
     /// The constants of a rotary embedding of heads of `dim` elements.

@@ -19,6 +19,8 @@ pub(crate) fn encoder(mut config: DecoderConfig, causal: bool, sentence: Sentenc
         || config.conditioned.is_some()
         || config.streams.is_some()
         || config.embedding_norm.is_some()
+        || config.embedding_width.is_some()
+        || config.norms_sums
         || config.learned_positions.is_some()
         || !config.layers.iter().all(is_supported)
     {

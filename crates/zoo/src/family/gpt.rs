@@ -140,15 +140,16 @@ fn rotary(f: &Fields<'_>, family: &'static str, joined: Joined) -> Result<Decode
     Ok(DecoderConfig { head_bias: true, renames: RENAMES, ..config })
 }
 
-/// OPT: learned positions after two unused rows, and ReLU.
+/// OPT: learned positions after two unused rows, and ReLU. The model of 350M normalizes sums and
+/// has a narrower embedding.
 pub(super) fn opt(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults { keys: &[], positions: 2048, norm_key: "", ..GPT };
     let is_plain = !f.bool_or("layer_norm_elementwise_affine", true)?;
     let norm = if is_plain { NormKind::LayerPlain } else { NormKind::Layer { bias: true } };
     let base = Base::read(f, &Defaults { norm, ..defaults })?;
-    f.expect_bool("do_layer_norm_before", true)?;
-    f.expect_bool("_remove_final_layer_norm", false)?;
-    f.expect_size("word_embed_proj_dim", base.hidden)?;
+    let norms_sums = !f.bool_or("do_layer_norm_before", true)?;
+    let ends_plain = f.bool_or("_remove_final_layer_norm", false)? || norms_sums;
+    let width = f.size_or("word_embed_proj_dim", base.hidden)?;
     if f.get("activation_function").is_none() {
         return Err(f.error("activation_function", "the name of a function"));
     }
@@ -157,7 +158,11 @@ pub(super) fn opt(f: &Fields<'_>) -> Result<DecoderConfig> {
     let attention = Attention { names, qkv_bias: bias.into(), output_bias: bias, ..base.attention(None) };
     let names = MlpNames { gate: "", up: "fc1", down: "fc2" };
     let mlp = Mlp { gated: false, bias: bias.into(), module: "mlp", names, ..base.mlp_of(f.size("ffn_dim")?, "mlp") };
-    let norms = LayerNorms { mixer_in: Some("self_attn_layer_norm"), feed_in: Some("final_layer_norm"), ..LayerNorms::PRE };
+    let (first, second) = (Some("self_attn_layer_norm"), Some("final_layer_norm"));
+    let norms = match norms_sums {
+        true => LayerNorms { mixer_in: None, mixer_out: first, feed_in: None, feed_out: second },
+        false => LayerNorms { mixer_in: first, feed_in: second, ..LayerNorms::PRE },
+    };
     let config = base.config(f, "opt", vec![Layer { norms, ..layer(attention, mlp) }; base.layers])?;
     let renames = &[
         ("model.decoder.", "model."),
@@ -166,7 +171,9 @@ pub(super) fn opt(f: &Fields<'_>) -> Result<DecoderConfig> {
         (".fc1.", ".mlp.fc1."),
         (".fc2.", ".mlp.fc2."),
     ];
-    Ok(DecoderConfig { renames, ..with_positions(config, 2) })
+    let final_norm = if ends_plain { None } else { config.final_norm };
+    let embedding_width = Some(width).filter(|&width| width != config.hidden);
+    Ok(DecoderConfig { renames, norms_sums, final_norm, embedding_width, ..with_positions(config, 2) })
 }
 
 /// Attention with biases, and scores with this scale.

@@ -123,7 +123,7 @@ pub(super) fn phi(f: &Fields<'_>) -> Result<DecoderConfig> {
     let mlp = Mlp { gated: false, bias: true.into(), names, ..base.mlp(f)? };
     let layer = Layer { norms: ONE, parallel: true, ..layer(attention, mlp) };
     let config = base.config(f, "phi", vec![layer; base.layers])?;
-    Ok(DecoderConfig { final_norm: "final_layernorm", head_bias: true, ..config })
+    Ok(DecoderConfig { final_norm: Some("final_layernorm"), head_bias: true, ..config })
 }
 
 /// StableLM: a partial rotary embedding. The largest models use one norm for both halves, and norms

@@ -123,7 +123,7 @@ pub(super) fn third(f: &Fields<'_>) -> Result<DecoderConfig> {
     });
     let config = base.config(f, "lfm3", layers.collect::<Result<_>>()?)?;
     // One release of the model code uses another name for the gate.
-    Ok(DecoderConfig { final_norm: "embedding_norm", renames: &[(".self_attn.g_proj.", ".self_attn.gate_proj.")], ..config })
+    Ok(DecoderConfig { final_norm: Some("embedding_norm"), renames: &[(".self_attn.g_proj.", ".self_attn.gate_proj.")], ..config })
 }
 
 fn mlp(base: &Base, width: usize) -> Mlp {
@@ -159,5 +159,5 @@ fn build(f: &Fields<'_>, base: &Base, family: &'static str, feeds: Vec<FeedForwa
     });
     let config = base.config(f, family, layers.collect::<Result<_>>()?)?;
     let tied = f.bool_opt("tie_embedding")?.or(config.tied);
-    Ok(DecoderConfig { final_norm: "embedding_norm", tied, ..config })
+    Ok(DecoderConfig { final_norm: Some("embedding_norm"), tied, ..config })
 }

@@ -139,9 +139,11 @@ fn alone(f: &Fields<'_>, family: &'static str, mamba: Mamba, tied: bool) -> Resu
         streams: None,
         layers: vec![layer; layers],
         norm: Norm::rms(f.positive_or("layer_norm_epsilon", 1e-5)?),
-        final_norm: "norm",
+        norms_sums: false,
+        final_norm: Some("norm"),
         tied: f.bool_opt("tie_word_embeddings")?.or(tied.then_some(true)),
         head_bias: false,
+        embedding_width: None,
         embedding_norm: None,
         learned_positions: None,
         columns: &[],
@@ -197,7 +199,7 @@ pub(super) fn jamba(f: &Fields<'_>) -> Result<DecoderConfig> {
             if count > 1 && falls_on(i, sparse) { experts.clone().into() } else { base.mlp_of(width, "feed_forward").into() };
         Layer { norms, ..layer(mixer, feed_forward) }
     });
-    Ok(DecoderConfig { final_norm: "final_layernorm", ..base.config(f, "jamba", layers.collect())? })
+    Ok(DecoderConfig { final_norm: Some("final_layernorm"), ..base.config(f, "jamba", layers.collect())? })
 }
 
 /// Granite 4: layers of Mamba 2 or attention, and experts beside a shared layer.
@@ -260,7 +262,7 @@ pub(super) fn bamba(f: &Fields<'_>) -> Result<DecoderConfig> {
         let mixer = if is_listed { attention.clone().into() } else { Mixer::Mamba(Box::new(mamba.clone())) };
         Layer { norms, ..layer(mixer, mlp) }
     });
-    Ok(DecoderConfig { final_norm: "final_layernorm", ..base.config(f, "bamba", layers.collect())? })
+    Ok(DecoderConfig { final_norm: Some("final_layernorm"), ..base.config(f, "bamba", layers.collect())? })
 }
 
 /// Names of Granite's experts and shared layer.
@@ -454,7 +456,7 @@ pub(super) fn falcon_h1(f: &Fields<'_>) -> Result<DecoderConfig> {
     let layer = Layer { norms, ..layer(Mixer::AttentionAndMamba(Box::new(attention), Box::new(mamba)), mlp) };
     let config = base.config(f, "falcon_h1", vec![layer; base.layers])?;
     Ok(DecoderConfig {
-        final_norm: "final_layernorm",
+        final_norm: Some("final_layernorm"),
         embedding_scale: one("embedding_multiplier")?,
         logits_divisor: one("lm_head_multiplier")?.recip(),
         ..config

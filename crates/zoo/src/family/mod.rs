@@ -142,6 +142,11 @@ const FAMILIES: &[Family] = &[
         what: "latent attention, experts by a softmax whose weights are not normalized",
     },
     Family {
+        names: &["dbrx"],
+        read: mixtral::dbrx,
+        what: "layer norms without biases, bounded projections, experts stored one below the other",
+    },
+    Family {
         names: &["deepseek_v3", "joyai_llm_flash", "kimi_k2"],
         read: deepseek::config,
         what: "latent attention, experts chosen group by group; also Kimi K2",

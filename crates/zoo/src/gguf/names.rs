@@ -240,7 +240,7 @@ pub(super) fn sources(
     };
     add("output.weight", "lm_head.weight".into(), None)?;
     add("output.bias", "lm_head.bias".into(), None)?;
-    for (stored, name) in OUTER.into_iter().chain([("output_norm", config.final_norm)]) {
+    for (stored, name) in OUTER.into_iter().chain(config.final_norm.map(|norm| ("output_norm", norm))) {
         for part in ["weight", "bias"] {
             add(&format!("{stored}.{part}"), format!("model.{name}.{part}"), None)?;
         }

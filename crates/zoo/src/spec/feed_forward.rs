@@ -116,6 +116,9 @@ pub(crate) enum ExpertLayout {
     Columns,
     /// Joined gates and ups alternate. Floats are [inputs, outputs].
     Alternating,
+    /// The matrices of all experts one below the other: gates and ups [outputs, inputs], and the
+    /// last ones [inputs, outputs].
+    Flat,
 }
 
 /// Selection of experts.
