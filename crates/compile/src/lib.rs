@@ -18,6 +18,7 @@ mod evaluate;
 mod fallback;
 mod fold;
 mod functionalize;
+mod loaded;
 mod method;
 mod observe;
 mod outer;
@@ -46,8 +47,9 @@ use flambeau_wire::{ProgramWriter, pte::EValue};
 
 pub use crate::{
     error::{ConstantError, Error, FoldError, ObserveError, ProgramError},
+    loaded::Loaded,
     observe::Observer,
-    quantize::{SchemeError, SchemeName},
+    quantize::{LinearWeight, SchemeError, SchemeName, linear_weights},
     report::{CallReport, MethodReport, Outcome, Precision, Report},
     rule::{Layers, WeightRule},
     statistics::{InputStatistics, Statistics},

@@ -10,31 +10,23 @@ use std::{
 };
 
 use flambeau_ir::{
-    Addmm, AsType, In, Int, Node, Out, Slice, Slot, Spec, Tid, Transpose, check,
-    engine::{Constants, Engine, LoadOptions, Session, Value},
+    Addmm, AsType, In, Int, Node, Out, Slice, Slot, Spec, Tid, Transpose,
+    engine::{Engine, Value},
 };
-use flambeau_lower::{Constant, Origin, SsaGraph, SsaNode, TensorInfo, drop_unread, fuse};
+use flambeau_lower::{Origin, SsaGraph, SsaNode, TensorInfo, drop_unread};
 use flambeau_pt2::Exported;
-use flambeau_tensor::{Bytes, DType, Expr, Tensor, cast};
+use flambeau_tensor::{DType, Expr, Tensor, cast};
 
 use crate::{
     Error, InputStatistics, Options, Statistics,
     error::ObserveError,
-    evaluate::evaluate,
-    fold::fold,
+    loaded::{Loaded, traced},
     quantize::{Product, factor, quantized_products},
-    report::Outcome,
-    slots,
-    trace::Trace,
-    usage,
-    weights::Weights,
 };
 
 /// Observes the inputs of the linear layers that options quantize.
 pub struct Observer {
-    session: Box<dyn Session>,
-    /// Numbers of the method's inputs that the session takes, in order.
-    inputs: Vec<u32>,
+    method: Loaded,
     probes: Vec<Probe>,
     /// Weights with the number of the probe of their inputs.
     weights: Vec<(String, usize)>,
@@ -105,28 +97,15 @@ impl Observer {
         engine: &dyn Engine,
         (block, most): (usize, usize),
     ) -> Result<Observer, Error> {
-        let state = usage::state_names(&[exported]);
-        let trace = Trace::run(exported, options, &state)?;
-        let (mut ssa, trace) = trace.into_graph()?;
-        if !trace.fallback.calls.is_empty() || trace.calls.iter().any(|call| matches!(call.outcome, Outcome::Refused(_))) {
-            return Err(Error::Observe(ObserveError::Parts));
-        }
+        let (mut ssa, trace) = traced(exported, options)?;
         let products = quantized_products(&ssa, options);
         let block = smaller(block, most, columns_of(&ssa, &products));
         ssa.results.clear();
         let mut builder = Builder { ssa: &mut ssa, probes: Vec::new(), known: HashMap::new() };
-        let weights = products.iter().filter_map(|p| Some((p.name.clone(), builder.probe(p, block)?))).collect();
+        let weights = products.iter().filter_map(|p| Some((p.weight.name.clone(), builder.probe(p, block)?))).collect();
         let probes = builder.probes;
         drop_unread(&mut ssa);
-        fuse(&mut ssa);
-        fold(&mut ssa, &trace.weights, engine)?;
-        drop_unread(&mut ssa);
-        let names: Vec<String> = trace.state.buffers.iter().map(|b| b.name.clone()).collect();
-        let slotted = slots::assign(ssa, "observed", &names, false);
-        let graph = Arc::new(check(slotted.graph).map_err(Error::Check)?);
-        let source = Stored { constants: slotted.constants.into_iter().collect(), weights: &trace.weights };
-        let session = engine.load(graph, &source, &LoadOptions::default()).map_err(ObserveError::Engine)?;
-        Ok(Observer { session, inputs: slotted.inputs, probes, weights })
+        Ok(Observer { method: Loaded::of(ssa, &trace, "observed", engine)?, probes, weights })
     }
 
     /// Whether there is no weight whose inputs it observes.
@@ -139,10 +118,7 @@ impl Observer {
     /// # Errors
     /// [`Error::Observe`] if the engine fails.
     pub fn run(&mut self, inputs: &[Value]) -> Result<(), Error> {
-        self.session.reset();
-        let chosen = self.inputs.iter().map(|&number| inputs.get(number as usize).cloned().ok_or(ObserveError::Inputs));
-        let chosen: Vec<Value> = chosen.collect::<Result<_, _>>()?;
-        let results = self.session.run(&chosen).map_err(ObserveError::Engine)?;
+        let results = self.method.run(inputs)?;
         let mut results = results.into_iter().filter_map(|value| if let Value::Tensor(t) = value { Some(t) } else { None });
         for probe in &mut self.probes {
             probe.take(&mut results)?;
@@ -162,18 +138,6 @@ impl Observer {
             statistics.insert(name, inputs[probe].clone());
         }
         statistics
-    }
-}
-
-/// Constants of the observed graph.
-struct Stored<'w> {
-    constants: HashMap<String, Arc<Constant>>,
-    weights: &'w Weights<'w>,
-}
-
-impl Constants for Stored<'_> {
-    fn get(&self, key: &str) -> Option<Bytes> {
-        Some(evaluate(self.constants.get(key)?, self.weights).ok()?.bytes().clone())
     }
 }
 

@@ -2,14 +2,18 @@
 
 mod codes;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use flambeau_ir::{Dequantize, In, Index, Node, Out, QuantMode, SlotRef, Spec, Tid};
 use flambeau_lower::{ConstExpr, Constant, Fit, Origin, QuantPart, Scheme, SsaGraph, SsaNode, TensorInfo};
+use flambeau_pt2::Exported;
 use flambeau_tensor::{DType, Shape};
 
 pub(crate) use self::codes::{Parts, factor};
-use crate::{Options, rule};
+use crate::{Error, Options, loaded::traced, rule};
 
 /// Reads a scheme from its name on the command line.
 pub trait SchemeName: Sized {
@@ -101,12 +105,35 @@ pub(crate) fn quantize(ssa: &mut SsaGraph, options: &Options) {
 
 /// A product of inputs with a weight that the options quantize to affine codes.
 pub(crate) struct Product {
-    /// Name of the weight.
-    pub(crate) name: String,
+    pub(crate) weight: Arc<Constant>,
     /// The inputs, `[.., M, K]`.
     pub(crate) input: Tid,
+    /// Whether [`Options::linear`] decides, not a rule or the head's scheme.
+    pub(crate) is_plain: bool,
     /// For a stack of experts: the number of the expert of each row, and how many there are.
     pub(crate) experts: Option<(Tid, usize)>,
+}
+
+/// A weight whose scheme is [`Options::linear`], unless a rule names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinearWeight {
+    /// Qualified name.
+    pub name: String,
+    /// `[N, K]`, or `[E, N, K]` for a stack of experts.
+    pub shape: Shape,
+}
+
+/// The weights of a program's linear layers, by name. Weights with a rule are left out, and so are
+/// embedding tables and heads.
+///
+/// # Errors
+/// As [`Loaded::new`](crate::Loaded::new).
+pub fn linear_weights(exported: &Exported, options: &Options) -> Result<Vec<LinearWeight>, Error> {
+    let (ssa, _) = traced(exported, options)?;
+    let products = quantized_products(&ssa, options).into_iter().filter(|product| product.is_plain);
+    let weights = products.map(|Product { weight, .. }| (weight.name.clone(), weight.shape.clone()));
+    let weights: BTreeMap<String, Shape> = weights.collect();
+    Ok(weights.into_iter().map(|(name, shape)| LinearWeight { name, shape }).collect())
 }
 
 /// The products of the main chain whose weights the options quantize to affine codes. A product
@@ -127,7 +154,7 @@ pub(crate) fn quantized_products(ssa: &SsaGraph, options: &Options) -> Vec<Produ
         let scheme = choice.of_product(ssa, weight).filter(|scheme| scheme.mode == QuantMode::Affine)?;
         let constant = quantizable(ssa, weight, axes, scheme)?;
         let experts = indices.map(|indices| (indices, constant.shape[0]));
-        Some(Product { name: constant.name.clone(), input, experts })
+        Some(Product { weight: constant, input, is_plain: choice.is_plain(ssa, weight), experts })
     };
     ssa.chains[0].iter().filter_map(product).collect()
 }
@@ -166,9 +193,18 @@ impl Choice<'_> {
     fn of_product(&self, ssa: &SsaGraph, weight: Tid) -> Option<Scheme> {
         let linear = self.options.linear;
         self.ruled(ssa, weight).unwrap_or_else(|| match self.options.head {
-            Some(head) if self.tables.contains(&weight) || ssa.constant(weight).is_some_and(|c| c.name == HEAD) => head,
+            Some(head) if self.is_head(ssa, weight) => head,
             _ => linear,
         })
+    }
+
+    /// Whether a product's weight is an embedding table, or has the name of a head.
+    fn is_head(&self, ssa: &SsaGraph, weight: Tid) -> bool {
+        self.tables.contains(&weight) || ssa.constant(weight).is_some_and(|c| c.name == HEAD)
+    }
+
+    fn is_plain(&self, ssa: &SsaGraph, weight: Tid) -> bool {
+        !self.is_head(ssa, weight) && self.ruled(ssa, weight).is_none()
     }
 
     fn of_table(&self, ssa: &SsaGraph, weight: Tid) -> Option<Scheme> {

@@ -254,8 +254,9 @@ pub mod pt2 {
 #[cfg(feature = "compile")]
 pub mod compile {
     pub use flambeau_compile::{
-        CallReport, Delegate, Error, Fit, InputStatistics, Layers, MethodReport, ObserveError, Observer, Options, Outcome, Output,
-        Precision, Report, Scheme, SchemeError, SchemeName, Statistics, Ties, WeightRule, compile, dry_run,
+        CallReport, Delegate, Error, Fit, InputStatistics, Layers, LinearWeight, Loaded, MethodReport, ObserveError, Observer,
+        Options, Outcome, Output, Precision, Report, Scheme, SchemeError, SchemeName, Statistics, Ties, WeightRule, compile,
+        dry_run, linear_weights,
     };
 }
 
@@ -327,6 +328,25 @@ pub mod zoo {
         let options = with_floats(model, options.clone());
         let (_, forward) = model.methods.first().ok_or(compile::ObserveError::Parts)?;
         compile::Observer::new(forward, &options, engine, (block, most))
+    }
+
+    /// Loads the method `forward` on an engine, as [`compile`](compile()) would write it.
+    ///
+    /// # Errors
+    /// As [`compile::Loaded::new`].
+    pub fn load(model: &Model, options: compile::Options, engine: &dyn Engine) -> Result<compile::Loaded, compile::Error> {
+        let (_, forward) = model.methods.first().ok_or(compile::ObserveError::Parts)?;
+        compile::Loaded::new(forward, &with_floats(model, options), engine)
+    }
+
+    /// The weights of linear layers that [`compile`](compile()) quantizes with
+    /// [`Options::linear`](compile::Options::linear).
+    ///
+    /// # Errors
+    /// As [`compile::linear_weights`].
+    pub fn linear_weights(model: &Model, options: compile::Options) -> Result<Vec<compile::LinearWeight>, compile::Error> {
+        let (_, forward) = model.methods.first().ok_or(compile::ObserveError::Parts)?;
+        compile::linear_weights(forward, &with_floats(model, options))
     }
 
     /// The options with a rule for each weight that stays in floating point.

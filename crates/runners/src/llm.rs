@@ -23,7 +23,7 @@ mod thinking;
 pub use adapters::{AdapterFacts, Adapters};
 pub use conversation::{Answer, Conversation, ConversationError};
 pub use disk::{DiskCache, DiskWriter};
-pub use evaluate::{Comparison, Evaluation, Mean, Windows, evaluate};
+pub use evaluate::{Comparison, Evaluation, Mean, Windows, divergence, evaluate};
 pub use generate::{FinishReason, Generation, Request, Stats, generate};
 pub use generator::{GenerationStep, Generator, Logprobs};
 pub use metadata::Metadata;

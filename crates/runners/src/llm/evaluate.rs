@@ -247,6 +247,12 @@ impl Models<'_> {
     }
 }
 
+/// Kullback–Leibler divergence of the distribution with some logits from the one with the
+/// reference's, in nats.
+pub fn divergence(logits: &[f32], reference: &[f32]) -> f64 {
+    LogProbabilities::of(reference).divergence(&LogProbabilities::of(logits))
+}
+
 /// Logits and the logarithm of the sum of their exponentials.
 struct LogProbabilities<'a> {
     logits: &'a [f32],
