@@ -1,6 +1,9 @@
 //! Calibration: records the inputs of a checkpoint's linear layers on a text, to choose how their
 //! weights are quantized.
 
+mod budget;
+mod sensitivity;
+
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -16,6 +19,7 @@ use flambeau::{
     zoo::{self, Checkpoint},
 };
 
+use self::{budget::Budget, sensitivity::Unit};
 use crate::{failure::usage, files, memory, progress, tokenizer::TEXT_FILES};
 
 /// The default calibration text: prose, chats, code and mathematics in several languages.
@@ -32,6 +36,14 @@ const MOST_PRODUCTS: u64 = 3 << 40;
 
 /// Minimum and maximum number of tokens.
 const TOKENS: [usize; 2] = [1024, 32 << 10];
+
+/// Windows on which groups of weights are measured, and their tokens. Many short windows tell more
+/// than few long ones, because texts differ.
+const MEASURED_WINDOWS: usize = 12;
+const MEASURED_WINDOW: usize = 32;
+
+/// Maximum number of multiplications of these measurements.
+const MOST_MEASURED: u64 = 4 << 40;
 
 /// Columns whose products are kept with each column's square: in small models, and in models of
 /// more weights than these.
@@ -54,6 +66,13 @@ pub(crate) struct CalibrationArgs {
     /// the place of a text
     #[arg(help_heading = "Export", long, value_name = "FILE", conflicts_with = "calibration")]
     imatrix: Option<PathBuf>,
+
+    /// Mean number of bits for a weight of linear layers, with its share of scales and biases, such
+    /// as 4.5. Layers get more or fewer bits by how much the predictions change if they alone have
+    /// few. It takes the place of --qlinear. Without a recipe, a head has the scheme of embedding
+    /// tables, or 8 bits
+    #[arg(help_heading = "Export", long, value_name = "B", conflicts_with = "qlinear")]
+    bits_per_weight: Option<f64>,
 }
 
 impl CalibrationArgs {
@@ -66,29 +85,33 @@ impl CalibrationArgs {
         (quantize, engine): (compile::Options, &dyn Engine),
         tokenizer: &[(String, Bytes)],
     ) -> Result<compile::Options> {
-        let text = self.calibration.as_deref().filter(|&name| name != "none");
-        let is_asked = self.imatrix.is_some() || text.is_some();
+        let is_mute = self.calibration.as_deref() == Some("none");
+        let budget = self.bits_per_weight.map(Budget::new).transpose()?;
+        if budget.is_some() && is_mute {
+            return Err(usage("--bits-per-weight needs calibration, which --calibration none takes away"));
+        }
+        let quantize = match &budget {
+            Some(budget) => budget.whole(&quantize)?,
+            None => quantize,
+        };
+        let is_asked = self.imatrix.is_some() || self.calibration.is_some() && !is_mute || budget.is_some();
         let is_language = checkpoint.is_language_model();
         let is_quantized = quantize.linear.is_some() || quantize.head.is_some() || !quantize.rules.is_empty();
         match is_asked {
-            true if !is_quantized => return Err(usage("--calibration and --imatrix need --qlinear or --recipe")),
-            true if !is_language => return Err(usage("--calibration and --imatrix are for language models")),
-            false if !is_language || !is_quantized || self.calibration.is_some() => return Ok(quantize),
+            true if !is_quantized => {
+                return Err(usage("--calibration and --imatrix need --qlinear, --recipe or --bits-per-weight"));
+            }
+            true if !is_language => return Err(usage("--calibration, --imatrix and --bits-per-weight are for language models")),
+            false if !is_language || !is_quantized || is_mute => return Ok(quantize),
             _ => {}
         }
-        let observed = |text: &str| {
-            let tokenizer = tokenizer_of(tokenizer)?;
-            observe(checkpoint, options, (&quantize, engine), (&tokenizer, text))
-        };
-        let statistics = match (&self.imatrix, text) {
-            (Some(path), _) => of_matrix(path, checkpoint)?,
-            (None, Some("default")) => observed(TEXT)?,
-            (None, Some(path)) => {
-                let bytes = files::read(path.as_ref())?.to_vec();
-                observed(&String::from_utf8(bytes).with_context(|| format!("{path} is no text in UTF-8"))?)?
-            }
+        let text = self.text()?;
+        let observed = || observe(checkpoint, options, (&quantize, engine), (&tokenizer_of(tokenizer)?, &text));
+        let statistics = match &self.imatrix {
+            Some(path) => of_matrix(path, checkpoint)?,
+            None if is_asked => observed()?,
             // Weights can be quantized without statistics too.
-            (None, None) => observed(TEXT).unwrap_or_else(|error| {
+            None => observed().unwrap_or_else(|error| {
                 eprintln!("weights are quantized without calibration: {error:#}");
                 Statistics::default()
             }),
@@ -96,7 +119,22 @@ impl CalibrationArgs {
         if is_asked && statistics.is_empty() {
             bail!("calibration found no weight that it could change: formats of small floats have no choice of codes");
         }
-        Ok(compile::Options { statistics: Arc::new(statistics), ..quantize })
+        let quantize = compile::Options { statistics: Arc::new(statistics), ..quantize };
+        match budget {
+            Some(budget) => divide(&budget, checkpoint, options, (quantize, engine), (&tokenizer_of(tokenizer)?, &text)),
+            None => Ok(quantize),
+        }
+    }
+
+    /// The text that the model reads.
+    fn text(&self) -> Result<String> {
+        match self.calibration.as_deref() {
+            None | Some("default") => Ok(TEXT.to_owned()),
+            Some(path) => {
+                let bytes = files::read(path.as_ref())?.to_vec();
+                String::from_utf8(bytes).with_context(|| format!("{path} is no text in UTF-8"))
+            }
+        }
     }
 }
 
@@ -148,6 +186,45 @@ fn observe(
     Ok(statistics)
 }
 
+/// The options with a scheme for each weight of linear layers, so that their bits keep a budget.
+fn divide(
+    budget: &Budget,
+    checkpoint: &Checkpoint,
+    options: &zoo::Options,
+    (mut quantize, engine): (compile::Options, &dyn Engine),
+    (tokenizer, text): (&Tokenizer, &str),
+) -> Result<compile::Options> {
+    let start = Instant::now();
+    let options = zoo::Options {
+        max_seq_len: Some(MEASURED_WINDOW),
+        prefill_chunk: Some(MEASURED_WINDOW),
+        kv_cache: zoo::KvCache::Float,
+        logits: zoo::Logits::All,
+        ..*options
+    };
+    let model = zoo::build(checkpoint, &options)?;
+    let ids = tokenizer.encode(text, false)?;
+    if ids.is_empty() {
+        bail!("the text of the calibration is empty");
+    }
+    let windows = spaced(&ids, MEASURED_WINDOW, MEASURED_WINDOWS);
+    let tokens: usize = windows.iter().map(|window| window.len()).sum();
+    let inputs = |window: &&[u32]| inputs(window, tokenizer.bos_id(), checkpoint.adapter_count());
+    let windows: Vec<Vec<Value>> = windows.iter().map(inputs).collect::<Result<_>>()?;
+    let most = MOST_MEASURED / (weights(&model) * tokens as u64).max(1);
+    let units = sensitivity::units(&zoo::linear_weights(&model, quantize.clone())?, most as usize);
+    let units: Vec<(Unit, _)> =
+        units.into_iter().filter_map(|unit| budget.measured(unit.columns).map(|choice| (unit, choice))).collect();
+    eprintln!("measuring {} groups of weights in few bits with {tokens} tokens of text", units.len());
+    let divergences = sensitivity::divergences(&model, (&quantize, engine), &windows, &units)?;
+    let measured: Vec<_> =
+        units.into_iter().zip(divergences).map(|((unit, choice), divergence)| (unit, choice, divergence)).collect();
+    let (rules, told) = budget.rules(&measured);
+    eprintln!("{told}; measured in {:.1} s", start.elapsed().as_secs_f64());
+    quantize.rules.extend(rules);
+    Ok(quantize)
+}
+
 /// Number of elements of all weights with statistics.
 fn weights(model: &zoo::Model) -> u64 {
     let weights = model.methods.values().flat_map(|exported| exported.weights.values());
@@ -161,9 +238,17 @@ fn windows(ids: &[u32], weights: u64) -> Vec<&[u32]> {
     if ids.len() <= tokens {
         return ids.chunks(WINDOW).collect();
     }
-    let windows: Vec<&[u32]> = ids.chunks_exact(SHORT_WINDOW).collect();
-    let wanted = (tokens / SHORT_WINDOW).min(windows.len());
-    (0..wanted).map(|i| windows[i * windows.len() / wanted]).collect()
+    spaced(ids, SHORT_WINDOW, tokens / SHORT_WINDOW)
+}
+
+/// At most `count` windows of a text, evenly spaced. A shorter text is one window.
+fn spaced(ids: &[u32], window: usize, count: usize) -> Vec<&[u32]> {
+    let windows: Vec<&[u32]> = ids.chunks_exact(window).collect();
+    if windows.is_empty() {
+        return vec![ids];
+    }
+    let count = count.min(windows.len());
+    (0..count).map(|i| windows[i * windows.len() / count]).collect()
 }
 
 /// A language model's inputs for a window of tokens, without its adapters. A token that begins

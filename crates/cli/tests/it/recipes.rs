@@ -82,6 +82,37 @@ fn language_models_are_calibrated_unless_told_otherwise() {
 }
 
 #[test]
+fn bits_are_divided_among_the_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    let usual = ["export", TINY, "-o", "a.pte", "--dtype", "f32", "--group-size", "32", "--qembedding", "8w"];
+    let export = |flags: &[&str]| flambeau(dir.path(), &[&usual[..], flags].concat());
+    let bits = |line: &str| line.split("bits=").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u32>().ok());
+    let mut counts = Vec::new();
+    for budget in ["4.6", "6.5"] {
+        let done = export(&["--bits-per-weight", budget]);
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        let told = done.stderr.lines().find(|line| line.contains(" bits per weight of linear layers: ")).unwrap_or_default();
+        let mean: f64 = told.split(' ').next().and_then(|mean| mean.parse().ok()).unwrap_or_default();
+        assert!((4.0..=budget.parse().unwrap()).contains(&mean), "{}", done.stderr);
+        let listed = flambeau(dir.path(), &["inspect", "a.pte", "--nodes"]).stdout;
+        let mut found: Vec<u32> = listed.lines().filter_map(bits).collect();
+        found.sort_unstable();
+        // Seven linear layers; the embedding table and the head have 8 bits.
+        assert!(found.len() == 9 && found[0] < found[6] && found[7..] == [8, 8], "{found:?} {}", done.stderr);
+        counts.push(found.iter().sum::<u32>());
+    }
+    assert!(counts[0] < counts[1], "{counts:?}");
+    for (flags, code, what) in [
+        (&["--bits-per-weight", "1"][..], 2, "expected 2.5 to 9"),
+        (&["--bits-per-weight", "4.5", "--qlinear", "4w"], 2, "cannot be used with"),
+        (&["--bits-per-weight", "4.5", "--calibration", "none"], 2, "needs calibration"),
+    ] {
+        let done = export(flags);
+        assert!(done.code == code && done.stderr.contains(what), "{}", done.stderr);
+    }
+}
+
+#[test]
 fn calibration_that_changes_no_weight_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let export = |flags: &[&str]| flambeau(dir.path(), &[&["export", TINY, "-o", "a.pte", "--qlinear", "mxfp4"], flags].concat());
@@ -120,7 +151,7 @@ fn an_importance_matrix_decides_the_codes_of_its_weights() {
     }
     assert_eq!(export(&["--imatrix", "own.dat", "--calibration", "default"]).code, 2);
     let floats = flambeau(dir.path(), &["export", TINY, "-o", "a.pte", "--calibration", "default"]);
-    assert!(floats.code == 2 && floats.stderr.contains("need --qlinear or --recipe"), "{}", floats.stderr);
+    assert!(floats.code == 2 && floats.stderr.contains("need --qlinear, --recipe or --bits-per-weight"), "{}", floats.stderr);
 }
 
 #[test]
