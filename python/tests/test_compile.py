@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import DATA, values
+from cases import CASES, DATA, values
 
 import flambeau
 from flambeau.runtime import Runtime
@@ -40,6 +40,18 @@ def test_weights_are_quantized():
     assert small.to_bytes() != whole.to_bytes()
     with pytest.raises(flambeau.LoadError, match="9w"):
         flambeau.compile(ARCHIVE, qlinear="9w")
+
+
+def test_the_rule_for_equal_elements_is_chosen():
+    archive = CASES / "samples.ties" / "model.pt2"
+
+    def kernels(program):
+        return [call["kernel"] for call in program.report["methods"][0]["calls"] if "kernel" in call]
+
+    assert kernels(flambeau.compile(archive, ties="pytorch")) == kernels(flambeau.compile(archive)) != []
+    assert kernels(flambeau.compile(archive, ties="any")) == []
+    with pytest.raises(ValueError, match="ties is 'first'"):
+        flambeau.compile(archive, ties="first")
 
 
 def test_other_sources_are_refused(tmp_path):
