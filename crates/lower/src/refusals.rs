@@ -75,7 +75,6 @@ const REFUSALS: &[Refusal] = &[
             "*_affine_quantized",
             "_make_per_*",
             "empty_quantized",
-            "fake_quantize_*",
             "_fake_quantize_*",
             "fbgemm_*",
             "_wrapped_*",

@@ -144,6 +144,17 @@ def decomposed_checks():
     case("samples.effects", lambda x, y: (torch.linalg.inv(x), torch.linalg.cholesky(x @ x.mT), F.rrelu(y)), square, randn(4), core=True)
 
 
+def fake_quantization():
+    """Values rounded as in training for integers, and which of them were in range."""
+    scales, zeros = torch.tensor([0.1, 0.2, 0.05]), torch.tensor([0, 1, -2], dtype=torch.int32)
+    fq = torch.ops.aten
+    case("samples.fake_quantized", lambda x, s, z: (
+        torch.fake_quantize_per_tensor_affine(x, 0.1, 3, 0, 15), torch.fake_quantize_per_tensor_affine(x.bfloat16(), 0.05, 0, -128, 127),
+        torch.fake_quantize_per_tensor_affine(x, s[0], z[1], -8, 7), torch.fake_quantize_per_channel_affine(x, s, z, 0, -8, 7),
+        *fq.fake_quantize_per_channel_affine_cachemask(x, s, z, 0, -8, 7), fq.fake_quantize_per_tensor_affine_cachemask(x, 0.1, 3, 0, 15)[1]),
+        randn(3, 6), scales, zeros)
+
+
 def samples():
     attention_ranks()
     casts()
@@ -165,3 +176,4 @@ def samples():
     roots_and_epsilons()
     frequencies()
     decomposed_checks()
+    fake_quantization()

@@ -178,7 +178,46 @@ fn choose_qparams_per_token_asymmetric(cx: &mut Lower, call: &Call) -> Items {
     Ok(vec![Item::Tensor(scale), Item::Tensor(rounded(cx, zero_point)?)])
 }
 
+/// Rounds to the values that codes stand for. The second result says which elements are in the
+/// range of codes.
+fn fake_quantized(cx: &mut Lower, call: &Call, scale: Tid, zero_point: Tid) -> Items {
+    let dtype = call.out(0)?.dtype;
+    let (low, high) = range(call)?;
+    let x = cx.operand(call, "self", DType::F32)?;
+    let unit = ops::number_like(cx, scale, 1.0)?;
+    let inverse = ops::div(cx, unit, scale)?;
+    let steps = ops::mul(cx, x, inverse)?;
+    let steps = rounded(cx, steps)?;
+    let codes = ops::add(cx, steps, zero_point)?;
+    let inside = ops::clip(cx, codes, low as f64, high as f64)?;
+    let centred = ops::sub(cx, inside, zero_point)?;
+    let y = ops::mul(cx, centred, scale)?;
+    let mut items = one(cx.cast(y, dtype)?)?;
+    if call.outputs.len() == 2 {
+        items.push(if call.is_used(1) { Item::Tensor(ops::eq(cx, codes, inside)?) } else { Item::None });
+    }
+    Ok(items)
+}
+
+fn fake_quantize_per_tensor(cx: &mut Lower, call: &Call) -> Items {
+    let (scale, zero_point) = (of_whole(cx, call, "scale", DType::F32)?, of_whole(cx, call, "zero_point", DType::F32)?);
+    fake_quantized(cx, call, scale, zero_point)
+}
+
+fn fake_quantize_per_channel(cx: &mut Lower, call: &Call) -> Items {
+    let rank = cx.spec(call.tensor("self")?).rank();
+    let at = (cx.axis(call, "axis", 0, rank)?, rank);
+    let scale = of_channels(cx, call, "scale", DType::F32, at)?;
+    let zero_point = of_channels(cx, call, "zero_point", DType::F32, at)?;
+    fake_quantized(cx, call, scale, zero_point)
+}
+
 pub(super) const ROWS: &[RuleRow] = &[
+    row("aten.fake_quantize_per_channel_affine.default", fake_quantize_per_channel),
+    row("aten.fake_quantize_per_channel_affine_cachemask.default", fake_quantize_per_channel),
+    row("aten.fake_quantize_per_tensor_affine.default", fake_quantize_per_tensor),
+    row("aten.fake_quantize_per_tensor_affine.tensor_qparams", fake_quantize_per_tensor),
+    row("aten.fake_quantize_per_tensor_affine_cachemask.default", fake_quantize_per_tensor),
     row("quantized_decomposed._choose_qparams_per_token_asymmetric_impl.default", choose_qparams_per_token_asymmetric),
     row("quantized_decomposed.choose_qparams.tensor", |cx, call| of_range(cx, call, Mapping::Asymmetric)),
     row("quantized_decomposed.choose_qparams_per_token.default", choose_qparams_per_token),

@@ -267,6 +267,13 @@ fn resampling_and_padding() {
 }
 
 #[test]
+fn fake_quantization() {
+    let range = "zero_point=3, quant_min=0, quant_max=255";
+    let nodes = "Divide Multiply Round Add Clip Subtract Multiply";
+    check("aten.fake_quantize_per_tensor_affine.default", &format!("self=f32 s 4, scale=0.1, {range}"), &["f32 s 4"], nodes);
+}
+
+#[test]
 fn norms() {
     let rms = |weight: &str| format!("input=bf16 s 8, normalized_shape=[8], weight={weight} 8");
     check("aten.rms_norm.default", &rms("bf16"), &["bf16 s 8"], "RMSNorm");
