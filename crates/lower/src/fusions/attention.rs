@@ -74,7 +74,10 @@ fn repeated_heads(m: &Rewrite<'_>, t: Tid) -> Option<Tid> {
 #[cfg(test)]
 mod tests {
     use flambeau_ir::{Node, Tid};
-    use flambeau_tensor::{DType::F32, Expr};
+    use flambeau_tensor::{
+        DType::{self, F32},
+        Expr,
+    };
 
     use crate::{Arg, fusions::testing::Program};
 
@@ -116,21 +119,33 @@ mod tests {
         assert!(attention(false).contains(&"BroadcastTo"));
     }
 
-    fn formula(axis: i64) -> crate::SsaGraph {
+    /// Attention as arithmetic, over keys and values of so many heads, with a mask if its type is
+    /// stated.
+    fn formula_of(axis: i64, heads: [i64; 2], mask: Option<DType>) -> crate::SsaGraph {
         let mut p = Program::new();
-        let [q, k, v] = ["q", "k", "v"].map(|n| p.input(n, F32, &[1, 2, 0, 4]));
-        let mask = p.input("mask", F32, &[1, 1, 0, 0]);
+        let q = p.input("q", F32, &[1, 2, 0, 4]);
+        let [k, v] = heads.map(|heads| p.input("k or v", F32, &[1, heads, 0, 4]));
         let swap = |d: i64| Arg::Int(Expr::Int(d));
         let args = vec![("self".into(), Arg::Tensor(k)), ("dim0".into(), swap(2)), ("dim1".into(), swap(3))];
-        let kt = p.call_args("aten.transpose.int", args, F32, &[1, 2, 4, 0]);
+        let kt = p.call_args("aten.transpose.int", args, F32, &[1, heads[0], 4, 0]);
         let dot = p.call("aten.matmul.default", &[("self", q), ("other", kt)], F32, &[1, 2, 0, 0]);
         let scores = p.call_with_float("aten.mul.Tensor", dot, ("other", 0.5), F32, &[1, 2, 0, 0]);
-        let scores = p.call("aten.add.Tensor", &[("self", scores), ("other", mask)], F32, &[1, 2, 0, 0]);
+        let scores = match mask {
+            Some(dtype) => {
+                let mask = p.input("mask", dtype, &[1, 1, 0, 0]);
+                p.call("aten.add.Tensor", &[("self", scores), ("other", mask)], F32, &[1, 2, 0, 0])
+            }
+            None => scores,
+        };
         let args = vec![("self".into(), Arg::Tensor(scores)), ("dim".into(), swap(axis))];
         let weights = p.call_args("aten.softmax.int", args, F32, &[1, 2, 0, 0]);
         let out = p.call("aten.matmul.default", &[("self", weights), ("other", v)], F32, &[1, 2, 0, 4]);
         p.result(out);
         p.fused_graph()
+    }
+
+    fn formula(axis: i64) -> crate::SsaGraph {
+        formula_of(axis, [2, 2], Some(F32))
     }
 
     #[test]
@@ -143,5 +158,17 @@ mod tests {
     #[test]
     fn a_softmax_over_queries_is_not_attention() {
         assert!(formula(2).chains[0].iter().all(|n| n.node.name() != "Sdpa"));
+    }
+
+    #[test]
+    fn the_formula_needs_no_mask_but_equal_heads() {
+        let fuses = |heads, mask| {
+            let ssa = formula_of(-1, heads, mask);
+            ssa.chains[0].iter().any(|n| matches!(&n.node, Node::Sdpa(n) if n.mask.is_some() == mask.is_some()))
+        };
+        assert!(fuses([2, 2], None));
+        assert!(fuses([2, 2], Some(F32)));
+        assert!(!fuses([1, 2], None));
+        assert!(!fuses([2, 1], None));
     }
 }

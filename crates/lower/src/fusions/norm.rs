@@ -101,6 +101,32 @@ mod tests {
         p
     }
 
+    /// RMS normalization in f32 with the mean of the squares, or of products with another
+    /// input, over an axis.
+    fn plain(squares_itself: bool, axis: i64, weight: &[usize]) -> Vec<&'static str> {
+        let mut p = Program::new();
+        let (x, y) = (p.input("x", F32, &[8, 8]), p.input("y", F32, &[8, 8]));
+        let w = p.weight("w", F32, weight);
+        let square = p.call("aten.mul.Tensor", &[("self", x), ("other", if squares_itself { x } else { y })], F32, &[8, 8]);
+        let means = if axis == -1 { [8, 1] } else { [1, 8] };
+        let mean = p.call_reduce("aten.mean.dim", square, axis, F32, &means);
+        let sum = p.call_with_float("aten.add.Tensor", mean, ("other", 1e-5), F32, &means);
+        let scale = p.call("aten.rsqrt.default", &[("self", sum)], F32, &means);
+        let normed = p.call("aten.mul.Tensor", &[("self", x), ("other", scale)], F32, &[8, 8]);
+        let out = p.call("aten.mul.Tensor", &[("self", w), ("other", normed)], F32, &[8, 8]);
+        p.result(out);
+        p.fused()
+    }
+
+    #[test]
+    fn a_product_with_itself_over_the_last_axis_becomes_one_node() {
+        assert_eq!(plain(true, -1, &[8]), ["RMSNorm"]);
+        assert!(!plain(false, -1, &[8]).contains(&"RMSNorm"));
+        assert!(!plain(true, 0, &[8]).contains(&"RMSNorm"));
+        assert!(!plain(true, -1, &[8, 8]).contains(&"RMSNorm"));
+        assert!(!plain(true, -1, &[1]).contains(&"RMSNorm"));
+    }
+
     #[test]
     fn the_formula_becomes_one_node() {
         assert_eq!(formula(2.0, true).fused(), ["RMSNorm"]);

@@ -143,7 +143,7 @@ mod tests {
         Expr,
     };
 
-    use crate::{Arg, fusions::testing::Program};
+    use crate::{Arg, Call, Item, OutMeta, fusions::testing::Program};
 
     fn call(p: &mut Program, target: &str, x: Tid, args: &[(&str, i64)], dtype: DType, shape: &[i64]) -> Tid {
         let ints = args.iter().map(|(n, v)| ((*n).to_owned(), Arg::Int(Expr::Int(*v))));
@@ -155,46 +155,104 @@ mod tests {
         p.call_args("aten.cat.default", vec![("tensors".into(), tensors), ("dim".into(), Arg::Int(Expr::Int(-1)))], dtype, shape)
     }
 
-    /// Rotary embedding of `[1, 3, s, 8]` as model code writes it; the head is cut in two at
-    /// `split`.
-    fn rotary(split: i64) -> Vec<&'static str> {
+    /// Elements `start..end` of each head, `[B, 3, s, 8]`.
+    fn slice(p: &mut Program, x: Tid, start: i64, end: i64) -> Tid {
+        let batch = p.lower.spec(x).dims[0].as_int().unwrap();
+        let args = [("dim", 3), ("start", start), ("end", end)];
+        call(p, "aten.slice.Tensor", x, &args, BF16, &[batch, 3, 0, end.min(8) - start])
+    }
+
+    /// The halves of each head, `[B, 3, s, 8]`, as two results of one call.
+    fn split(p: &mut Program, x: Tid) -> (Tid, Tid) {
+        let number = |name: &str, n: i64| (name.to_owned(), Arg::Int(Expr::Int(n)));
+        let args = vec![("self".to_owned(), Arg::Tensor(x)), number("split_size", 4), number("dim", -1)];
+        let mut dims = p.lower.spec(x).dims.to_vec();
+        dims[3] = Expr::Int(4);
+        let outputs = vec![OutMeta { dtype: BF16, dims, used: true }; 2];
+        match &p.lower.call(&Call { target: "aten.split.Tensor".to_owned(), args, outputs }, 0).unwrap()[..] {
+            [Item::Tensors(parts)] => (parts[0], parts[1]),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What differs from the usual arithmetic.
+    #[derive(Clone, Copy)]
+    enum But {
+        Nothing,
+        TwoRows,
+        OtherSecondAngles,
+        FloatPositions,
+    }
+
+    /// Rotary embedding of `[B, 3, s, 8]` as model code writes it. `cut` makes the lower and the
+    /// upper half of the heads; it gets the heads and another tensor of their shape.
+    fn rotary(but: But, cut: impl Fn(&mut Program, Tid, Tid) -> (Tid, Tid)) -> Vec<&'static str> {
         let mut p = Program::new();
-        let (q, positions) = (p.input("q", BF16, &[1, 0, 24]), p.input("positions", I64, &[0]));
+        let batch = if matches!(but, But::TwoRows) { 2 } else { 1 };
+        let dtype = if matches!(but, But::FloatPositions) { F32 } else { I64 };
+        let (q, positions) = (p.input("q", BF16, &[batch, 0, 24]), p.input("positions", dtype, &[0]));
         let frequencies = p.weight("inv_freq", F32, &[1, 4, 1]);
-        let positions = call(&mut p, "aten.unsqueeze.default", positions, &[("dim", 0)], I64, &[1, 0]);
-        let positions = call(&mut p, "aten.unsqueeze.default", positions, &[("dim", 1)], I64, &[1, 1, 0]);
+        let positions = call(&mut p, "aten.unsqueeze.default", positions, &[("dim", 0)], dtype, &[1, 0]);
+        let positions = call(&mut p, "aten.unsqueeze.default", positions, &[("dim", 1)], dtype, &[1, 1, 0]);
         let positions = p.call("aten.to.dtype", &[("self", positions)], F32, &[1, 1, 0]);
         let angles = p.call("aten.matmul.default", &[("self", frequencies), ("other", positions)], F32, &[1, 4, 0]);
         let angles = call(&mut p, "aten.transpose.int", angles, &[("dim0", 1), ("dim1", 2)], F32, &[1, 0, 4]);
-        let angles = cat(&mut p, angles, angles, F32, &[1, 0, 8]);
+        let second = match but {
+            But::OtherSecondAngles => p.call("aten.neg.default", &[("self", angles)], F32, &[1, 0, 4]),
+            _ => angles,
+        };
+        let angles = cat(&mut p, angles, second, F32, &[1, 0, 8]);
         let [cos, sin] = ["aten.cos.default", "aten.sin.default"].map(|f| {
             let wide = p.call(f, &[("self", angles)], F32, &[1, 0, 8]);
             let narrow = p.call("aten.to.dtype", &[("self", wide)], BF16, &[1, 0, 8]);
             call(&mut p, "aten.unsqueeze.default", narrow, &[("dim", 1)], BF16, &[1, 1, 0, 8])
         });
-        let sizes = Arg::Ints(vec![Expr::Int(1), Expr::Int(-1), Expr::Int(3), Expr::Int(8)]);
-        let q =
-            p.call_args("aten.view.default", vec![("self".into(), Arg::Tensor(q)), ("size".into(), sizes)], BF16, &[1, 0, 3, 8]);
-        let q = call(&mut p, "aten.transpose.int", q, &[("dim0", 1), ("dim1", 2)], BF16, &[1, 3, 0, 8]);
-        let low = call(&mut p, "aten.slice.Tensor", q, &[("dim", 3), ("start", 0), ("end", split)], BF16, &[1, 3, 0, split]);
-        let args = [("dim", 3), ("start", split), ("end", i64::MAX)];
-        let high = call(&mut p, "aten.slice.Tensor", q, &args, BF16, &[1, 3, 0, 8 - split]);
-        let high = p.call("aten.neg.default", &[("self", high)], BF16, &[1, 3, 0, 8 - split]);
-        let half = cat(&mut p, high, low, BF16, &[1, 3, 0, 8]);
-        let plain = p.call("aten.mul.Tensor", &[("self", q), ("other", cos)], BF16, &[1, 3, 0, 8]);
-        let rotated = p.call("aten.mul.Tensor", &[("self", half), ("other", sin)], BF16, &[1, 3, 0, 8]);
-        let out = p.call("aten.add.Tensor", &[("self", plain), ("other", rotated)], BF16, &[1, 3, 0, 8]);
+        let sizes = Arg::Ints([batch, -1, 3, 8].map(Expr::Int).to_vec());
+        let args = vec![("self".into(), Arg::Tensor(q)), ("size".into(), sizes)];
+        let q = p.call_args("aten.view.default", args, BF16, &[batch, 0, 3, 8]);
+        let q = call(&mut p, "aten.transpose.int", q, &[("dim0", 1), ("dim1", 2)], BF16, &[batch, 3, 0, 8]);
+        let other = p.input("other", BF16, &[batch, 3, 0, 8]);
+        let (low, high) = cut(&mut p, q, other);
+        let [low_size, high_size] = [low, high].map(|t| p.lower.spec(t).dims[3].as_int().unwrap());
+        let high = p.call("aten.neg.default", &[("self", high)], BF16, &[batch, 3, 0, high_size]);
+        let half = cat(&mut p, high, low, BF16, &[batch, 3, 0, low_size + high_size]);
+        let plain = p.call("aten.mul.Tensor", &[("self", q), ("other", cos)], BF16, &[batch, 3, 0, 8]);
+        let rotated = p.call("aten.mul.Tensor", &[("self", half), ("other", sin)], BF16, &[batch, 3, 0, 8]);
+        let out = p.call("aten.add.Tensor", &[("self", plain), ("other", rotated)], BF16, &[batch, 3, 0, 8]);
         p.result(out);
         p.fused()
     }
 
     #[test]
     fn arithmetic_becomes_one_node_between_views() {
-        assert_eq!(rotary(4), ["Reshape", "Rope", "Transpose"]);
+        let fused = ["Reshape", "Rope", "Transpose"];
+        assert_eq!(rotary(But::Nothing, |p, q, _| (slice(p, q, 0, 4), slice(p, q, 4, i64::MAX))), fused);
+        assert_eq!(rotary(But::Nothing, |p, q, _| (slice(p, q, 0, 4), slice(p, q, 4, 8))), fused);
+        assert_eq!(rotary(But::Nothing, |p, q, _| split(p, q)), fused);
     }
 
     #[test]
     fn a_cut_elsewhere_is_not_a_rotation() {
-        assert!(!rotary(2).contains(&"Rope"));
+        let check = |cut: &dyn Fn(&mut Program, Tid, Tid) -> (Tid, Tid)| {
+            assert!(!rotary(But::Nothing, cut).contains(&"Rope"));
+        };
+        check(&|p, q, _| (slice(p, q, 0, 2), slice(p, q, 2, 8)));
+        check(&|p, q, _| (slice(p, q, 4, 8), slice(p, q, 4, 8)));
+        check(&|p, q, _| (slice(p, q, 0, 4), slice(p, q, 0, 4)));
+        check(&|p, q, _| (slice(p, q, 4, 8), slice(p, q, 0, 4)));
+        check(&|p, q, other| (slice(p, other, 0, 4), slice(p, q, 4, 8)));
+        check(&|p, q, other| (slice(p, q, 0, 4), slice(p, other, 4, 8)));
+        check(&|p, _, other| split(p, other));
+        check(&|p, q, _| {
+            let (low, high) = split(p, q);
+            (high, low)
+        });
+    }
+
+    #[test]
+    fn other_angles_positions_and_rows_are_left_alone() {
+        for but in [But::TwoRows, But::OtherSecondAngles, But::FloatPositions] {
+            assert!(!rotary(but, |p, q, _| split(p, q)).contains(&"Rope"));
+        }
     }
 }
