@@ -68,7 +68,8 @@ chain 0
   IdCopy x=t3 out=t2
 "#;
 
-/// Slow logits `[1, 64]`: products of temporaries `[size, size]` filled with the input's one element.
+/// Slow logits `[1, 64]`: products of temporaries `[size, size]`, filled with the input's one
+/// element.
 fn long(size: usize) -> String {
     format!(
         "slots constants=0 inputs=1 outputs=1 buffers=0 temps=4 values=0
