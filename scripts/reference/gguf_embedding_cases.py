@@ -18,11 +18,14 @@ import torch
 
 from checkpoint_cases import write_tensor
 from gguf_cases import set_up
+from remote_encoder_cases import nomic_moe
+from text_cases import tokenizer
 
 # Case, class of the converter, and whether the tokenizer is converted too.
 CASES = [
     ("bert", "BertModel", True), ("nomic", "NomicBertModel", True), ("modernbert", "ModernBertModel", False),
     ("qwen3", "Qwen3Model", False), ("gemma3", "Gemma3TextModel", False), ("jina-bert", "JinaBertModel", False),
+    ("nomic-moe", "NomicBertModel", True),
 ]
 # What the converter asks of Nomic's config.
 NOMIC = dict(
@@ -46,6 +49,10 @@ def convert(case, name, kind, has_tokenizer, out):
         config = json.loads((folder / "config.json").read_text())
         if name == "nomic":
             config |= NOMIC
+        if name == "nomic-moe":
+            own = dict(hidden_size="n_embd", num_attention_heads="n_head", num_hidden_layers="n_layer", intermediate_size="n_inner")
+            config |= {key: config[name] for key, name in own.items()}
+            config |= dict(n_positions=2048, max_trained_positions=2048, rope_parameters=dict(rope_type="default", rope_theta=config["rotary_emb_base"]))
         if name == "modernbert":
             config |= dict(global_attn_every_n_layers=3)
         config["architectures"] = [kind]
@@ -88,10 +95,21 @@ def main():
         # Files say nothing of lengths, and llama.cpp gives all vectors length 1.
         described |= dict(normalized=True, texts=described["texts"] if has_tokenizer else [])
         (out / "case.json").write_text(json.dumps(described) + "\n")
-        vectors = read_tensor(case / "embeddings.bin")
+        vectors = without_bias(described["ids"]) if name == "nomic-moe" else read_tensor(case / "embeddings.bin")
         write_tensor(out / "embeddings.bin", torch.nn.functional.normalize(vectors, dim=-1))
         print(out.name)
     convert_reranker(args.cases, args.out)
+
+
+@torch.no_grad()
+def without_bias(ids):
+    """Vectors of Nomic Embed 2 without the bias of experts, which the converter leaves out."""
+    with tempfile.TemporaryDirectory() as folder:
+        _, weights, encode = nomic_moe(tokenizer(folder))
+    for name, tensor in weights.items():
+        if name.endswith("experts.bias"):
+            tensor.zero_()
+    return torch.stack([encode(torch.tensor(one)).mean(0) for one in ids])
 
 
 def read_tensor(path):

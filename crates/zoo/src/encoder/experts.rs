@@ -11,7 +11,8 @@ use crate::{
 };
 
 impl Parts<'_> {
-    /// Output of the selected experts for `x` [b, s, width], plus the bias that they share.
+    /// Output of the selected experts for `x` [b, s, width], plus the bias that they share, if there
+    /// is one.
     pub(super) fn experts(&mut self, x: &Val, e: &Experts, path: &str) -> Result<Val> {
         let [b, s] = self.sizes.clone();
         let (tokens, width) = (self.w.b.mul_int(&b, &s), Int::from(self.c.width));
@@ -23,9 +24,7 @@ impl Parts<'_> {
         let shares = self.w.b.cast(&shares, self.dtype);
         self.w.b.enter(format!("{path}.experts"));
         let rows = self.w.b.reshape(&rows, &[tokens.clone(), 1.into(), 1.into(), width.clone()]);
-        let up = self.stacked(e, &format!("{path}.experts.mlp.w1"))?;
-        let up = self.w.matrix(&format!("{path}.experts.up_proj"), &up)?;
-        let up = self.w.b.transpose(&up, 1, 2);
+        let up = self.up(e, path)?;
         let wide = self.w.b.gather_matmul(&rows, &up, &chosen);
         let wide = self.activated(&wide, e.activation);
         let down = self.down(e, path)?;
@@ -35,8 +34,28 @@ impl Parts<'_> {
         let made = self.w.b.mul(&made, &shares);
         let sum = self.w.b.sum_over(&made, 1);
         let sum = self.w.b.reshape(&sum, &[b, s, width]);
+        if !e.bias {
+            return Ok(sum);
+        }
         let bias = self.w.plain(&format!("{path}.experts.bias"), &[self.c.width])?;
         Ok(self.w.b.add(&sum, &bias))
+    }
+
+    /// The first matrices [experts, width, inner] of products with rows from the left.
+    fn up(&mut self, e: &Experts, path: &str) -> Result<Val> {
+        let name = format!("{path}.experts.up_proj");
+        let source = match self.listed(&name, [e.count, e.width, self.c.width])? {
+            Some(source) => source,
+            None => self.stacked(e, &format!("{path}.experts.mlp.w1"))?,
+        };
+        let weights = self.w.matrix(&name, &source)?;
+        Ok(self.w.b.transpose(&weights, 1, 2))
+    }
+
+    /// The matrices of a GGUF file [experts, outputs, inputs].
+    fn listed(&self, module: &str, shape: [usize; 3]) -> Result<Option<CheckpointTensor>> {
+        let name = format!("{module}.weight");
+        if self.w.has(&name) { self.w.source(&name, &shape).map(Some) } else { Ok(None) }
     }
 
     /// Matrices [experts, inner, width], which the checkpoint stores one below the other.
@@ -49,11 +68,16 @@ impl Parts<'_> {
 
     /// The second matrices [experts, inner, width] of products with rows from the left.
     fn down(&mut self, e: &Experts, path: &str) -> Result<Val> {
+        let rows = format!("{path}.experts.down_proj");
+        if let Some(source) = self.listed(&rows, [e.count, self.c.width, e.width])? {
+            let weights = self.w.matrix(&rows, &source)?;
+            return Ok(self.w.b.transpose(&weights, 1, 2));
+        }
         let name = format!("{path}.experts.mlp.w2");
         let Read::Plain(weight) = self.stacked(e, &name)?.read(&name, self.dtype, None)? else {
             return Err(Error::tensor(&name, "floats", "a quantized tensor"));
         };
-        let weights = self.w.b.parameter(&format!("{path}.experts.down_proj"), swapped(weight));
+        let weights = self.w.b.parameter(&rows, swapped(weight));
         Ok(self.w.b.transpose(&weights, 1, 2))
     }
 }

@@ -28,6 +28,9 @@ pub(super) const GEMMA: &str = "gemma-embedding";
 /// The architecture of Jina Embeddings 2.
 const JINA: &str = "jina-bert-v2";
 
+/// The architecture of Nomic Embed 2, whose files lack the bias of experts.
+const NOMIC_EXPERTS: &str = "nomic-bert-moe";
+
 /// Layers of the text vector in files of EmbeddingGemma.
 const DENSE: [&str; 2] = ["dense_2", "dense_3"];
 
@@ -44,7 +47,7 @@ const OUTER: [(&str, &str); 8] = [
 ];
 
 /// Tensors of a layer of BERT.
-const LAYER: [(&str, &str); 10] = [
+const LAYER: [(&str, &str); 13] = [
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
     ("attn_v", "self_attn.v_proj"),
@@ -55,6 +58,9 @@ const LAYER: [(&str, &str); 10] = [
     ("ffn_up", "mlp.up_proj"),
     ("ffn_gate", "mlp.gate_proj"),
     ("ffn_down", "mlp.down_proj"),
+    ("ffn_gate_inp", "mlp.router.layer"),
+    ("ffn_up_exps", "mlp.experts.up_proj"),
+    ("ffn_down_exps", "mlp.experts.down_proj"),
 ];
 
 /// Norms of a layer of ModernBERT that differ from BERT's.
@@ -64,7 +70,7 @@ const MODERN: [(&str, &str); 2] = [("attn_norm", "input_layernorm"), ("ffn_norm"
 fn model_type(name: &str) -> Option<&'static str> {
     Some(match name {
         "bert" | JINA => "bert",
-        "nomic-bert" => "nomic_bert",
+        "nomic-bert" | NOMIC_EXPERTS => "nomic_bert",
         "modern-bert" => "modernbert",
         _ => return None,
     })
@@ -82,10 +88,11 @@ pub(crate) fn bert(file: &Gguf) -> Result<Option<encoder::EncoderConfig>> {
         return Err(keys.error("attention.causal", "false"));
     }
     let sentence = sentence(&keys)?;
-    let mut map = translated(&keys, model_type)?;
-    if name == JINA {
-        map.extend(object(jina(file)?));
-    }
+    let map = match name {
+        NOMIC_EXPERTS => object(nomic(&keys)?),
+        JINA => translated(&keys, model_type)?.into_iter().chain(object(jina(file)?)).collect(),
+        _ => translated(&keys, model_type)?,
+    };
     let configs = Configs {
         model: Fields::new(&map),
         generation: None,
@@ -106,8 +113,10 @@ pub(crate) fn bert(file: &Gguf) -> Result<Option<encoder::EncoderConfig>> {
     let mut config = encoder::EncoderConfig { dtype: None, scores, ..*config };
     let is_apart = file.has_in_blocks("ffn_gate.weight");
     for layer in &mut config.layers {
-        if let FeedForward::Mlp(mlp) = &mut layer.feed_forward {
-            mlp.joined &= !is_apart;
+        match &mut layer.feed_forward {
+            FeedForward::Mlp(mlp) => mlp.joined &= !is_apart,
+            FeedForward::Experts(experts) => experts.bias = false,
+            FeedForward::Both(..) | FeedForward::None => {}
         }
     }
     Ok(Some(config))
@@ -119,6 +128,28 @@ fn jina(file: &Gguf) -> Result<Value> {
         return Err(Error::tensor(norm, "no norms but those after each half", "other norms"));
     }
     Ok(json!({"position_embedding_type": "alibi", "feed_forward_type": "geglu"}))
+}
+
+/// The config of Nomic Embed 2 in its own form.
+fn nomic(keys: &Keys<'_>) -> Result<Value> {
+    let file = keys.file;
+    file.int(TOKEN_TYPES)?;
+    check_heads(keys)?;
+    Ok(json!({
+        "model_type": "nomic_bert", "activation_function": "gelu", "qkv_proj_bias": true, "mlp_fc1_bias": true, "mlp_fc2_bias": true,
+        "n_embd": keys.size("embedding_length")?,
+        "n_inner": keys.size("feed_forward_length")?,
+        "n_head": keys.size("attention.head_count")?,
+        "n_layer": keys.layers()?,
+        "n_positions": keys.size("context_length")?,
+        "layer_norm_epsilon": keys.positive_opt("attention.layer_norm_epsilon")?,
+        "rotary_emb_base": keys.positive_opt("rope.freq_base")?,
+        "vocab_size": file.rows("token_embd.weight"),
+        "type_vocab_size": file.rows("token_types.weight").unwrap_or(0),
+        "moe_every_n_layers": keys.size("moe_every_n_layers")?,
+        "moe_top_k": keys.size("expert_used_count")?,
+        "num_experts": keys.size("expert_count")?,
+    }))
 }
 
 /// The head of a reranker or classifier.
@@ -172,12 +203,7 @@ fn translated(keys: &Keys<'_>, model_type: &str) -> Result<Map<String, Value>> {
         "type_vocab_size": file.rows("token_types.weight").unwrap_or(0),
     }));
     file.int(TOKEN_TYPES)?;
-    let head = keys.even_head_dim()?;
-    for name in ["attention.key_length", "attention.value_length", "rope.dimension_count"] {
-        if keys.size_opt(name)?.is_some_and(|size| Some(size) != head) {
-            return Err(keys.error(name, format!("{}, the width of a head", head.unwrap_or_default())));
-        }
-    }
+    check_heads(keys)?;
     let context = keys.size("context_length")?;
     let eps = keys.positive_opt("attention.layer_norm_epsilon")?;
     let more = match model_type {
@@ -203,6 +229,17 @@ fn translated(keys: &Keys<'_>, model_type: &str) -> Result<Map<String, Value>> {
     };
     map.extend(object(more));
     Ok(map)
+}
+
+/// Refuses heads of other widths than an equal share of the residual stream.
+fn check_heads(keys: &Keys<'_>) -> Result<()> {
+    let head = keys.even_head_dim()?;
+    for name in ["attention.key_length", "attention.value_length", "rope.dimension_count"] {
+        if keys.size_opt(name)?.is_some_and(|size| Some(size) != head) {
+            return Err(keys.error(name, format!("{}, the width of a head", head.unwrap_or_default())));
+        }
+    }
+    Ok(())
 }
 
 /// The pooling of documents' scores.
