@@ -51,6 +51,8 @@ def pickle(checkpoint):
     file.unlink()
 
 
+COHERE = dict(num_hidden_layers=4, num_experts=4, num_experts_per_tok=2, head_dim=8, sliding_window=4, sliding_window_pattern=3, logit_scale=0.25,
+              intermediate_size=12)
 # The eager attention of Falcon adds its biases by distance twice.
 SDPA = GPT | dict(attention="sdpa")
 MPT = dict(drop=("intermediate_size", "num_key_value_heads", "max_position_embeddings"))
@@ -185,6 +187,9 @@ FAMILIES = [
     ("bamba", "Bamba", STATES | dict(mamba_d_head=8, attn_layer_indices=[1])),
     ("bloom", "Bloom", dict(num_attention_heads=3, hidden_size=24), GPT),
     ("codegen", "CodeGen", dict(num_attention_heads=4, hidden_size=32, rotary_dim=4, n_inner=20), GPT),
+    ("cohere2-moe", "Cohere2Moe", COHERE | dict(num_shared_experts=2, first_k_dense_replace=1, prefix_dense_intermediate_size=20)),
+    ("cohere2-moe-sigmoid", "Cohere2Moe", COHERE | dict(
+        expert_selection_fn="sigmoid", num_shared_experts=1, shared_expert_combination_strategy="sum", rms_norm_eps=1e-5)),
     ("dbrx", "Dbrx", dict(d_model=16, attn_config=dict(kv_n_heads=1, clip_qkv=0.5, rope_theta=5e3), ffn_config=dict(
         ffn_hidden_size=12, moe_num_experts=4, moe_top_k=2)) | rope("default", 5e3), DBRX),
     ("dots1-windows", "Dots1", GROUPED | dict(head_dim=8, sliding_window=4, max_window_layers=1, n_group=1, topk_group=1)),

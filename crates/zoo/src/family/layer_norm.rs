@@ -2,7 +2,7 @@
 //! feeds both halves of a layer.
 
 use super::{
-    common::{Base, Defaults, SLIDING, by_kind, full_every, layer, window},
+    common::{Base, Defaults, SLIDING, by_kind, full_every, layer, window, window_of},
     rope,
 };
 use crate::{
@@ -54,6 +54,55 @@ pub(super) fn cohere2(f: &Fields<'_>) -> Result<DecoderConfig> {
     let rotated = |kind: &str| (kind == SLIDING).then(|| rope.clone());
     let attentions = by_kind(f, kinds, window(f, Some(4096))?, &base.attention(None), rotated)?;
     cohere_decoder(f, &base, "cohere2", attentions)
+}
+
+/// Command A+: Command A with experts after the first layers.
+pub(super) fn cohere2_moe(f: &Fields<'_>) -> Result<DecoderConfig> {
+    let defaults = Defaults { head_dim: Some(128), ..COHERE };
+    let base = match f.positive_opt("rms_norm_eps")? {
+        Some(_) => Base::read(f, &Defaults { norm: NormKind::Rms, norm_key: "rms_norm_eps", ..defaults })?,
+        None => Base::read(f, &defaults)?,
+    };
+    f.positive_opt("layer_norm_eps")?;
+    let (dense, prefix_period) = (f.count_or("first_k_dense_replace", 0)?, f.size_or("prefix_dense_sliding_window_pattern", 1)?);
+    let period = f.size_or("sliding_window_pattern", 4)?;
+    let rule = |i: usize| if i < dense { full_every(prefix_period, i) } else { full_every(period, i - dense) };
+    let kinds = base.layer_types(f, rule)?;
+    let listed = f.texts("mlp_layer_types", base.layers)?;
+    let is_dense = |i: usize| listed.as_ref().map_or(i < dense, |kinds| kinds[i] == "dense");
+    let (rope, window) = (Rope { interleaved: true, ..rope::read(f, &base)? }, window(f, Some(4096))?);
+    let bias = f.bool_or("attention_bias", false)?;
+    let own = f.size_opt("prefix_dense_intermediate_size")?;
+    let (mlp, experts) = (base.mlp_of(own.unwrap_or(f.size("intermediate_size")?), "mlp"), cohere_experts(f, &base)?);
+    let layers = kinds.into_iter().enumerate().map(|(i, kind)| {
+        let is_rotated = kind == SLIDING || is_dense(i) && prefix_period == 1;
+        let window = window_of(kind, window, f)?;
+        let attention =
+            Attention { window, qkv_bias: bias.into(), output_bias: bias, ..base.attention(is_rotated.then(|| rope.clone())) };
+        let layer = if is_dense(i) { layer(attention, mlp) } else { layer(attention, experts.clone()) };
+        Ok(Layer { norms: ONE, parallel: true, ..layer })
+    });
+    let config = base.config(f, "cohere2_moe", layers.collect::<Result<_>>()?)?;
+    Ok(DecoderConfig { logits_divisor: f.positive_or("logit_scale", 0.0625)?.recip(), ..config })
+}
+
+fn cohere_experts(f: &Fields<'_>, base: &Base) -> Result<Experts> {
+    let (width, shared) = (f.size("intermediate_size")?, f.count_or("num_shared_experts", 0)?);
+    let share = match f.text("shared_expert_combination_strategy")? {
+        _ if shared == 0 => 1.0,
+        None | Some("average") => 0.5,
+        Some("sum") => 1.0,
+        Some(_) => return Err(f.error("shared_expert_combination_strategy", "average or sum")),
+    };
+    let normalized = f.bool_or("norm_topk_prob", true)?.then_some(0.0);
+    let router = match f.text("expert_selection_fn")? {
+        None | Some("softmax") => Router { scores: Scores::SoftmaxOfChosen, ..Router::SOFTMAX },
+        Some("sigmoid") => Router { scores: Scores::Sigmoid, normalized, ..Router::SOFTMAX },
+        Some(_) => return Err(f.error("expert_selection_fn", "softmax or sigmoid")),
+    };
+    let shared = base.shared_experts(width, shared).map(|mlp| Mlp { factors: [1.0, share], ..mlp });
+    let experts = base.experts(f.size_or("num_experts", 8)?, f.size_or("num_experts_per_tok", 2)?, width);
+    Ok(Experts { router: Router { scale: share, ..router }, shared, ..experts })
 }
 
 const COHERE: Defaults = Defaults {

@@ -135,16 +135,21 @@ const FAMILIES: &[Family] = &[
         read: layer_norm::cohere2,
         what: "Command R7B and A: windows, no rotary embedding in full layers",
     },
-    Family { names: &["cwm"], read: llama_variants::cwm, what: "Llama with windows in three of four layers" },
     Family {
-        names: &["deepseek_v2"],
-        read: deepseek::v2,
-        what: "latent attention, experts by a softmax whose weights are not normalized",
+        names: &["cohere2_moe"],
+        read: layer_norm::cohere2_moe,
+        what: "Command A+: Command A with experts, also beside a shared layer",
     },
+    Family { names: &["cwm"], read: llama_variants::cwm, what: "Llama with windows in three of four layers" },
     Family {
         names: &["dbrx"],
         read: mixtral::dbrx,
         what: "layer norms without biases, bounded projections, experts stored one below the other",
+    },
+    Family {
+        names: &["deepseek_v2"],
+        read: deepseek::v2,
+        what: "latent attention, experts by a softmax whose weights are not normalized",
     },
     Family {
         names: &["deepseek_v3", "joyai_llm_flash", "kimi_k2"],
