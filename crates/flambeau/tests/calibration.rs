@@ -4,9 +4,10 @@
 use std::{fs, sync::Arc};
 
 use flambeau::{
-    compile::{Observer, Options, Scheme, SchemeName},
+    compile::{Layers, Observer, Options, Scheme, SchemeName, WeightRule},
     cpu::CpuEngine,
-    engine::Value,
+    engine::{Engine, LoadOptions, Value},
+    runtime::{self, Program},
     tensor::Tensor,
     zoo::{self, Checkpoint, Model},
 };
@@ -30,10 +31,19 @@ fn options() -> Options {
 /// An observer that saw the tokens once.
 fn observed(model: &Model) -> Observer {
     let mut observer = zoo::observe(model, &options(), &CpuEngine::new(Some(2)), 64, usize::MAX).unwrap();
+    observer.run(&inputs()).unwrap();
+    observer
+}
+
+fn inputs() -> [Value; 2] {
     let positions: Vec<i64> = (0..TOKENS.len() as i64).collect();
     let ids = Tensor::from_slice(&TOKENS, &[1, TOKENS.len()]).unwrap();
-    observer.run(&[ids, Tensor::from_slice(&positions, &[TOKENS.len()]).unwrap()].map(Value::Tensor)).unwrap();
-    observer
+    [ids, Tensor::from_slice(&positions, &[TOKENS.len()]).unwrap()].map(Value::Tensor)
+}
+
+fn tensor(value: &Value) -> &Tensor {
+    let Value::Tensor(tensor) = value else { panic!("{value:?} is no tensor") };
+    tensor
 }
 
 /// A weight in bf16 as f32.
@@ -80,4 +90,37 @@ fn calibrated_programs_have_other_codes_of_the_same_size() {
     assert_eq!(calibrated.len(), plain.len());
     assert_ne!(calibrated, plain);
     assert_eq!(calibrated, written(Options { statistics, threads: Some(1), ..options() }), "for any number of threads");
+}
+
+#[test]
+fn a_loaded_method_computes_what_its_file_does() {
+    let model = model();
+    let engine: Arc<dyn Engine> = Arc::new(CpuEngine::new(Some(2)));
+    let options = Options { statistics: Arc::new(observed(&model).statistics(1)), ..options() };
+    let mut file = Vec::new();
+    zoo::compile(&model, options.clone(), &*engine).unwrap().write(&mut file).unwrap();
+    let program = Program::from_bytes(file).unwrap();
+    let given = inputs().map(|value| runtime::Value::Tensor(tensor(&value).clone()));
+    let results = program.method("forward", &engine, &LoadOptions::default()).unwrap().run(&given).unwrap();
+    let [runtime::Value::Tensor(expected)] = &results[..] else { panic!("{results:?} is not one tensor") };
+    let mut loaded = zoo::load(&model, options.clone(), &*engine).unwrap();
+    let found = loaded.run(&inputs()).unwrap();
+    assert_eq!(tensor(&found[0]).bytes(), expected.bytes());
+    let again = loaded.run(&inputs()).unwrap();
+    assert_eq!(tensor(&again[0]).bytes(), expected.bytes(), "each run begins with empty caches");
+    let floats = zoo::load(&model, Options { linear: None, ..options }, &*engine).unwrap().run(&inputs()).unwrap();
+    assert_ne!(tensor(&floats[0]).bytes(), expected.bytes());
+}
+
+#[test]
+fn linear_weights_are_those_without_a_rule() {
+    let names = |rules: Vec<WeightRule>| {
+        let weights = zoo::linear_weights(&model(), Options { rules, ..options() }).unwrap();
+        weights.into_iter().map(|weight| (weight.name, weight.shape.to_vec())).collect::<Vec<_>>()
+    };
+    let all = names(Vec::new());
+    assert_eq!(all.len(), 7);
+    assert!(all.contains(&("model.layers.0.mlp.down_proj.weight".into(), vec![HIDDEN, 64])), "{all:?}");
+    let rule = WeightRule { pattern: "*.mlp.*".into(), layers: Layers::All, scheme: None, is_optional: false };
+    assert!(names(vec![rule]).iter().all(|(name, _)| name.contains("self_attn")));
 }
