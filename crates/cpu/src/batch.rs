@@ -52,7 +52,7 @@ struct Member<'a> {
 /// of the runs.
 pub(crate) fn run_last_of_each(pool: &Pool, runs: &mut [Run<'_>]) -> Vec<Outcome> {
     if let [run] = runs {
-        return vec![run.alone()];
+        return vec![run.run_separately()];
     }
     let mut outcomes: Vec<Option<Outcome>> = runs.iter().map(|_| None).collect();
     let (mut members, mut rest) = (Vec::with_capacity(runs.len()), Vec::new());
@@ -78,7 +78,7 @@ pub(crate) fn run_last_of_each(pool: &Pool, runs: &mut [Run<'_>]) -> Vec<Outcome
         }
     }
     for (number, run) in rest {
-        outcomes[number] = Some(run.alone());
+        outcomes[number] = Some(run.run_separately());
     }
     outcomes.into_iter().flatten().collect()
 }

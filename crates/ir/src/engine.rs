@@ -76,7 +76,7 @@ pub trait Engine: Send + Sync {
     /// engine may compute sessions of one graph together, and read each weight once. By default,
     /// they run one after another.
     fn run_last_of_each(&self, runs: &mut [Run<'_>]) -> Vec<Outcome> {
-        runs.iter_mut().map(Run::alone).collect()
+        runs.iter_mut().map(Run::run_separately).collect()
     }
 }
 

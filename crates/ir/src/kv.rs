@@ -156,7 +156,7 @@ impl<P> KvCache<P> {
         grow: impl Fn(&P, [usize; 2]) -> Result<P, E>,
     ) -> Result<(KvStep, &mut [P; 2]), E> {
         let index = self.index(id)?;
-        let (step, slots) = self.place(index, position, keys_values)?;
+        let (step, slots) = self.layer_step(index, position, keys_values)?;
         let layer = &mut self.layers[index];
         if slots != layer.slots {
             for pool in &mut layer.pools {
@@ -176,7 +176,7 @@ impl<P> KvCache<P> {
     }
 
     /// Effect of the step on layer `index`, and the required slots of its pools.
-    fn place(&self, index: usize, position: i64, [k, v]: [&[usize]; 2]) -> Result<(KvStep, usize), InferError> {
+    fn layer_step(&self, index: usize, position: i64, [k, v]: [&[usize]; 2]) -> Result<(KvStep, usize), InferError> {
         let KvLayer { window, n_kv_heads, head_dim } = self.config.layers[index];
         let (count, capacity) = (k.get(2).copied().unwrap_or(0), self.config.capacity);
         let expected = [1, n_kv_heads, count, head_dim];

@@ -100,14 +100,14 @@ fn groups(members: &[Member]) -> Vec<Vec<Held<'_>>> {
             None => groups.push(vec![held]),
         }
     }
-    groups.retain(|group| group.len() >= least(group));
+    groups.retain(|group| group.len() >= min_sequences(group));
     groups
 }
 
 /// Minimum number of sequences for which a joint run is expected to be faster than separate runs.
 /// If a single step is few launches, it takes about as long as building a joint step takes the
 /// host.
-fn least(group: &[Held<'_>]) -> usize {
+fn min_sequences(group: &[Held<'_>]) -> usize {
     let plan = group.first().and_then(|held| held.state.as_ref()?.main.plan.as_ref());
     if plan.is_some_and(Plan::takes_layers) { 4 } else { 2 }
 }

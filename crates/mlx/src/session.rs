@@ -151,5 +151,5 @@ pub(crate) fn run_last_of_each(owner: &Arc<Owner>, batches: &Arc<Batches>, runs:
             outcomes[numbers[at]] = Some(Ok(result));
         }
     }
-    runs.iter_mut().zip(outcomes).map(|(run, outcome)| outcome.unwrap_or_else(|| run.alone())).collect()
+    runs.iter_mut().zip(outcomes).map(|(run, outcome)| outcome.unwrap_or_else(|| run.run_separately())).collect()
 }

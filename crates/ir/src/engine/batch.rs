@@ -24,7 +24,7 @@ impl fmt::Debug for Run<'_> {
 
 impl Run<'_> {
     /// Runs it separately.
-    pub fn alone(&mut self) -> Outcome {
+    pub fn run_separately(&mut self) -> Outcome {
         catch_unwind(AssertUnwindSafe(|| self.session.run_last(self.inputs)))
     }
 }
