@@ -13,7 +13,7 @@ use flambeau_wire::pte::{Allocation, Chain, ContainerMeta, Delegate, EValue, Exe
 use crate::{
     error::ProgramError,
     fallback::{FallbackCall, KernelArg, Size},
-    plan_memory::{Request, place},
+    plan_memory::{Request, assign_offsets},
     slots::{self, Slotted},
     trace::{MethodInput, MethodOutput},
 };
@@ -290,7 +290,7 @@ impl<'f> Outer<'f> {
         let request =
             |&(value, (first, last)): &(u32, (usize, usize))| Request { bytes: bytes(&self.values[value as usize]), first, last };
         let requests: Vec<Request> = lives.iter().map(request).collect();
-        let (offsets, arena) = place(&requests);
+        let (offsets, arena) = assign_offsets(&requests);
         for ((value, _), offset) in lives.iter().zip(offsets) {
             if let EValue::Tensor(t) = &mut self.values[*value as usize] {
                 t.allocation = Some(Allocation { memory_id: 1, offset });

@@ -22,7 +22,7 @@ impl Request {
 ///
 /// Places large requests first. Each takes the lowest gap between placed requests with an
 /// overlapping lifetime.
-pub(crate) fn place(requests: &[Request]) -> (Vec<u64>, u64) {
+pub(crate) fn assign_offsets(requests: &[Request]) -> (Vec<u64>, u64) {
     let mut order: Vec<usize> = (0..requests.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(requests[i].bytes), requests[i].first, i));
     let mut offsets = vec![0u64; requests.len()];
@@ -55,7 +55,7 @@ mod tests {
 
     fn check(requests: &[(u64, usize, usize)], arena: u64) {
         let requests: Vec<Request> = requests.iter().map(|&(bytes, first, last)| Request { bytes, first, last }).collect();
-        let (offsets, size) = place(&requests);
+        let (offsets, size) = assign_offsets(&requests);
         assert_eq!(size, arena, "{requests:?}");
         for (i, a) in requests.iter().enumerate() {
             assert!(offsets[i].is_multiple_of(ALIGNMENT) && offsets[i] + a.bytes <= size);
@@ -88,7 +88,7 @@ mod tests {
                 Request { bytes: next(500), first, last: first + next(8) as usize }
             })
             .collect();
-        let arena = place(&requests).1;
+        let arena = assign_offsets(&requests).1;
         let raw: Vec<(u64, usize, usize)> = requests.iter().map(|r| (r.bytes, r.first, r.last)).collect();
         check(&raw, arena);
         assert!(arena < requests.iter().map(|r| r.bytes.next_multiple_of(ALIGNMENT)).sum());

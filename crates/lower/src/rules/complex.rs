@@ -49,10 +49,10 @@ const RULES: &[(&str, Rule)] = &[
     ("copy", copied),
     ("cumsum", |cx, call| moved(cx, call, None, &["dim"], 0)),
     ("detach", |cx, call| mapped(cx, call, |_, x| Ok(x))),
-    ("diag_embed", apart),
-    ("diagonal", apart),
-    ("diagonal_scatter", apart),
-    ("diff", apart),
+    ("diag_embed", by_parts),
+    ("diagonal", by_parts),
+    ("diagonal_scatter", by_parts),
+    ("diff", by_parts),
     ("div", quotient),
     ("dot", |cx, call| bilinear(cx, call, ["self", "tensor"])),
     ("einsum", einsum),
@@ -67,11 +67,11 @@ const RULES: &[(&str, Rule)] = &[
     ("flip", |cx, call| moved(cx, call, None, &["dims"], 0)),
     ("full", |cx, call| filled(cx, call, 0.0)),
     ("full_like", |cx, call| filled(cx, call, 0.0)),
-    ("gather", apart),
+    ("gather", by_parts),
     ("imag", |cx, call| half(cx, call, 1)),
     ("index", |cx, call| moved(cx, call, None, &[], 0)),
-    ("index_add", apart),
-    ("index_copy", apart),
+    ("index_add", by_parts),
+    ("index_copy", by_parts),
     ("index_put", |cx, call| moved(cx, call, None, &[], 0)),
     ("index_select", |cx, call| moved(cx, call, None, &["dim"], 0)),
     ("lift_fresh_copy", |cx, call| mapped(cx, call, |_, x| Ok(x))),
@@ -90,7 +90,7 @@ const RULES: &[(&str, Rule)] = &[
         result(cx, call, made)
     }),
     ("mv", |cx, call| bilinear(cx, call, ["self", "vec"])),
-    ("nan_to_num", apart),
+    ("nan_to_num", by_parts),
     ("narrow", |cx, call| moved(cx, call, None, &["dim"], 0)),
     ("neg", |cx, call| mapped(cx, call, ops::neg)),
     ("new_empty", |cx, call| filled(cx, call, 0.0)),
@@ -100,7 +100,7 @@ const RULES: &[(&str, Rule)] = &[
     ("ones", |cx, call| filled(cx, call, 1.0)),
     ("ones_like", |cx, call| filled(cx, call, 1.0)),
     ("outer", |cx, call| bilinear(cx, call, ["self", "vec2"])),
-    ("pad", apart),
+    ("pad", by_parts),
     ("permute", permuted),
     ("polar", |cx, call| {
         let dims = call.out(0)?.dims.clone();
@@ -117,19 +117,19 @@ const RULES: &[(&str, Rule)] = &[
         })
     }),
     ("repeat", |cx, call| moved(cx, call, Some("repeats"), &[], 0)),
-    ("repeat_interleave", apart),
+    ("repeat_interleave", by_parts),
     ("reshape", |cx, call| moved(cx, call, Some("shape"), &[], 0)),
     ("reshape_as", sized_as_result),
     ("resolve_conj", |cx, call| mapped(cx, call, |_, x| Ok(x))),
     ("resolve_neg", |cx, call| mapped(cx, call, |_, x| Ok(x))),
     ("roll", |cx, call| moved(cx, call, None, &["dims"], 0)),
-    ("rot90", apart),
+    ("rot90", by_parts),
     ("rsub", |cx, call| {
         let (a, b) = (Operand::of(cx, call, "self")?, Operand::of(cx, call, "other")?);
         let made = added(cx, b, a, -call.float_or("alpha", 1.0)?);
         result(cx, call, made)
     }),
-    ("scatter_add", apart),
+    ("scatter_add", by_parts),
     ("select", |cx, call| moved(cx, call, None, &["dim"], 0)),
     ("select_scatter", |cx, call| moved(cx, call, None, &["dim"], 0)),
     ("slice", |cx, call| moved(cx, call, None, &["dim"], 0)),
@@ -146,18 +146,18 @@ const RULES: &[(&str, Rule)] = &[
     ("t", |cx, call| transpose(cx, call, false)),
     ("numpy_T", |cx, call| transpose(cx, call, false)),
     ("adjoint", |cx, call| transpose(cx, call, true)),
-    ("take", apart),
-    ("take_along_dim", apart),
-    ("tile", apart),
+    ("take", by_parts),
+    ("take_along_dim", by_parts),
+    ("tile", by_parts),
     ("to", converted),
-    ("trace", apart),
+    ("trace", by_parts),
     ("transpose", |cx, call| moved(cx, call, None, &["dim0", "dim1"], 0)),
-    ("tril", apart),
-    ("triu", apart),
+    ("tril", by_parts),
+    ("triu", by_parts),
     ("type_as", converted),
     ("unbind", |cx, call| moved(cx, call, None, &["dim"], 0)),
     ("unflatten", unflattened),
-    ("unfold", apart),
+    ("unfold", by_parts),
     ("unsafe_split", |cx, call| moved(cx, call, None, &["dim"], 0)),
     ("unsqueeze", |cx, call| moved(cx, call, None, &["dim"], 1)),
     ("view", |cx, call| moved(cx, call, Some("size"), &[], 0)),
@@ -332,7 +332,7 @@ fn half(cx: &mut Lower, call: &Call, index: i64) -> Items {
 }
 
 /// Lowers a call that treats both parts alike, once for each part.
-fn apart(cx: &mut Lower, call: &Call) -> Items {
+fn by_parts(cx: &mut Lower, call: &Call) -> Items {
     if call.float_or("value", 0.0)? != 0.0 {
         return unsupported("a border of complex numbers other than 0");
     }

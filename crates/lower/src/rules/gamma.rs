@@ -71,7 +71,7 @@ const STIRLING: [f64; 4] = [-1.0 / 1680.0, 1.0 / 1260.0, -1.0 / 360.0, 1.0 / 12.
 const DIGAMMA: [f64; 4] = [-1.0 / 240.0, 1.0 / 252.0, -1.0 / 120.0, 1.0 / 12.0];
 
 /// `number < limit ? a : b`.
-fn below(cx: &mut Lower, number: Tid, limit: f64, a: Tid, b: Tid) -> Emitted {
+fn select_below(cx: &mut Lower, number: Tid, limit: f64, a: Tid, b: Tid) -> Emitted {
     let limit = ops::number_like(cx, number, limit)?;
     let is_below = ops::lt(cx, number, limit)?;
     ops::select(cx, is_below, a, b)
@@ -99,9 +99,9 @@ fn log_gamma_right(cx: &mut Lower, x: Tid) -> Emitted {
     let far = ops::add(cx, power, series)?;
     let far = ops::add_number(cx, far, 0.5 * (2.0 * PI).ln() - 0.5)?;
 
-    let value = below(cx, x, 8.0, middle, far)?;
-    let value = below(cx, x, 3.0, near_2, value)?;
-    below(cx, x, 1.5, near_1, value)
+    let value = select_below(cx, x, 8.0, middle, far)?;
+    let value = select_below(cx, x, 3.0, near_2, value)?;
+    select_below(cx, x, 1.5, near_1, value)
 }
 
 /// The signed distance of `x` from the nearest whole number, which is exact.
@@ -113,8 +113,8 @@ fn distance(cx: &mut Lower, x: Tid) -> Emitted {
 /// `ln |Γ(x)|`: infinite at whole numbers up to 0 and at ±infinity.
 fn log_gamma(cx: &mut Lower, x: Tid) -> Emitted {
     let (mirrored, next) = (ops::number_minus(cx, 1.0, x)?, ops::add_number(cx, x, 1.0)?);
-    let own = below(cx, x, 0.5, next, x)?;
-    let right = below(cx, x, 0.0, mirrored, own)?;
+    let own = select_below(cx, x, 0.5, next, x)?;
+    let right = select_below(cx, x, 0.0, mirrored, own)?;
     let right = log_gamma_right(cx, right)?;
     let log = ops::log(cx, x)?;
     let between = ops::sub(cx, right, log)?;
@@ -128,8 +128,8 @@ fn log_gamma(cx: &mut Lower, x: Tid) -> Emitted {
     let rest = ops::number_minus(cx, PI.ln(), log)?;
     let left = ops::sub(cx, rest, right)?;
 
-    let value = below(cx, x, 0.5, between, right)?;
-    let value = below(cx, x, 0.0, left, value)?;
+    let value = select_below(cx, x, 0.5, between, right)?;
+    let value = select_below(cx, x, 0.0, left, value)?;
     let (magnitude, end) = (ops::abs(cx, x)?, ops::number_like(cx, x, f64::INFINITY)?);
     let is_end = ops::eq(cx, magnitude, end)?;
     ops::select(cx, is_end, end, value)
@@ -169,7 +169,7 @@ fn digamma_right(cx: &mut Lower, x: Tid) -> Emitted {
     }
     let next = ops::add_number(cx, x, 6.0)?;
     let zero = ops::number_like(cx, x, 0.0)?;
-    let (lost, at) = (below(cx, x, 6.0, lost, zero)?, below(cx, x, 6.0, next, x)?);
+    let (lost, at) = (select_below(cx, x, 6.0, lost, zero)?, select_below(cx, x, 6.0, next, x)?);
     let inverse = ops::reciprocal(cx, at)?;
     let square = ops::square(cx, inverse)?;
     let series = polynomial(cx, square, &DIGAMMA)?;
@@ -185,7 +185,7 @@ fn digamma_right(cx: &mut Lower, x: Tid) -> Emitted {
 fn digamma(cx: &mut Lower, call: &Call) -> Items {
     let x = cx.operand(call, "self", DType::F32)?;
     let mirrored = ops::number_minus(cx, 1.0, x)?;
-    let right = below(cx, x, 0.0, mirrored, x)?;
+    let right = select_below(cx, x, 0.0, mirrored, x)?;
     let right = digamma_right(cx, right)?;
 
     // ψ(1 - x) - ψ(x) = π / tan(πx)
@@ -195,7 +195,7 @@ fn digamma(cx: &mut Lower, call: &Call) -> Items {
     let slope = ops::div(cx, cosine, sine)?;
     let slope = ops::mul_number(cx, slope, PI)?;
     let left = ops::sub(cx, right, slope)?;
-    let value = below(cx, x, 0.0, left, right)?;
+    let value = select_below(cx, x, 0.0, left, right)?;
 
     let (zero, nan) = (ops::number_like(cx, x, 0.0)?, ops::number_like(cx, x, f64::NAN)?);
     let (is_whole, is_zero) = (ops::eq(cx, part, zero)?, ops::eq(cx, x, zero)?);
