@@ -95,7 +95,7 @@ impl VoiceActivity {
         while at + WINDOW <= self.pending.len() {
             self.listen(at);
             at += HOP;
-            if self.heard() == self.judged + (1 + AHEAD) * BLOCK {
+            if self.total_frames() == self.judged + (1 + AHEAD) * BLOCK {
                 self.judge(BLOCK, speech);
             }
         }
@@ -111,12 +111,12 @@ impl VoiceActivity {
             self.listen(0);
             self.pending.clear();
         }
-        while self.judged < self.heard() {
-            self.judge(BLOCK.min(self.heard() - self.judged), speech);
+        while self.judged < self.total_frames() {
+            self.judge(BLOCK.min(self.total_frames() - self.judged), speech);
         }
     }
 
-    fn heard(&self) -> usize {
+    fn total_frames(&self) -> usize {
         self.first + self.frames.len()
     }
 
@@ -127,11 +127,11 @@ impl VoiceActivity {
         for (to, power) in frame.iter_mut().zip(self.filters.of(&self.power)) {
             *to = if power.is_finite() { power } else { 0.0 };
         }
-        let kept = if self.heard() == 0 { 0.0 } else { SMOOTHING };
+        let kept = if self.total_frames() == 0 { 0.0 } else { SMOOTHING };
         for (smoothed, power) in self.smoothed.iter_mut().zip(frame) {
             *smoothed = kept * *smoothed + (1.0 - kept) * power;
         }
-        let begins_block = self.heard().is_multiple_of(BLOCK);
+        let begins_block = self.total_frames().is_multiple_of(BLOCK);
         match self.softest.back_mut().filter(|_| !begins_block) {
             Some(softest) => softest.iter_mut().zip(self.smoothed).for_each(|(least, power)| *least = least.min(power)),
             None => self.softest.push_back(self.smoothed),

@@ -29,7 +29,7 @@ pub(crate) fn last(method: &str, output: Option<&Value>, to: &mut Vec<f32>) -> R
 ///
 /// # Errors
 /// Returns [`Error::Logits`].
-pub(crate) fn all(method: &str, output: Option<&Value>) -> Result<Vec<f32>> {
+pub(crate) fn all_rows(method: &str, output: Option<&Value>) -> Result<Vec<f32>> {
     let all = cast(&rows(method, output)?, DType::F32).and_then(|rows| Ok(rows.as_slice::<f32>()?.to_vec()));
     all.map_err(|_| unfit(method, output))
 }
@@ -41,7 +41,7 @@ pub(crate) fn all(method: &str, output: Option<&Value>) -> Result<Vec<f32>> {
 pub(crate) fn best_tokens(method: &str, output: Option<&Value>, count: usize) -> Result<Vec<u32>> {
     match output.and_then(Value::as_tensor).map(Tensor::shape) {
         Some(&[1, rows, vocab]) if rows == count => {
-            let all = all(method, output)?;
+            let all = all_rows(method, output)?;
             all.chunks_exact(vocab).map(|row| Ok(argmax(row).ok_or_else(|| unfit(method, output))?.0)).collect()
         }
         _ => Err(unfit(method, output)),

@@ -61,7 +61,7 @@ impl Draft {
     }
 
     /// Maximum number of draft tokens per call.
-    pub(super) fn most(&self) -> usize {
+    pub(super) fn max_tokens(&self) -> usize {
         self.longest.saturating_sub(1)
     }
 

@@ -223,7 +223,7 @@ impl Sequence {
         let inputs = self.inputs(tokens)?;
         let outputs = self.method.run(&inputs)?;
         self.position += tokens.len();
-        logits::all(self.method.name(), outputs.first())
+        logits::all_rows(self.method.name(), outputs.first())
     }
 
     /// Whether the sequence has a draft model.
@@ -271,7 +271,7 @@ impl Sequence {
     pub(super) fn speculate(&mut self, last: u32) -> Result<Vec<u32>> {
         let fits = self.most_guesses();
         let guesses = match &mut self.draft {
-            Some(draft) if fits.min(draft.most()) > 0 => draft.guess(last, fits.min(draft.most()))?,
+            Some(draft) if fits.min(draft.max_tokens()) > 0 => draft.guess(last, fits.min(draft.max_tokens()))?,
             _ => Vec::new(),
         };
         let block = [&[last], &guesses[..]].concat();

@@ -60,9 +60,9 @@ impl Parakeet {
         let positions = made.shape()[1];
         let (mut frame, mut staying) = (0, 0);
         let (mut tokens, mut logits) = (Vec::new(), Vec::new());
-        let mut heard = transducer.begin(blank)?;
+        let mut state = transducer.begin(blank)?;
         while frame < positions {
-            let chosen = transducer.join(made, frame, &heard, &mut logits)?;
+            let chosen = transducer.join(made, frame, &state, &mut logits)?;
             let (id, duration, log_probability) = match chosen {
                 Some([token, duration]) => (token as u32, duration, 0.0),
                 None => {
@@ -75,7 +75,7 @@ impl Parakeet {
                 continue;
             }
             tokens.push(TimedToken { id, frame, duration, log_probability });
-            heard = transducer.hear(heard, id)?;
+            state = transducer.predict(state, id)?;
             staying = if duration == 0 { staying + 1 } else { 0 };
             frame += duration;
             if staying >= transducer.most_symbols {

@@ -71,7 +71,7 @@ impl<'a> ParakeetListener<'a> {
 
     /// Decodes the context and the stream's next `heard` samples. Returns the words, timed by
     /// positions of this window.
-    pub(super) fn heard(&mut self, stream: &Stream, heard: usize) -> Result<Vec<TimedWord>> {
+    pub(super) fn decode_window(&mut self, stream: &Stream, heard: usize) -> Result<Vec<TimedWord>> {
         let window = [&self.before[..], &stream.samples[..heard]].concat();
         let features = self.model.features(&window)?;
         let [_, made] = self.model.encode(features)?;
@@ -137,7 +137,7 @@ impl Listener for ParakeetListener<'_> {
             self.before.clear();
             return Ok(Progress::Segments(self.segments(stream, true)));
         }
-        let words = self.heard(stream, heard)?;
+        let words = self.decode_window(stream, heard)?;
         let first = self.before.len() / step;
         let (end, passed) = if stream.is_whole && stream.samples.len() == heard {
             (u64::MAX, heard)

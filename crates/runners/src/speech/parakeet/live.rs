@@ -50,8 +50,8 @@ impl<'a> LiveParakeet<'a> {
 
     /// Decodes the next samples after their context. Words are final if the previous hypothesis had
     /// them too, or if nothing follows.
-    fn hear(&mut self, stream: &Stream, heard: usize, ends: bool) -> Result<()> {
-        let words = self.listener.heard(stream, heard)?;
+    fn add_words(&mut self, stream: &Stream, heard: usize, ends: bool) -> Result<()> {
+        let words = self.listener.decode_window(stream, heard)?;
         let first = self.listener.before.len() / self.listener.model.step_samples();
         let end = stream.position() + heard as u64;
         let words = self.listener.fresh(words, first as u64..u64::MAX, stream);
@@ -95,7 +95,7 @@ impl Listener for LiveParakeet<'_> {
         // Sound beyond the window is cut. Sound shorter than a position gives no text.
         let ends = ends || heard + self.hop > self.window;
         if heard >= self.listener.model.step_samples() {
-            self.hear(stream, heard, ends)?;
+            self.add_words(stream, heard, ends)?;
         }
         let segments = self.text.segments(stream, heard, ends);
         self.forget(stream, heard, ends);

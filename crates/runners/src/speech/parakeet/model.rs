@@ -50,9 +50,9 @@ pub(super) struct Transducer {
     zeros: Tensor,
 }
 
-/// State of a transducer after the tokens so far.
+/// State of the prediction network of a transducer after the tokens so far.
 #[derive(Clone, Debug)]
-pub(super) struct Heard {
+pub(super) struct PredictionState {
     /// Input of the joint network.
     g: Value,
     /// States of the layers.
@@ -200,26 +200,32 @@ impl Transducer {
     }
 
     /// The state at the beginning of a sequence, after a blank.
-    pub(super) fn begin(&mut self, blank: u32) -> Result<Heard> {
+    pub(super) fn begin(&mut self, blank: u32) -> Result<PredictionState> {
         let zeros = || Value::Tensor(self.zeros.clone());
-        let heard = Heard { g: Value::None, h: zeros(), c: zeros() };
-        self.hear(heard, blank)
+        let state = PredictionState { g: Value::None, h: zeros(), c: zeros() };
+        self.predict(state, blank)
     }
 
     /// Advances the state by one token.
-    pub(super) fn hear(&mut self, heard: Heard, token: u32) -> Result<Heard> {
-        let outputs = self.decoder_step.run(&[ids(&[token])?, heard.h, heard.c])?;
+    pub(super) fn predict(&mut self, state: PredictionState, token: u32) -> Result<PredictionState> {
+        let outputs = self.decoder_step.run(&[ids(&[token])?, state.h, state.c])?;
         match <[Value; 3]>::try_from(outputs) {
-            Ok([g, h, c]) => Ok(Heard { g, h, c }),
+            Ok([g, h, c]) => Ok(PredictionState { g, h, c }),
             Err(_) => Err(unfit("its decoder does not return what it hears and two states")),
         }
     }
 
     /// Runs the joint network at a position of the encoder's output. Returns a token and its
     /// duration, or replaces `to` with the logits of both.
-    pub(super) fn join(&mut self, made: &Tensor, position: usize, heard: &Heard, to: &mut Vec<f32>) -> Result<Option<[usize; 2]>> {
+    pub(super) fn join(
+        &mut self,
+        made: &Tensor,
+        position: usize,
+        state: &PredictionState,
+        to: &mut Vec<f32>,
+    ) -> Result<Option<[usize; 2]>> {
         let f = row(made, position).ok_or_else(|| unfit("its encoder gives no positions"))?;
-        let outputs = self.joint.run(&[Value::Tensor(f), heard.g.clone()])?;
+        let outputs = self.joint.run(&[Value::Tensor(f), state.g.clone()])?;
         if !self.chooses {
             logits::last(self.joint.name(), outputs.first(), to)?;
             return Ok(None);

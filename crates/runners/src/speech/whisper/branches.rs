@@ -67,7 +67,7 @@ impl Branches {
         let inputs = self.inputs(tokens, &paths)?;
         let outputs = self.method.run(&inputs)?;
         self.used += tokens.len();
-        logits::all(self.method.name(), outputs.first())
+        logits::all_rows(self.method.name(), outputs.first())
     }
 
     /// The method's inputs for tokens that end these paths.
