@@ -58,8 +58,8 @@ struct RawWord {
     text: *const c_char,
 }
 
-/// A segment in C's terms.
-struct Heard {
+/// A segment with the texts that its C form points to.
+struct CSegment {
     start: f64,
     end: f64,
     text: CString,
@@ -69,17 +69,17 @@ struct Heard {
 }
 
 // SAFETY: the pointers in `words` lead to texts that the same object owns and never changes.
-unsafe impl Send for Heard {}
+unsafe impl Send for CSegment {}
 // SAFETY: shared readers only read the texts behind `words`, which never change.
-unsafe impl Sync for Heard {}
+unsafe impl Sync for CSegment {}
 
-impl Heard {
-    fn new(segment: &Segment) -> Heard {
+impl CSegment {
+    fn new(segment: &Segment) -> CSegment {
         let texts: Vec<CString> = segment.words.iter().map(|word| text::c_string(word.text.trim().to_owned())).collect();
         let words = segment.words.iter().zip(&texts);
         let words = words.map(|(word, text)| RawWord { start: word.start, end: word.end, text: text.as_ptr() }).collect();
         let text = text::c_string(segment.text.trim().to_owned());
-        Heard { start: segment.start, end: segment.end, text, words, _texts: texts }
+        CSegment { start: segment.start, end: segment.end, text, words, _texts: texts }
     }
 
     fn raw(&self) -> RawSegment {
@@ -100,7 +100,7 @@ struct TranscriptHandle {
     language: Option<CString>,
     json: CString,
     seconds: f64,
-    segments: Vec<Heard>,
+    segments: Vec<CSegment>,
 }
 
 impl TranscriptHandle {
@@ -110,7 +110,7 @@ impl TranscriptHandle {
             language: transcript.language.clone().map(text::c_string),
             json: text::c_string(transcript.to_json().to_string()),
             seconds: transcript.seconds,
-            segments: transcript.segments.iter().map(Heard::new).collect(),
+            segments: transcript.segments.iter().map(CSegment::new).collect(),
         }
     }
 }
@@ -252,7 +252,7 @@ unsafe fn transcribe(
         let flags = unsafe { border::texts(flags, flag_count, "flags")? };
         let settings = library::speech_settings(&flags).map_err(|error| Failure::new(Kind::Input, library::message(&error)))?;
         let transcript = listen(model, recording, settings, &mut |segment| {
-            let heard = Heard::new(segment);
+            let heard = CSegment::new(segment);
             // SAFETY: the caller gave both for this use; the segment lives during the call.
             on_segment.is_none_or(|call| unsafe { call(context, &heard.raw()) } == 0)
         })?;

@@ -14,7 +14,7 @@ use crate::{
     error::Result,
     http::upload::{self, Upload},
     reply::{self, Progress},
-    speech::{Heard, Source},
+    speech::{Source, SpeechUpdate},
     traces,
 };
 
@@ -38,9 +38,9 @@ async fn answer(app: &App, request: Request<Body>, task: Task) -> Result<Respons
     if let Some(span) = &span {
         span.ask(&model.name);
     }
-    let mut progress: Progress<Heard> = app.progress(model.submit(Source::File(recording), settings, (place, span))?);
+    let mut progress: Progress<SpeechUpdate> = app.progress(model.submit(Source::File(recording), settings, (place, span))?);
     // By then it is known whether the recording can be read and the model can do what is asked for.
-    if let Heard::Failed(error) = progress.next().await? {
+    if let SpeechUpdate::Failed(error) = progress.next().await? {
         return Err(error);
     }
     reply::respond(progress, answer, streams).await

@@ -136,7 +136,7 @@ impl Entry {
     }
 
     /// Unloads the model unless it is in use.
-    fn let_go(&self, since: Instant) {
+    fn unload_if_unused(&self, since: Instant) {
         let mut state = self.state();
         if state.used == since && state.running.as_ref().is_some_and(|running| running.holders() == 0) {
             // Its threads end and drop their state.
@@ -220,14 +220,14 @@ impl Models {
         self.entries.iter().map(of).fold(0, usize::saturating_add)
     }
 
-    /// Sets the idle time after which models are unloaded.
-    pub(crate) async fn rest(self, after: Duration) {
+    /// Unloads models that were idle for `after`. Never returns.
+    pub(crate) async fn unload_idle(self, after: Duration) {
         let step = (after / 4).clamp(Duration::from_millis(50), Duration::from_secs(5));
         loop {
             sleep(step).await;
             for entry in self.entries.iter() {
                 if let Some(since) = entry.idle_since().filter(|since| since.elapsed() >= after) {
-                    entry.let_go(since);
+                    entry.unload_if_unused(since);
                 }
             }
         }
@@ -262,7 +262,7 @@ impl Models {
             return Err(ApiError::invalid(message));
         }
         if let Some(since) = entry.idle_since() {
-            entry.let_go(since);
+            entry.unload_if_unused(since);
         }
         match entry.state().running {
             None => Ok(()),
@@ -342,7 +342,7 @@ impl Models {
     }
 
     async fn get(&self, name: Option<&str>, is_wanted: fn(ModelKind) -> bool) -> Result<Running> {
-        let at = self.place(name, is_wanted)?;
+        let at = self.index_of(name, is_wanted)?;
         if let Some(running) = self.entries[at].running() {
             return Ok(running);
         }
@@ -357,7 +357,7 @@ impl Models {
     }
 
     /// Index of the requested entry.
-    fn place(&self, name: Option<&str>, is_wanted: fn(ModelKind) -> bool) -> Result<usize> {
+    fn index_of(&self, name: Option<&str>, is_wanted: fn(ModelKind) -> bool) -> Result<usize> {
         let Some(name) = name else {
             let mut places = self.entries.iter().enumerate().filter(|(_, entry)| is_wanted(entry.kind)).map(|(at, _)| at);
             return match (places.next(), places.next()) {
@@ -401,7 +401,7 @@ impl Models {
             let Some((since, oldest)) = idle.min_by_key(|(since, _)| *since) else {
                 return Err(ApiError::busy(format!("{} other models are in use, and no more are loaded at a time", self.most)));
             };
-            oldest.let_go(since);
+            oldest.unload_if_unused(since);
         }
         Ok(())
     }

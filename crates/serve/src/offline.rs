@@ -151,7 +151,7 @@ impl BatchFile {
     }
 
     /// Runs the remaining requests, `at_once` concurrently, and appends each result when it is
-    /// ready. Returns early if `stop` becomes true. `tell` receives progress.
+    /// ready. Returns early if `stop` becomes true. `report` receives progress.
     ///
     /// # Errors
     /// Fails if the models cannot start, or on an I/O error.
@@ -161,7 +161,7 @@ impl BatchFile {
         config: Config,
         at_once: usize,
         stop: &AtomicBool,
-        tell: &mut dyn FnMut(Progress),
+        report: &mut dyn FnMut(Progress),
     ) -> Result<Progress, BatchFileError> {
         let models = Models::start(models, &config, None).map_err(BatchFileError::Models)?;
         let runtime = Builder::new_multi_thread()
@@ -174,16 +174,16 @@ impl BatchFile {
         let (_running, stopped) = watch::channel(false);
         let app = Arc::new(App::new(config, guard, models, stopped, None, None));
         let desk = Desk { routes: routes::plain(Arc::clone(&app)), app, caller: Caller::default() };
-        runtime.block_on(self.all(&desk, at_once, stop, tell))?;
+        runtime.block_on(self.run_all(&desk, at_once, stop, report))?;
         Ok(self.progress)
     }
 
-    async fn all(
+    async fn run_all(
         &mut self,
         desk: &Desk,
         at_once: usize,
         stop: &AtomicBool,
-        tell: &mut dyn FnMut(Progress),
+        report: &mut dyn FnMut(Progress),
     ) -> Result<(), BatchFileError> {
         let at = |path: &PathBuf| {
             let path = path.clone();
@@ -218,7 +218,7 @@ impl BatchFile {
                     };
                     write(&mut self.output.1, &name, &outcome).map_err(at(&self.output.0))?;
                     self.progress.count(outcome.is_success());
-                    tell(self.progress);
+                    report(self.progress);
                 }
             }
         }

@@ -33,7 +33,7 @@ use crate::{
     ids::unique_id,
     json::Fields,
     openapi::Routes,
-    speech::{Heard, Source},
+    speech::{Source, SpeechUpdate},
 };
 
 /// Maximum size of a client message: OpenAI's limit of 15 MiB of audio, as base64.
@@ -103,7 +103,7 @@ impl From<axum::Error> for Gone {
 /// A turn in transcription.
 struct Item {
     id: String,
-    updates: mpsc::Receiver<Heard>,
+    updates: mpsc::Receiver<SpeechUpdate>,
     text: String,
 }
 
@@ -145,7 +145,7 @@ impl Talk {
         tokio::pin!(stopped, closing);
         let mut is_closing = false;
         loop {
-            if is_closing && self.has_told_all() {
+            if is_closing && self.has_sent_all() {
                 return self.close().await;
             }
             let update = async {
@@ -167,13 +167,13 @@ impl Talk {
                     Some(Ok(Message::Binary(_))) => self.fail(&ApiError::invalid("events are texts of JSON"), None).await?,
                     Some(Ok(Message::Close(_)) | Err(_)) | None => return Err(Gone),
                 },
-                update = update => self.tell(update).await?,
+                update = update => self.send_update(update).await?,
             }
         }
     }
 
     /// Whether the client knows all of the committed turns.
-    fn has_told_all(&self) -> bool {
+    fn has_sent_all(&self) -> bool {
         let open = usize::from(self.turns.as_ref().is_some_and(TurnSplitter::is_open));
         self.heard.len() <= open
     }
@@ -346,14 +346,14 @@ impl Talk {
     }
 
     /// Sends the new words of the oldest turn.
-    async fn tell(&mut self, update: Option<Heard>) -> Result<(), Gone> {
+    async fn send_update(&mut self, update: Option<SpeechUpdate>) -> Result<(), Gone> {
         const PREFIX: &str = "conversation.item.input_audio_transcription";
         let Some(item) = self.heard.front_mut() else { return Ok(()) };
         let item_id = item.id.clone();
-        let lost = || Heard::Failed(ApiError::internal("the work on the turn ended without an answer"));
+        let lost = || SpeechUpdate::Failed(ApiError::internal("the work on the turn ended without an answer"));
         match update.unwrap_or_else(lost) {
-            Heard::Begun | Heard::Segments(_) => {}
-            Heard::Words(text) => {
+            SpeechUpdate::Begun | SpeechUpdate::Segments(_) => {}
+            SpeechUpdate::Words(text) => {
                 let text = if item.text.is_empty() { text.trim_start() } else { &text };
                 if !text.is_empty() {
                     item.text.push_str(text);
@@ -361,14 +361,14 @@ impl Talk {
                     self.send(&format!("{PREFIX}.delta"), event).await?;
                 }
             }
-            Heard::Finished { seconds, .. } => {
+            SpeechUpdate::Finished { seconds, .. } => {
                 let text = std::mem::take(&mut item.text);
                 self.heard.pop_front();
                 let usage = json!({ "type": "duration", "seconds": seconds });
                 let event = json!({ "item_id": item_id, "content_index": 0, "transcript": text.trim_end(), "usage": usage });
                 self.send(&format!("{PREFIX}.completed"), event).await?;
             }
-            Heard::Failed(error) => {
+            SpeechUpdate::Failed(error) => {
                 self.heard.pop_front();
                 let mut event = error.to_json();
                 (event["item_id"], event["content_index"]) = (item_id.into(), 0.into());

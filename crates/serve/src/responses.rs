@@ -155,7 +155,7 @@ impl ResponseAnswer {
     }
 
     /// Writes an event with its sequence number.
-    fn tell(&mut self, name: &str, mut data: Json, frames: &mut Frames) {
+    fn emit(&mut self, name: &str, mut data: Json, frames: &mut Frames) {
         data["type"] = name.into();
         data["sequence_number"] = self.sequence.into();
         self.sequence += 1;
@@ -163,7 +163,7 @@ impl ResponseAnswer {
     }
 
     /// Writes an event about the last item and its part, if it has one.
-    fn tell_of_item(&mut self, name: &str, mut data: Json, frames: &mut Frames) {
+    fn emit_for_item(&mut self, name: &str, mut data: Json, frames: &mut Frames) {
         let Some(item) = self.items.last() else { return };
         data["item_id"] = item.id.as_str().into();
         data["output_index"] = (self.items.len() - 1).into();
@@ -172,7 +172,7 @@ impl ResponseAnswer {
             Kind::Reasoning { .. } | Kind::Message => data["content_index"] = 0.into(),
             Kind::Call { .. } => {}
         }
-        self.tell(name, data, frames);
+        self.emit(name, data, frames);
     }
 
     /// Whether a summary of the thoughts is requested.
@@ -186,11 +186,11 @@ impl ResponseAnswer {
         let (told, part, kind) = (item.to_json("in_progress"), item.part(), item.kind.clone());
         self.items.push(item);
         self.is_open = true;
-        self.tell("response.output_item.added", json!({ "output_index": self.items.len() - 1, "item": told }), frames);
+        self.emit("response.output_item.added", json!({ "output_index": self.items.len() - 1, "item": told }), frames);
         match kind {
-            Kind::Message => self.tell_of_item("response.content_part.added", json!({ "part": part }), frames),
+            Kind::Message => self.emit_for_item("response.content_part.added", json!({ "part": part }), frames),
             Kind::Reasoning { summarizes: true } => {
-                self.tell_of_item("response.reasoning_summary_part.added", json!({ "part": part }), frames);
+                self.emit_for_item("response.reasoning_summary_part.added", json!({ "part": part }), frames);
             }
             Kind::Reasoning { .. } | Kind::Call { .. } => {}
         }
@@ -201,29 +201,29 @@ impl ResponseAnswer {
         self.is_open = false;
         match &item.kind {
             Kind::Reasoning { summarizes: false } => {
-                self.tell_of_item("response.reasoning_text.done", json!({ "text": item.text }), frames);
+                self.emit_for_item("response.reasoning_text.done", json!({ "text": item.text }), frames);
             }
             Kind::Reasoning { summarizes: true } => {
-                self.tell_of_item("response.reasoning_summary_text.done", json!({ "text": item.text }), frames);
-                self.tell_of_item("response.reasoning_summary_part.done", json!({ "part": item.part() }), frames);
+                self.emit_for_item("response.reasoning_summary_text.done", json!({ "text": item.text }), frames);
+                self.emit_for_item("response.reasoning_summary_part.done", json!({ "part": item.part() }), frames);
             }
             Kind::Message => {
-                self.tell_of_item("response.output_text.done", json!({ "text": item.text, "logprobs": [] }), frames);
-                self.tell_of_item("response.content_part.done", json!({ "part": item.part() }), frames);
+                self.emit_for_item("response.output_text.done", json!({ "text": item.text, "logprobs": [] }), frames);
+                self.emit_for_item("response.content_part.done", json!({ "part": item.part() }), frames);
             }
             Kind::Call { name, form: CallForm::Function | CallForm::Grouped(_), .. } => {
                 let whole = json!({ "arguments": item.text, "name": name });
-                self.tell_of_item("response.function_call_arguments.done", whole, frames);
+                self.emit_for_item("response.function_call_arguments.done", whole, frames);
             }
             Kind::Call { form: CallForm::Custom, .. } => {
                 let input = custom_input(&item.text);
-                self.tell_of_item("response.custom_tool_call_input.delta", json!({ "delta": input }), frames);
-                self.tell_of_item("response.custom_tool_call_input.done", json!({ "input": input }), frames);
+                self.emit_for_item("response.custom_tool_call_input.delta", json!({ "delta": input }), frames);
+                self.emit_for_item("response.custom_tool_call_input.done", json!({ "input": input }), frames);
             }
             Kind::Call { .. } => {}
         }
         let told = json!({ "output_index": self.items.len() - 1, "item": item.to_json(status) });
-        self.tell("response.output_item.done", told, frames);
+        self.emit("response.output_item.done", told, frames);
     }
 
     fn add(&mut self, delta: Delta, frames: &mut Frames) {
@@ -243,11 +243,11 @@ impl ResponseAnswer {
             item.text.push_str(&text);
         }
         match kind {
-            Kind::Message => self.tell_of_item("response.output_text.delta", json!({ "delta": text, "logprobs": [] }), frames),
+            Kind::Message => self.emit_for_item("response.output_text.delta", json!({ "delta": text, "logprobs": [] }), frames),
             Kind::Reasoning { summarizes: true } => {
-                self.tell_of_item("response.reasoning_summary_text.delta", json!({ "delta": text }), frames);
+                self.emit_for_item("response.reasoning_summary_text.delta", json!({ "delta": text }), frames);
             }
-            _ => self.tell_of_item("response.reasoning_text.delta", json!({ "delta": text }), frames),
+            _ => self.emit_for_item("response.reasoning_text.delta", json!({ "delta": text }), frames),
         }
     }
 
@@ -256,7 +256,7 @@ impl ResponseAnswer {
         let Some(item) = self.items.last_mut() else { return };
         item.text.push_str(&text);
         if let Kind::Call { form: CallForm::Function | CallForm::Grouped(_), .. } = item.kind {
-            self.tell_of_item("response.function_call_arguments.delta", json!({ "delta": text }), frames);
+            self.emit_for_item("response.function_call_arguments.delta", json!({ "delta": text }), frames);
         }
     }
 }
@@ -283,7 +283,7 @@ impl Events for ResponseAnswer {
 
     fn begin(&mut self, frames: &mut Frames) {
         for name in ["response.created", "response.in_progress"] {
-            self.tell(name, json!({ "response": self.to_json() }), frames);
+            self.emit(name, json!({ "response": self.to_json() }), frames);
         }
     }
 
@@ -298,7 +298,7 @@ impl Events for ResponseAnswer {
         let status = self.status();
         self.close(status, frames);
         let response = self.finish();
-        self.tell(&format!("response.{status}"), json!({ "response": response }), frames);
+        self.emit(&format!("response.{status}"), json!({ "response": response }), frames);
     }
 
     fn fail(&mut self, error: &ApiError, frames: &mut Frames) {
@@ -306,6 +306,6 @@ impl Events for ResponseAnswer {
         for name in ["code", "message", "param"] {
             told[name] = told["error"][name].clone();
         }
-        self.tell("error", told, frames);
+        self.emit("error", told, frames);
     }
 }

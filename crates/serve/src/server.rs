@@ -102,7 +102,7 @@ impl Server {
             let (stop, stopped) = watch::channel(false);
             let guard = Guard::new(&self.config, self.address);
             if let Some(after) = self.config.idle_time {
-                tokio::spawn(models.clone().rest(after));
+                tokio::spawn(models.clone().unload_idle(after));
             }
             let batches = self.batches.map(Arc::new);
             let app = Arc::new(App::new(self.config.clone(), guard, models, stopped, batches.clone(), self.traces.clone()));

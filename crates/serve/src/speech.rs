@@ -8,7 +8,7 @@ use flambeau::{engine::Engine, runners::speech::Settings, runtime::Program, text
 use tokio::sync::mpsc;
 
 use self::worker::SpeechWorker;
-pub(crate) use self::worker::{Heard, LiveSound, Source};
+pub(crate) use self::worker::{LiveSound, Source, SpeechUpdate};
 use crate::{error::Result, metrics::Metrics};
 
 /// A speech model to serve.
@@ -53,7 +53,12 @@ impl ServedSpeech {
     ///
     /// # Errors
     /// Fails if the model's threads have ended.
-    pub(crate) fn submit(&self, source: Source, settings: Settings, place: impl Any + Send) -> Result<mpsc::Receiver<Heard>> {
+    pub(crate) fn submit(
+        &self,
+        source: Source,
+        settings: Settings,
+        place: impl Any + Send,
+    ) -> Result<mpsc::Receiver<SpeechUpdate>> {
         self.worker.submit(source, settings, place)
     }
 }

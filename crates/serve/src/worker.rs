@@ -208,7 +208,7 @@ impl<'a> Desk<'a> {
             }
             self.drop_orphans();
             let (clients, metrics) = (&mut self.clients, self.metrics);
-            self.scheduler.step(&|| began.elapsed(), &mut |id, event| tell(clients, metrics, id, event));
+            self.scheduler.step(&|| began.elapsed(), &mut |id, event| send_event(clients, metrics, id, event));
             self.tell_load();
         }
     }
@@ -294,7 +294,7 @@ impl<'a> Desk<'a> {
 }
 
 /// Sends an event. If a client's channel is full, the event is lost and the job ends.
-fn tell(clients: &mut BTreeMap<JobId, Client>, metrics: &Metrics, id: JobId, event: Event) {
+fn send_event(clients: &mut BTreeMap<JobId, Client>, metrics: &Metrics, id: JobId, event: Event) {
     let is_end = matches!(event, Event::Finished(_) | Event::Failed(_));
     if let Some(client) = clients.get_mut(&id) {
         client.observe(&event, metrics);

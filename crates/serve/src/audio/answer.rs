@@ -4,7 +4,7 @@ use axum::response::Response;
 use flambeau::runners::speech::{Segment, Task, Transcript};
 use serde_json::{Value as Json, json};
 
-use super::Heard;
+use super::SpeechUpdate;
 use crate::{
     error::Result,
     reply::{self, Events, Frames, ResponseBuilder},
@@ -61,27 +61,27 @@ impl TranscriptAnswer {
     }
 
     /// Appends a transcriber result and returns the new segments.
-    fn hear(&mut self, heard: Heard) -> Result<(bool, &[Segment])> {
+    fn apply(&mut self, update: SpeechUpdate) -> Result<(bool, &[Segment])> {
         let before = self.transcript.segments.len();
         let mut is_over = false;
-        match heard {
-            Heard::Begun | Heard::Words(_) => {}
-            Heard::Segments(segments) => self.transcript.segments.extend(segments),
-            Heard::Finished { language, seconds } => {
+        match update {
+            SpeechUpdate::Begun | SpeechUpdate::Words(_) => {}
+            SpeechUpdate::Segments(segments) => self.transcript.segments.extend(segments),
+            SpeechUpdate::Finished { language, seconds } => {
                 (self.transcript.language, self.transcript.seconds) = (language, seconds);
                 is_over = true;
             }
-            Heard::Failed(error) => return Err(error),
+            SpeechUpdate::Failed(error) => return Err(error),
         }
         Ok((is_over, &self.transcript.segments[before..]))
     }
 }
 
 impl ResponseBuilder for TranscriptAnswer {
-    type Update = Heard;
+    type Update = SpeechUpdate;
 
-    fn take(&mut self, heard: Heard) -> Result<bool> {
-        Ok(self.hear(heard)?.0)
+    fn take(&mut self, update: SpeechUpdate) -> Result<bool> {
+        Ok(self.apply(update)?.0)
     }
 
     fn into_response(self) -> Response {
@@ -96,7 +96,7 @@ impl ResponseBuilder for TranscriptAnswer {
 }
 
 impl Events for TranscriptAnswer {
-    type Update = Heard;
+    type Update = SpeechUpdate;
     type ResponseBuilder = TranscriptAnswer;
 
     fn builder(self) -> TranscriptAnswer {
@@ -105,9 +105,9 @@ impl Events for TranscriptAnswer {
 
     fn begin(&mut self, _: &mut Frames) {}
 
-    fn update(&mut self, heard: Heard, frames: &mut Frames) -> Result<bool> {
+    fn update(&mut self, update: SpeechUpdate, frames: &mut Frames) -> Result<bool> {
         let is_first = self.transcript.segments.is_empty();
-        let (is_over, new) = self.hear(heard)?;
+        let (is_over, new) = self.apply(update)?;
         let text: String = new.iter().map(|segment| segment.text.as_str()).collect();
         let text = if is_first { text.trim_start() } else { &text };
         if !text.is_empty() {

@@ -34,7 +34,7 @@ const MAX_UNREAD: usize = 2048;
 
 /// Updates sent to a request.
 #[derive(Debug)]
-pub(crate) enum Heard {
+pub(crate) enum SpeechUpdate {
     /// The recording is readable and the settings are supported. Carries the first segments.
     Begun,
     Segments(Vec<Segment>),
@@ -73,7 +73,7 @@ impl Source {
 struct Submission {
     source: Source,
     settings: Settings,
-    heard: mpsc::Sender<Heard>,
+    heard: mpsc::Sender<SpeechUpdate>,
     /// Permit, released with the recording.
     _place: Box<dyn Any + Send>,
 }
@@ -108,7 +108,12 @@ impl SpeechWorker {
     ///
     /// # Errors
     /// Fails if the worker has stopped.
-    pub(crate) fn submit(&self, source: Source, settings: Settings, place: impl Any + Send) -> Result<mpsc::Receiver<Heard>> {
+    pub(crate) fn submit(
+        &self,
+        source: Source,
+        settings: Settings,
+        place: impl Any + Send,
+    ) -> Result<mpsc::Receiver<SpeechUpdate>> {
         let (heard, received) = mpsc::channel(MAX_UNREAD);
         add(&self.metrics.requests, 1);
         add(&self.metrics.waiting, 1);
@@ -173,7 +178,7 @@ impl Desk {
             add(&self.metrics.failed, 1);
             let is_ours = error.status.is_server_error();
             // Who asked may have gone.
-            let _ = heard.try_send(Heard::Failed(error));
+            let _ = heard.try_send(SpeechUpdate::Failed(error));
             // State after an internal error is not reused.
             if is_ours {
                 match SpeechModel::load(&self.program, &self.engine) {
@@ -190,13 +195,13 @@ impl Desk {
         let mut words = matches!(source, Source::Live(_)).then(Words::default);
         let mut recording = source.open().map_err(unreadable)?;
         let mut transcriber = begin(model, &self.tokenizer, settings)?;
-        let tell = |news| heard.try_send(news).is_ok();
-        let mut is_wanted = tell(Heard::Begun);
+        let send = |update| heard.try_send(update).is_ok();
+        let mut is_wanted = send(SpeechUpdate::Begun);
         while is_wanted {
             let progress = transcriber.step()?;
             let segments = if let Progress::Segments(segments) = &progress { segments.as_slice() } else { &[] };
             let new = words.as_mut().map(|words| words.take(segments, &transcriber.draft())).unwrap_or_default();
-            if !new.is_empty() && !tell(Heard::Words(new)) {
+            if !new.is_empty() && !send(SpeechUpdate::Words(new)) {
                 break;
             }
             match progress {
@@ -204,11 +209,11 @@ impl Desk {
                     transcriber.feed(recording.next_block().map_err(unreadable)?);
                     is_wanted = !heard.is_closed();
                 }
-                Progress::Segments(segments) => is_wanted = tell(Heard::Segments(segments)),
+                Progress::Segments(segments) => is_wanted = send(SpeechUpdate::Segments(segments)),
                 Progress::Finished => {
                     let (language, seconds) = (transcriber.language().map(str::to_owned), transcriber.seconds());
                     add(&self.metrics.audio_seconds, seconds as usize);
-                    tell(Heard::Finished { language, seconds });
+                    send(SpeechUpdate::Finished { language, seconds });
                     return Ok(());
                 }
             }

@@ -233,7 +233,7 @@ fn shared(begun: &str, rendered: &str) -> usize {
 /// The calls of an answer, and the length of its text in bytes.
 fn read(row: &'static Format, prompt: &str, answer: &str) -> (Vec<(String, String)>, usize) {
     let known = Tools::read(&tools()).unwrap_or_default();
-    let mut reader = AnswerReader::of_chat(prompt, Some(Parser::new(row, known, 0, false).alone()));
+    let mut reader = AnswerReader::of_chat(prompt, Some(Parser::new(row, known, 0, false).own_format_only()));
     let mut deltas = Vec::new();
     reader.push(answer, &mut deltas);
     reader.finish(false, &mut deltas);

@@ -18,7 +18,7 @@ impl ToolFormat {
         let mut messages = if self.several { messages } else { divide(messages) };
         self.name_calls(&mut messages);
         if self.no_text {
-            messages = apart(messages);
+            messages = split_texts_from_calls(messages);
         }
         if self.is_written {
             name_results(&mut messages);
@@ -100,7 +100,7 @@ fn nine(id: &Json, count: usize) -> Option<String> {
 }
 
 /// Moves the text of a message with calls into a message before it.
-fn apart(messages: Vec<Json>) -> Vec<Json> {
+fn split_texts_from_calls(messages: Vec<Json>) -> Vec<Json> {
     let mut out = Vec::with_capacity(messages.len());
     for mut message in messages {
         if message["tool_calls"].as_array().is_some_and(|calls| !calls.is_empty()) {

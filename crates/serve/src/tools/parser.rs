@@ -84,8 +84,8 @@ impl Parser {
         Parser { format, tools, place, held, trims: false, calls: 0, before, single, reads_others: true, led: 0 }
     }
 
-    /// Reads no other way to write calls than the format's own.
-    pub(super) fn alone(self) -> Parser {
+    /// Reads calls in the format of the model alone, and in no other.
+    pub(super) fn own_format_only(self) -> Parser {
         Parser { reads_others: false, ..self }
     }
 
