@@ -14,8 +14,8 @@ pub(crate) fn check<'a>(outputs: &[&Path], inputs: impl IntoIterator<Item = &'a 
         return Err(usage(format!("cannot write two results to one file: {first} and {second} are the same")));
     }
     let read = inputs.into_iter().map(files_of).collect::<Result<Vec<_>>>()?.concat();
-    let read: Vec<PathBuf> = read.iter().filter_map(|path| place(path)).collect();
-    match outputs.iter().find(|output| place(output).is_some_and(|place| read.contains(&place))) {
+    let read: Vec<PathBuf> = read.iter().filter_map(|path| canonical(path)).collect();
+    match outputs.iter().find(|output| canonical(output).is_some_and(|place| read.contains(&place))) {
         Some(output) => {
             Err(usage(format!("cannot write {}: it is read here, and would be lost; name another file", output.display())))
         }
@@ -25,7 +25,7 @@ pub(crate) fn check<'a>(outputs: &[&Path], inputs: impl IntoIterator<Item = &'a 
 
 /// Indices of the first two equal paths.
 pub(crate) fn shared(paths: &[&Path]) -> Option<(usize, usize)> {
-    let places: Vec<Option<PathBuf>> = paths.iter().map(|path| place(path)).collect();
+    let places: Vec<Option<PathBuf>> = paths.iter().map(|path| canonical(path)).collect();
     let earlier = |second: usize| {
         let place = places[second].as_ref()?;
         let first = places[..second].iter().position(|other| other.as_ref() == Some(place))?;
@@ -45,7 +45,7 @@ fn files_of(input: &Path) -> Result<Vec<PathBuf>> {
 
 /// Canonical path of a file, existing or not; `None` for streams and devices, which cannot be
 /// overwritten.
-fn place(path: &Path) -> Option<PathBuf> {
+fn canonical(path: &Path) -> Option<PathBuf> {
     if files::is_standard(path) || files::is_special(path) {
         return None;
     }

@@ -219,7 +219,7 @@ pub(crate) fn results(py: Python<'_>, outputs: Vec<Value>, inputs: &[(usize, usi
 
 fn result(py: Python<'_>, value: Value, inputs: &[(usize, usize)]) -> PyResult<Py<PyAny>> {
     Ok(match value {
-        Value::Tensor(tensor) => lend(py, own(tensor, inputs))?.unbind(),
+        Value::Tensor(tensor) => lend(py, exclusive(tensor, inputs))?.unbind(),
         Value::Int(v) => v.into_pyobject(py)?.into_any().unbind(),
         Value::Bool(v) => PyBool::new(py, v).to_owned().into_any().unbind(),
         Value::Double(v) => PyFloat::new(py, v).into_any().unbind(),
@@ -235,7 +235,7 @@ pub(crate) fn ranges(values: &[Value]) -> Vec<(usize, usize)> {
 }
 
 /// A tensor with exclusive elements: the same tensor if its elements are unshared, else a copy.
-pub(crate) fn own(tensor: Tensor, others: &[(usize, usize)]) -> Tensor {
+pub(crate) fn exclusive(tensor: Tensor, others: &[(usize, usize)]) -> Tensor {
     let start = tensor.bytes().as_ptr().addr();
     let overlaps = others.iter().any(|&(from, to)| start < to && from < start + tensor.bytes().len());
     if tensor.bytes().is_unique() && !overlaps {

@@ -81,7 +81,7 @@ impl PyTensor {
         let _ = (stream, dl_device);
         let versioned = max_version.is_some_and(|(major, _)| major >= 1);
         match copy {
-            Some(true) => dlpack::export(py, &convert::own(self.tensor.clone(), &[]), versioned),
+            Some(true) => dlpack::export(py, &convert::exclusive(self.tensor.clone(), &[]), versioned),
             _ => dlpack::export(py, &self.tensor, versioned),
         }
     }

@@ -132,7 +132,7 @@ fn value(flag: &str, given: &str) -> Result<Json> {
 
 /// The template of a model or file.
 fn find(model: &str) -> Result<ChatTemplate> {
-    let path = &place(model)?;
+    let path = &resolve(model)?;
     let missing = || anyhow!("the model has no chat template");
     if path.extension().is_some_and(|extension| extension == "jinja") {
         let source = fs::read_to_string(path).context("cannot read the template")?;
@@ -154,7 +154,7 @@ fn find(model: &str) -> Result<ChatTemplate> {
 }
 
 /// The folder or file of a model: the path itself, or its place in the hub's cache.
-pub(crate) fn place(model: &str) -> Result<PathBuf> {
+pub(crate) fn resolve(model: &str) -> Result<PathBuf> {
     let path = Path::new(model);
     if path.exists() {
         return Ok(path.to_owned());

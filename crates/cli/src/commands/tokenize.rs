@@ -80,7 +80,7 @@ fn ids(text: &str) -> Result<Vec<u32>> {
 
 /// The tokenizer of a model or file.
 fn find(model: &str) -> Result<Tokenizer> {
-    let path = &template::place(model)?;
+    let path = &template::resolve(model)?;
     match FileKind::of_file(path) {
         Some(FileKind::Program) => Ok(tokenizer::find(&flambeau::runtime::Program::open(path)?, path, None)?.tokenizer),
         Some(FileKind::Gguf) => match checkpoint::open_path(path)?.tokenizer() {

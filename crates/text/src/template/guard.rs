@@ -154,7 +154,7 @@ pub(super) fn environment(env: &mut Environment<'_>, budget: &Arc<Budget>, now: 
     operators(env, budget);
     filters(env, budget);
     meter::environment(env, budget);
-    env.add_filter(list::OWN, list::own);
+    env.add_filter(list::OWN, list::to_template_list);
     let paid = Arc::clone(budget);
     env.set_unknown_method_callback(move |state, value, method, args| match (value.as_str(), method, args) {
         (Some(text), "replace", [from, to, ..]) => {

@@ -49,7 +49,7 @@ pub(super) fn changes_by(method: &str) -> bool {
 }
 
 /// A list as the template's own; other values as they are.
-pub(super) fn own(value: ValueOrKwargs) -> Value {
+pub(super) fn to_template_list(value: ValueOrKwargs) -> Value {
     let value = value.into_value();
     let is_list = matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) && value.downcast_object_ref::<Tuple>().is_none();
     match value.try_iter() {
