@@ -211,9 +211,9 @@ impl Decoder<'_> {
             Ok((name, source))
         };
         let (name, source) = part(self, e.names.gate)?;
-        let gate = self.chosen_product(x, chosen, &name, &source)?;
+        let gate = self.selected_product(x, chosen, &name, &source)?;
         let (name, source) = part(self, e.names.up)?;
-        let up = self.chosen_product(x, chosen, &name, &source)?;
+        let up = self.selected_product(x, chosen, &name, &source)?;
         let gated = self.gated(&gate, &up, e.activation);
         let (name, source) = part(self, e.names.down)?;
         self.column_product(&gated, chosen, &name, &source)
@@ -328,14 +328,14 @@ impl Decoder<'_> {
         let y = match self.w.tensors().get(name) {
             Some(tensor) if tensor.is_packed() => {
                 let source = self.w.source(name, &[count, to, from])?;
-                self.chosen_product(x, chosen, name, &source)?
+                self.selected_product(x, chosen, name, &source)?
             }
             _ => {
                 let source = self.w.source(name, &[count, from, to])?;
                 self.column_product(x, chosen, name, &source)?
             }
         };
-        if e.bias { self.with_chosen_bias(&y, chosen, &format!("{name}_bias"), [count, to]) } else { Ok(y) }
+        if e.bias { self.with_expert_bias(&y, chosen, &format!("{name}_bias"), [count, to]) } else { Ok(y) }
     }
 }
 
