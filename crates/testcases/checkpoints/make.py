@@ -204,6 +204,9 @@ FAMILIES = [
     ("gpt-neo", "GPTNeo", dict(intermediate_size=20, window_size=4, attention_types=[[["global", "local"], 1]]), dict(drop=("num_key_value_heads",))),
     ("gpt2", "GPT2", dict(n_inner=20), GPT),
     ("gptj", "GPTJ", dict(rotary_dim=4), GPT),
+    ("granitemoe-swa", "GraniteMoeSWA", dict(
+        num_hidden_layers=3, num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=12, sliding_window=4, residual_multiplier=0.22,
+        layer_types=[FULL, SLIDING, SLIDING], layer_rope_theta=[0, 1e3, 1e4])),
     ("hunyuan-moe", "HunYuanMoEV1", dict(num_experts=4, moe_topk=2, head_dim=8) | rope("dynamic", 1e4, alpha=100.0, factor=1.0)),
     ("internlm2", "Llama", GROUPS, INTERNLM2),
     ("jais2", "Jais2", {}),

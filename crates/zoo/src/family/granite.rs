@@ -19,9 +19,12 @@ pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
 
 /// Granite 3 with experts, also with a shared layer beside them.
 pub(super) fn experts(f: &Fields<'_>) -> Result<DecoderConfig> {
-    let base = Base::read(f, &Defaults::LLAMA)?;
-    let feed_forward = mamba::granite_feed_forward(f, &base, 0)?;
-    let config = decoder(f, &base, "granitemoe", 1.0)?;
+    with_experts(f, &Base::read(f, &Defaults::LLAMA)?, "granitemoe")
+}
+
+fn with_experts(f: &Fields<'_>, base: &Base, family: &'static str) -> Result<DecoderConfig> {
+    let feed_forward = mamba::granite_feed(f, base, 0)?;
+    let config = decoder(f, base, family, 1.0)?;
     let layers = config.layers.into_iter().map(|layer| Layer { feed_forward: feed_forward.clone(), ..layer }).collect();
     Ok(DecoderConfig { layers, renames: mamba::GRANITE_NAMES, ..config })
 }
@@ -41,8 +44,17 @@ pub(super) fn hyperclovax(f: &Fields<'_>) -> Result<DecoderConfig> {
 /// has a rotary base, and 0 means no rotation.
 pub(super) fn windowed(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &Defaults { norm_eps: 1e-5, tied: true, positions: 8192, ..Defaults::LLAMA })?;
-    let mut config = decoder(f, &base, "granite_swa", 1.0)?;
-    let rope = rope::read(f, &base)?;
+    with_windows(f, &base, decoder(f, &base, "granite_swa", 1.0)?)
+}
+
+/// The same with experts.
+pub(super) fn windowed_experts(f: &Fields<'_>) -> Result<DecoderConfig> {
+    let base = Base::read(f, &Defaults::LLAMA)?;
+    with_windows(f, &base, with_experts(f, &base, "granitemoe_swa")?)
+}
+
+fn with_windows(f: &Fields<'_>, base: &Base, mut config: DecoderConfig) -> Result<DecoderConfig> {
+    let rope = rope::read(f, base)?;
     let bases = f.numbers("layer_rope_theta", base.layers)?;
     let kinds = base.layer_types(f, |i| if i.is_multiple_of(4) { FULL } else { SLIDING })?;
     let window = window(f, Some(128))?;

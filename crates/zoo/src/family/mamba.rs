@@ -268,6 +268,8 @@ pub(super) fn bamba(f: &Fields<'_>) -> Result<DecoderConfig> {
 /// Names of Granite's experts and shared layer.
 pub(super) const GRANITE_NAMES: &[(&str, &str)] = &[
     (".block_sparse_moe.router.layer.", ".mlp.gate."),
+    (".block_sparse_moe.router.", ".mlp.gate."),
+    (".block_sparse_moe.experts.", ".mlp.experts."),
     (".block_sparse_moe.input_linear.weight", ".mlp.experts.gate_up_proj"),
     (".block_sparse_moe.output_linear.weight", ".mlp.experts.down_proj"),
     (".shared_mlp.input_linear.", ".mlp.shared.gate_up_proj."),

@@ -246,6 +246,7 @@ const FAMILIES: &[Family] = &[
         read: granite::experts,
         what: "Granite 3 with experts, alone or beside a shared layer",
     },
+    Family { names: &["granitemoe_swa"], read: granite::windowed_experts, what: "Granite with windows, sinks and experts" },
     Family {
         names: &["granitemoehybrid"],
         read: mamba::granite,
