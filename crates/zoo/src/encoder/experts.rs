@@ -11,8 +11,7 @@ use crate::{
 };
 
 impl Parts<'_> {
-    /// Output of the selected experts for `x` [b, s, width], plus the bias that they share, if there
-    /// is one.
+    /// Output of the selected experts for `x` [b, s, width], plus their shared bias, if any.
     pub(super) fn experts(&mut self, x: &Val, e: &Experts, path: &str) -> Result<Val> {
         let [b, s] = self.sizes.clone();
         let (tokens, width) = (self.w.b.mul_int(&b, &s), Int::from(self.c.width));
