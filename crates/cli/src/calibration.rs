@@ -216,7 +216,8 @@ fn divide(
     let units: Vec<(Unit, _)> =
         units.into_iter().filter_map(|unit| budget.measured(unit.columns).map(|choice| (unit, choice))).collect();
     eprintln!("measuring {} groups of weights in few bits with {tokens} tokens of text", units.len());
-    let divergences = sensitivity::divergences(&model, (&quantize, engine), &windows, &units)?;
+    let schemes: Vec<(&Unit, compile::Scheme)> = units.iter().map(|(unit, choice)| (unit, choice.scheme)).collect();
+    let divergences = sensitivity::divergences(&model, (&quantize, engine), &windows, &schemes)?;
     let measured: Vec<_> =
         units.into_iter().zip(divergences).map(|((unit, choice), divergence)| (unit, choice, divergence)).collect();
     let (rules, told) = budget.rules(&measured);

@@ -18,6 +18,7 @@ mod evaluate;
 mod fallback;
 mod fold;
 mod functionalize;
+mod linear_weights;
 mod loaded;
 mod method;
 mod observe;
@@ -47,9 +48,10 @@ use flambeau_wire::{ProgramWriter, pte::EValue};
 
 pub use crate::{
     error::{ConstantError, Error, FoldError, ObserveError, ProgramError},
+    linear_weights::{LinearWeight, linear_weights},
     loaded::Loaded,
     observe::Observer,
-    quantize::{LinearWeight, SchemeError, SchemeName, linear_weights},
+    quantize::{SchemeError, SchemeName},
     report::{CallReport, MethodReport, Outcome, Precision, Report},
     rule::{Layers, WeightRule},
     statistics::{InputStatistics, Statistics},

@@ -2,18 +2,14 @@
 
 mod codes;
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{collections::HashMap, sync::Arc};
 
 use flambeau_ir::{Dequantize, In, Index, Node, Out, QuantMode, SlotRef, Spec, Tid};
 use flambeau_lower::{ConstExpr, Constant, Fit, Origin, QuantPart, Scheme, SsaGraph, SsaNode, TensorInfo};
-use flambeau_pt2::Exported;
 use flambeau_tensor::{DType, Shape};
 
 pub(crate) use self::codes::{Parts, factor};
-use crate::{Error, Options, loaded::traced, rule};
+use crate::{Options, rule};
 
 /// Reads a scheme from its name on the command line.
 pub trait SchemeName: Sized {
@@ -112,28 +108,6 @@ pub(crate) struct Product {
     pub(crate) is_plain: bool,
     /// For a stack of experts: the number of the expert of each row, and how many there are.
     pub(crate) experts: Option<(Tid, usize)>,
-}
-
-/// A weight whose scheme is [`Options::linear`], unless a rule names it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LinearWeight {
-    /// Qualified name.
-    pub name: String,
-    /// `[N, K]`, or `[E, N, K]` for a stack of experts.
-    pub shape: Shape,
-}
-
-/// The weights of a program's linear layers, by name. Weights with a rule are left out, and so are
-/// embedding tables and heads.
-///
-/// # Errors
-/// As [`Loaded::new`](crate::Loaded::new).
-pub fn linear_weights(exported: &Exported, options: &Options) -> Result<Vec<LinearWeight>, Error> {
-    let (ssa, _) = traced(exported, options)?;
-    let products = quantized_products(&ssa, options).into_iter().filter(|product| product.is_plain);
-    let weights = products.map(|Product { weight, .. }| (weight.name.clone(), weight.shape.clone()));
-    let weights: BTreeMap<String, Shape> = weights.collect();
-    Ok(weights.into_iter().map(|(name, shape)| LinearWeight { name, shape }).collect())
 }
 
 /// The products of the main chain whose weights the options quantize to affine codes. A product

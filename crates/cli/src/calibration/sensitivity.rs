@@ -11,7 +11,6 @@ use flambeau::{
     zoo,
 };
 
-use super::budget::Choice;
 use crate::progress;
 
 /// Weights of linear layers that share a scheme: the same layer in one or several blocks.
@@ -60,13 +59,13 @@ pub(super) fn units(weights: &[LinearWeight], most: usize) -> Vec<Unit> {
     (1..longest).map(divided).find(|units| units.len() <= most).unwrap_or_else(|| divided(longest))
 }
 
-/// The divergence of a language model's predictions, in nats, if one unit alone has its choice.
+/// The divergence of a language model's predictions, in nats, if one unit alone has its scheme.
 /// `windows` are the method's inputs. All other weights are floats.
 pub(super) fn divergences(
     model: &zoo::Model,
     (quantize, engine): (&compile::Options, &dyn Engine),
     windows: &[Vec<Value>],
-    units: &[(Unit, Choice)],
+    units: &[(&Unit, Scheme)],
 ) -> Result<Vec<f64>> {
     let floats = compile::Options { linear: None, embedding: None, head: None, rules: Vec::new(), ..quantize.clone() };
     let logits = |rules: Vec<WeightRule>| {
@@ -77,8 +76,8 @@ pub(super) fn divergences(
     let bar = progress::count(units.len() as u64);
     bar.set_message("groups of weights in few bits");
     let mut list = Vec::with_capacity(units.len());
-    for (unit, choice) in units {
-        let found = logits(unit.rules(choice.scheme).collect())?;
+    for (unit, scheme) in units {
+        let found = logits(unit.rules(*scheme).collect())?;
         list.push(mean_divergence(&found, &reference)?);
         bar.inc(1);
     }
