@@ -23,7 +23,7 @@ pub(super) fn experts(f: &Fields<'_>) -> Result<DecoderConfig> {
 }
 
 fn with_experts(f: &Fields<'_>, base: &Base, family: &'static str) -> Result<DecoderConfig> {
-    let feed_forward = mamba::granite_feed(f, base, 0)?;
+    let feed_forward = mamba::granite_feed_forward(f, base, 0)?;
     let config = decoder(f, base, family, 1.0)?;
     let layers = config.layers.into_iter().map(|layer| Layer { feed_forward: feed_forward.clone(), ..layer }).collect();
     Ok(DecoderConfig { layers, renames: mamba::GRANITE_NAMES, ..config })
