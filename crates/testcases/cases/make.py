@@ -52,10 +52,7 @@ FAMILIES = {
     "ends of types": "ends.division ends.shifts ends.bounds ends.integer_conv ends.halves ends.nonzero_rank0",
     "complex": "complex.rope complex.functions complex.arranged complex.spectrum complex.frames linear.factors",
     "samples": "samples.attention samples.casts samples.running samples.complex samples.empty samples.strides samples.grid samples.bags samples.conv samples.conv3d samples.labels samples.batch_norm "
-    "samples.ties samples.carried samples.turned_nothing samples.apart_windows samples.rounded samples.pools samples.nothing samples.open_nothing samples.roots samples.epsilon samples.frequencies samples.effects",
-    "edges": "edges.create edges.bins edges.diagonal edges.open_diagonal edges.parts edges.conv edges.integer_conv edges.masks edges.division edges.grid "
-    "edges.index edges.bags edges.products edges.losses edges.pad edges.pools edges.padded_pools edges.chains edges.lengths edges.ordered edges.cells edges.resize edges.shapes edges.placed "
-    "edges.norms",
+    "samples.ties samples.carried samples.turned_nothing samples.apart_windows samples.rounded samples.pools samples.nothing samples.open_nothing samples.roots samples.epsilon samples.frequencies samples.effects samples.fake_quantized",
     "models": "rnn.LSTM.1.uni.bias.bt model.decoder.f32 model.moe",
 }
 
