@@ -109,6 +109,19 @@ def test_what_nodes_cannot_express_stays_outside_with_a_reason():
     close(run(file(manager), x), model(x))
 
 
+def test_sorting_and_selection_are_parts_of_a_delegate():
+    """ExecuTorch has no kernels for the positions of equal elements, so delegates choose any."""
+
+    class Ranks(torch.nn.Module):
+        def forward(self, x):
+            return *x.topk(3), *x.kthvalue(2), *x.sort(0)
+
+    partitioner, x = FlambeauPartitioner(), torch.randperm(24).reshape(4, 6)
+    manager = lowered(Ranks(), (x,), partitioner)
+    assert not calls(manager) and backends(manager) == ["MLXBackend"] and not partitioner.refused
+    close(run(file(manager), x), list(Ranks()(x)))
+
+
 def test_weights_are_quantized_by_options():
     torch.manual_seed(0)
     model, x = Mlp(), torch.randn(3, 8)
