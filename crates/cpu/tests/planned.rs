@@ -66,11 +66,12 @@ fn may_be_view(node: &Node) -> bool {
 }
 
 /// Cases with sizes given by the call's integers or by a cache's contents.
-const SIZED_BY_VALUES: [&str; 7] = [
+const SIZED_BY_VALUES: [&str; 8] = [
     "ops/ring_buffer_kv_cache",
     "ops/turboquant_kv_cache_sdpa",
     "small/arrange.tensor_split",
     "small/dyn.symint_input",
+    "small/edges.open_diagonal",
     "small/open.computed",
     "small/open.parts",
     "small/open.table",

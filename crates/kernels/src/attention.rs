@@ -31,8 +31,8 @@ pub enum Mask<'a> {
     Causal,
     /// As [`Mask::Causal`], but only the last keys up to this number.
     Window(usize),
-    /// Keys `first ≤ j < end` for the pair `[first, end]` of a query: one pair for each query, or one
-    /// for all. Bounds beyond the keys are cut.
+    /// Keys `first ≤ j < end` for the pair `[first, end]` of a query: one pair for each query, or
+    /// one for all. Bounds beyond the keys are cut.
     Spans(&'a [[i64; 2]]),
     /// Keys with `true` are visible; broadcasts to `[B, Hq, Tq, Tk]`.
     Bool(View<'a, Bool>),

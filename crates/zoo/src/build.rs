@@ -1,14 +1,12 @@
 //! Builds a program from a checkpoint and options.
 
 use indexmap::IndexMap;
-use serde_json::{Value, json};
 
 use crate::{
-    Checkpoint, MethodConstant, Model, Options, Result,
+    Checkpoint, Model, Options, Result,
     architecture::Architecture,
     block, encoder,
-    low_rank::Attached,
-    model::metadata,
+    model::{adapter_facts, metadata},
     options::settings,
     speech::{moonshine, parakeet, voxtral, voxtral_realtime, whisper},
 };
@@ -40,10 +38,4 @@ fn model(checkpoint: &Checkpoint, options: &Options) -> Result<Model> {
     let mut metadata = metadata(config, settings);
     metadata.extend(adapter_facts(checkpoint.adapters()));
     Ok(Model { methods, floats, metadata, tokenizer })
-}
-
-/// Names and default strengths of the adapters, as JSON, if there are some.
-pub(crate) fn adapter_facts(adapters: &[Attached]) -> Option<(String, MethodConstant)> {
-    let list: Vec<Value> = adapters.iter().map(|adapter| json!({ "name": adapter.name, "scale": adapter.strength })).collect();
-    (!list.is_empty()).then(|| ("get_lora_adapters".to_owned(), MethodConstant::Text(Value::Array(list).to_string())))
 }

@@ -22,8 +22,8 @@ use self::{layers::RopeTable, masks::Masks};
 use crate::{
     Checkpoint, Error, MethodConstant, Model, Options, Result,
     block::Written,
-    build::adapter_facts,
     builder::{Int, Val},
+    model::adapter_facts,
     options::{self, Precision, float_caches},
     spec::{self, Layer, Norm},
     writer::Writer,

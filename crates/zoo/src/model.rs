@@ -2,8 +2,9 @@
 
 use flambeau_pt2::Exported;
 use indexmap::IndexMap;
+use serde_json::{Value, json};
 
-use crate::{TokenizerSource, options::Settings, spec::DecoderConfig};
+use crate::{TokenizerSource, low_rank::Attached, options::Settings, spec::DecoderConfig};
 
 /// The value of a constant method.
 #[derive(Clone, Debug, PartialEq)]
@@ -132,4 +133,10 @@ pub(crate) fn metadata(c: &DecoderConfig, settings: Settings) -> Vec<(String, Me
         out.push(("get_eos_ids", MethodConstant::Ints(c.eos.clone())));
     }
     out.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Names and default strengths of the adapters, as JSON, if there are some.
+pub(crate) fn adapter_facts(adapters: &[Attached]) -> Option<(String, MethodConstant)> {
+    let list: Vec<Value> = adapters.iter().map(|adapter| json!({ "name": adapter.name, "scale": adapter.strength })).collect();
+    (!list.is_empty()).then(|| ("get_lora_adapters".to_owned(), MethodConstant::Text(Value::Array(list).to_string())))
 }
