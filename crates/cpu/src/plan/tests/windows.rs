@@ -8,8 +8,7 @@ use super::{DECODER, graph, only, session, tokens};
 /// The decoder with a mask t28 `[T, Tk]` instead of causal attention. Nodes before it give 0 in t29
 /// `[1]`, 3 in t30 `[1]`, positions of keys in t31 `[Tk]` and of queries in t28 `[T, 1]`.
 fn with_mask(nodes: &str) -> String {
-    let given = "\
-  Full out=t29 shape=[1] v=0.0 scalar_type=i64
+    let given = "  Full out=t29 shape=[1] v=0.0 scalar_type=i64
   Full out=t30 shape=[1] v=3.0 scalar_type=i64
   ARange out=t31 start=0 stop=v2 step=1 scalar_type=i64
   ExpandDims x=t14 out=t28 axis=1
