@@ -40,6 +40,23 @@ pub enum Mask<'a> {
     Add(FloatView<'a>),
 }
 
+/// How products of queries and keys become scores and shares.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scoring<'a> {
+    /// The factor of each product.
+    pub scale: f32,
+    /// Bounds scores: a score `x` becomes `cap · tanh(x / cap)` before the mask.
+    pub cap: Option<f32>,
+    /// `[Hq]`: a further score of each head, which takes a share and has no value.
+    pub sinks: Option<&'a [f32]>,
+}
+
+impl From<f32> for Scoring<'_> {
+    fn from(scale: f32) -> Self {
+        Scoring { scale, ..Scoring::default() }
+    }
+}
+
 /// Query rows (time by heads of a group) of a tile.
 const ROWS: usize = 48;
 
@@ -47,23 +64,23 @@ const ROWS: usize = 48;
 const SPLIT: usize = 256;
 
 /// `out[B, Hq, Tq, Dv] = softmax(scale · q·kᵀ + mask) · v` for q `[B, Hq, Tq, D]`, k
-/// `[B, Hkv, Tk, D]`, v `[B, Hkv, Tk, Dv]`.
+/// `[B, Hkv, Tk, D]`, v `[B, Hkv, Tk, Dv]`. Instead of a scale, a [`Scoring`] may be given.
 ///
 /// Query head `h` uses key head `h / (Hq / Hkv)`. All strides are free. Scores and sums are `f32`.
 /// The result is zero for a query without visible keys or with only scores of −∞.
 ///
 /// # Errors
 /// [`Error::Size`] if ranks or sizes do not fit, [`Error::Broadcast`] if the mask does not.
-pub fn attention<T: Float, S: Float>(
+pub fn attention<'a, T: Float, S: Float>(
     pool: &Pool,
     q: &View<T>,
     (k, v): (&View<S>, &View<S>),
     out: &mut ViewMut<T>,
-    scale: f32,
+    scoring: impl Into<Scoring<'a>>,
     mask: &Mask,
 ) -> Result<(), Error> {
     let target = Target::of(out)?;
-    attend(pool, &float_view(q), (float_view(k), float_view(v)), target, scale, mask)
+    attend(pool, &float_view(q), (float_view(k), float_view(v)), target, scoring.into(), mask)
 }
 
 /// [`attention`], compiled once, in this crate, for all types. Keys and values have the same type.
@@ -72,13 +89,13 @@ fn attend(
     q: &FloatView,
     (k, v): (FloatView, FloatView),
     target: Target,
-    scale: f32,
+    scoring: Scoring<'_>,
     mask: &Mask,
 ) -> Result<(), Error> {
     match (k, v) {
-        (FloatView::F32(k), FloatView::F32(v)) => Problem::new(q, &k, &v, target, scale, mask)?.run(pool),
-        (FloatView::F16(k), FloatView::F16(v)) => Problem::new(q, &k, &v, target, scale, mask)?.run(pool),
-        (FloatView::BF16(k), FloatView::BF16(v)) => Problem::new(q, &k, &v, target, scale, mask)?.run(pool),
+        (FloatView::F32(k), FloatView::F32(v)) => Problem::new(q, &k, &v, target, scoring, mask)?.run(pool),
+        (FloatView::F16(k), FloatView::F16(v)) => Problem::new(q, &k, &v, target, scoring, mask)?.run(pool),
+        (FloatView::BF16(k), FloatView::BF16(v)) => Problem::new(q, &k, &v, target, scoring, mask)?.run(pool),
         _ => unreachable!("keys and values have one type"),
     }
     Ok(())
@@ -124,7 +141,7 @@ struct Problem<'a, K> {
     k: &'a K,
     v: &'a K,
     out: Target,
-    scale: f32,
+    scoring: Scoring<'a>,
     mask: Mask<'a>,
     batch: usize,
     kv_heads: usize,
@@ -140,7 +157,14 @@ struct Problem<'a, K> {
 }
 
 impl<'a, K: Stored> Problem<'a, K> {
-    fn new(q: &'a FloatView<'a>, k: &'a K, v: &'a K, out: Target, scale: f32, mask: &Mask<'a>) -> Result<Problem<'a, K>, Error> {
+    fn new(
+        q: &'a FloatView<'a>,
+        k: &'a K,
+        v: &'a K,
+        out: Target,
+        scoring: Scoring<'a>,
+        mask: &Mask<'a>,
+    ) -> Result<Problem<'a, K>, Error> {
         let [batch, heads, queries, depth] = four(q.shape())?;
         let ([k_batch, kv_heads, keys, k_depth], [v_batch, v_heads, v_keys, width]) = (k.sizes()?, v.sizes()?);
         for (what, expected, found) in [
@@ -155,6 +179,9 @@ impl<'a, K: Stored> Problem<'a, K> {
         }
         for (axis, &size) in [batch, heads, queries, width].iter().enumerate() {
             same("a size of the attention's output", size, out.shape[axis])?;
+        }
+        if let Some(sinks) = scoring.sinks {
+            same("number of sinks", heads, sinks.len())?;
         }
         let full = [batch, heads, queries, keys];
         let mask = match mask {
@@ -172,12 +199,26 @@ impl<'a, K: Stored> Problem<'a, K> {
         }
         let group = heads.checked_div(kv_heads).unwrap_or(0);
         let is_bf16 = matches!(q, FloatView::BF16(_)) && K::Weight::DTYPE == DType::BF16;
-        Ok(Problem { q, k, v, out, scale, mask, batch, kv_heads, group, queries, keys, depth, width, is_bf16 })
+        Ok(Problem { q, k, v, out, scoring, mask, batch, kv_heads, group, queries, keys, depth, width, is_bf16 })
     }
 
     /// Query rows of one key head, time-major.
     fn rows(&self) -> usize {
         self.queries * self.group
+    }
+
+    /// The factor of products, and the bound of scores, if they have one. With a bound, the factor
+    /// gives the argument of the hyperbolic tangent.
+    fn factors(&self) -> (f32, Option<f32>) {
+        let Scoring { scale, cap, .. } = self.scoring;
+        (cap.map_or(scale, |cap| scale / cap), cap)
+    }
+
+    /// The share of a query head's sink, relative to a weight of 1 for the score `top`. Without
+    /// visible keys, `top` is −∞.
+    fn sink(&self, head: usize, top: f32) -> f32 {
+        let base = if top < f32::MIN { 0.0 } else { top };
+        self.scoring.sinks.map_or(0.0, |sinks| (sinks[head] - base).exp())
     }
 
     /// Keys that a query can see at most.

@@ -6,7 +6,7 @@ use crate::{
     Pool,
     simd::{Cpu, Isa, Kernel},
 };
-pub(crate) use functions::{activate, exp};
+pub(crate) use functions::{activate, exp, tanh};
 
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident: $how:ident($function:path), |$x:pat_param| $bound:expr;)*) => {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{
-    Mask, Problem, Stored, Target,
+    Mask, Problem, Scoring, Stored, Target,
     one::{Lines, MOST_HEADS, PAD, Shape},
     tile::Tile,
 };
@@ -104,12 +104,12 @@ impl<'a> Coded<'a> {
 /// # Errors
 /// As [`attention`](super::attention()); [`Error::Parameter`] if keys or values do not
 /// [suit](Coded::suits) the queries.
-pub fn attention_over_codes<T: Float>(
+pub fn attention_over_codes<'a, T: Float>(
     pool: &Pool,
     q: &View<T>,
     (k, v): (&Coded, &Coded),
     out: &mut ViewMut<T>,
-    scale: f32,
+    scoring: impl Into<Scoring<'a>>,
     mask: &Mask,
 ) -> Result<(), Error> {
     same("rank of an attention operand", 4, q.rank())?;
@@ -117,12 +117,19 @@ pub fn attention_over_codes<T: Float>(
     if !k.suits(heads, queries) || !v.suits(heads, queries) {
         return Err(Error::Parameter { what: "number of queries over codes", found: queries as i64 });
     }
-    attend(pool, &float_view(q), (k, v), Target::of(out)?, scale, mask)
+    attend(pool, &float_view(q), (k, v), Target::of(out)?, scoring.into(), mask)
 }
 
 /// [`attention_over_codes`], compiled once and here for all types.
-fn attend(pool: &Pool, q: &FloatView, (k, v): (&Coded, &Coded), target: Target, scale: f32, mask: &Mask) -> Result<(), Error> {
-    Problem::new(q, k, v, target, scale, mask)?.run(pool);
+fn attend(
+    pool: &Pool,
+    q: &FloatView,
+    (k, v): (&Coded, &Coded),
+    target: Target,
+    scoring: Scoring<'_>,
+    mask: &Mask,
+) -> Result<(), Error> {
+    Problem::new(q, k, v, target, scoring, mask)?.run(pool);
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     Float, View,
+    math::tanh,
     simd::{Isa, Kernel, load_partial},
 };
 
@@ -149,13 +150,17 @@ impl<K: Stored> One<'_, K> {
         if masked {
             self.tile.mask_line(head, keys, &mut mask[..count]);
         }
-        let (scale, hidden) = (isa.splat(p.scale), isa.splat(f32::NEG_INFINITY));
+        let ((scale, cap), hidden) = (p.factors(), isa.splat(f32::NEG_INFINITY));
+        let scale = isa.splat(scale);
         let (mut top, mut total) = (hidden, isa.splat(0.0));
         // SAFETY: lines hold whole vectors.
         unsafe {
             for i in (0..count).step_by(I::LANES) {
                 let at = scores.as_mut_ptr().add(i);
                 let mut score = isa.mul(isa.load(at), scale);
+                if let Some(cap) = cap {
+                    score = isa.mul(tanh(isa, score), isa.splat(cap));
+                }
                 if masked {
                     score = isa.add(score, isa.load(mask.as_ptr().add(i)));
                 }
@@ -194,7 +199,8 @@ impl<K: Stored> One<'_, K> {
             return;
         }
         let (t, out) = (&self.tile, &self.tile.problem.out);
-        for (head, &[_, sum]) in sums.iter().enumerate() {
+        for (head, &[top, sum]) in sums.iter().enumerate() {
+            let sum = sum + t.problem.sink(t.kv_head * s.heads + head, top);
             let line = &mut results[head * s.result()..][..s.width];
             let factor = if sum < f32::MIN_POSITIVE { 0.0 } else { 1.0 / sum };
             line.iter_mut().for_each(|x| *x *= factor);

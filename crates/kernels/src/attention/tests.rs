@@ -20,7 +20,7 @@ enum Kind {
 /// Keys of a window.
 const WINDOW: usize = 40;
 
-fn expected<T: Float>(q: &View<T>, k: &View<T>, v: &View<T>, mask: &Mask, scale: f64, s: Sizes) -> Vec<f64> {
+fn expected<T: Float>(q: &View<T>, k: &View<T>, v: &View<T>, mask: &Mask, scoring: Scoring, s: Sizes) -> Vec<f64> {
     let [batch, heads, kv, tq, tk, d, dv] = s;
     let mut out = Vec::new();
     let at = |x: &View<T>, i: [usize; 4]| f64::from(x.get(&i).unwrap().to_f32());
@@ -28,7 +28,8 @@ fn expected<T: Float>(q: &View<T>, k: &View<T>, v: &View<T>, mask: &Mask, scale:
         let (b, h, t) = (i / tq / heads, i / tq % heads, i % tq);
         let g = h / (heads / kv);
         let score = |j: usize| {
-            let dot: f64 = (0..d).map(|p| at(q, [b, h, t, p]) * at(k, [b, g, j, p])).sum::<f64>() * scale;
+            let dot: f64 = (0..d).map(|p| at(q, [b, h, t, p]) * at(k, [b, g, j, p])).sum::<f64>() * f64::from(scoring.scale);
+            let dot = scoring.cap.map(f64::from).map_or(dot, |cap| cap * (dot / cap).tanh());
             match mask {
                 Mask::Causal | Mask::Window(_) if j + tq > t + tk => f64::NEG_INFINITY,
                 Mask::Window(size) if j + tq + size <= t + tk => f64::NEG_INFINITY,
@@ -45,7 +46,8 @@ fn expected<T: Float>(q: &View<T>, k: &View<T>, v: &View<T>, mask: &Mask, scale:
         let scores: Vec<f64> = (0..tk).map(score).collect();
         let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|s| if top.is_finite() { (s - top).exp() } else { 0.0 }).collect();
-        let total: f64 = weights.iter().sum::<f64>().max(1e-300);
+        let sink = scoring.sinks.filter(|_| top.is_finite()).map_or(0.0, |sinks| (f64::from(sinks[h]) - top).exp());
+        let total: f64 = (weights.iter().sum::<f64>() + sink).max(1e-300);
         out.extend((0..dv).map(|p| (0..tk).map(|j| weights[j] * at(v, [b, g, j, p])).sum::<f64>() / total));
     }
     out
@@ -81,10 +83,13 @@ fn check<T: Precision>(pool: &Pool, s: Sizes, kind: Kind, strided: bool) {
         Kind::Add => Mask::Add(View::contiguous(&added, &[tq, tk]).unwrap().into()),
     };
     let mut out = vec![T::from_f32(f32::NAN); batch * heads * tq * dv];
-    let scale = 0.7;
+    let sinks: Vec<f32> = rng.floats(heads);
+    // Views that are not strided also have a cap and sinks.
+    let further = !strided;
+    let scoring = Scoring { scale: 0.7, cap: further.then_some(1.5), sinks: further.then_some(&sinks) };
     let mut view = ViewMut::contiguous(&mut out, &[batch, heads, tq, dv]).unwrap();
-    attention(pool, &q, (&k, &v), &mut view, scale, &mask).unwrap();
-    let expected = expected(&q, &k, &v, &mask, f64::from(scale), s);
+    attention(pool, &q, (&k, &v), &mut view, scoring, &mask).unwrap();
+    let expected = expected(&q, &k, &v, &mask, scoring, s);
     // Weights are rounded to the element type before the sum over values.
     let rounding = match T::DTYPE {
         DType::F16 => 1e-3,
@@ -170,6 +175,16 @@ fn sizes_are_checked() {
     assert!(!run(&[1, 4, 2, 8], &[1, 2, 3, 4], &[1, 2, 3, 8]));
     assert!(!run(&[1, 4, 2, 8], &[1, 2, 3, 8], &[1, 2, 4, 8]));
     assert!(!run(&[1, 4, 2, 8], &[1, 0, 3, 8], &[1, 0, 3, 8]));
+    let one = View::contiguous(&data[..64], &[1, 4, 2, 8]).unwrap();
+    let fits = |scoring: Scoring, mask: Mask| {
+        let mut out = [0f32; 64];
+        let mut out = ViewMut::contiguous(&mut out, &[1, 4, 2, 8]).unwrap();
+        attention(&Pool::new(1), &one, (&one, &one), &mut out, scoring, &mask).is_ok()
+    };
+    let sinks = |sinks| Scoring { scale: 1.0, sinks: Some(sinks), cap: None };
+    assert!(fits(sinks(&[0.0; 4]), Mask::None) && !fits(sinks(&[0.0; 2]), Mask::None));
+    assert!(fits(1.0.into(), Mask::Spans(&[[0, 1]; 2])) && !fits(1.0.into(), Mask::Spans(&[[0, 1]; 3])));
+    assert!(!fits(1.0.into(), Mask::Spans(&[])));
 }
 
 /// Codes of 8 bits in groups, for keys and values, with their decoded numbers.
@@ -221,7 +236,7 @@ fn check_codes(pool: &Pool, s: Sizes, [k_group, v_group]: [usize; 2], kind: Kind
     let mut to = ViewMut::contiguous(&mut out, &[batch, heads, tq, dv]).unwrap();
     let codes = (k.coded(k_sizes, k_group, spare), v.coded(v_sizes, v_group, spare));
     attention_over_codes(pool, &q, (&codes.0, &codes.1), &mut to, 0.7, &mask).unwrap();
-    let expected = expected(&q, &k.view(k_sizes, spare), &v.view(v_sizes, spare), &mask, f64::from(0.7f32), s);
+    let expected = expected(&q, &k.view(k_sizes, spare), &v.view(v_sizes, spare), &mask, 0.7.into(), s);
     assert_close(&format!("{:?} {s:?} {kind:?} in codes", pool.isa()), &out, &expected, 4e-6);
 
     let mut decoded = vec![f32::NAN; batch * kv * tk * d];

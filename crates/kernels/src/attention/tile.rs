@@ -12,6 +12,7 @@ use crate::{
     Error, Float, View,
     convert::FloatPtr,
     gemm::{Dense, Inputs, MAX_ROWS, Operand, accumulate, tile},
+    math::tanh,
     simd::{Cpu, Isa, Kernel},
 };
 
@@ -239,21 +240,35 @@ impl<K: Stored> Tile<'_, K> {
         }
     }
 
+    /// The shares of the sinks of a vector of rows from `first` on.
+    #[inline(always)]
+    fn sinks<I: Isa>(&self, isa: I, state: &[f32], rows: usize, first: usize) -> I::V {
+        let mut shares = [0.0; 16];
+        if self.problem.scoring.sinks.is_some() {
+            let tops = &state[self.problem.width * rows + first..][..I::LANES.min(self.rows.len() - first)];
+            for (lane, (share, &top)) in shares.iter_mut().zip(tops).enumerate() {
+                *share = self.problem.sink(self.place(self.rows.start + first + lane).1, top);
+            }
+        }
+        // SAFETY: LANES is at most 16.
+        unsafe { isa.load(shares.as_ptr()) }
+    }
+
     /// Writes the rows of `state` to the output.
     #[inline(always)]
     pub(super) fn finish<I: Isa>(&self, isa: I, state: &[f32], lines: &mut [f32], rows: usize) {
         let p = self.problem;
         let stride = p.width.next_multiple_of(16);
         for first in (0..self.rows.len()).step_by(I::LANES) {
-            // SAFETY: the state has a vector of rows from `first` on in each of its lines.
-            let factor = unsafe {
-                let sum = isa.load(state.as_ptr().add((p.width + 1) * rows + first));
-                let none = isa.lt(sum, isa.splat(f32::MIN_POSITIVE));
-                isa.select(none, isa.splat(0.0), isa.div(isa.splat(1.0), sum))
-            };
             let mut factors = [0.0; 16];
-            // SAFETY: LANES is at most 16.
-            unsafe { isa.store(factors.as_mut_ptr(), factor) };
+            // SAFETY: the state has a vector of rows from `first` on in each of its lines, and
+            // LANES is at most 16.
+            unsafe {
+                let sum = isa.load(state.as_ptr().add((p.width + 1) * rows + first));
+                let sum = isa.add(sum, self.sinks(isa, state, rows, first));
+                let none = isa.lt(sum, isa.splat(f32::MIN_POSITIVE));
+                isa.store(factors.as_mut_ptr(), isa.select(none, isa.splat(0.0), isa.div(isa.splat(1.0), sum)));
+            }
             for lane in 0..I::LANES.min(self.rows.len() - first) {
                 let line = &mut lines[lane * stride..][..p.width];
                 let column = state[first + lane..].iter().step_by(rows);
@@ -335,13 +350,17 @@ impl<S: Float> Tile<'_, View<'_, S>> {
         unsafe {
             let (scores, weights) = (b.scores.as_mut_ptr().add(r), b.weights.as_mut_ptr().add(r));
             let (first, end) = (isa.load(b.bounds.as_ptr().add(r)), isa.load(b.bounds.as_ptr().add(rows + r)));
-            let (scale, hidden) = (isa.splat(self.problem.scale), isa.splat(f32::NEG_INFINITY));
+            let ((scale, cap), hidden) = (self.problem.factors(), isa.splat(f32::NEG_INFINITY));
+            let scale = isa.splat(scale);
             let state = b.state.as_mut_ptr().add(r);
             let before = isa.load(state.add(width * rows));
             let mut top = before;
             for key in 0..count {
                 let at = scores.add(key * rows);
                 let mut score = isa.mul(isa.load(at), scale);
+                if let Some(cap) = cap {
+                    score = isa.mul(tanh(isa, score), isa.splat(cap));
+                }
                 if masked {
                     score = isa.add(score, isa.load(weights.add(key * rows).cast()));
                 }
