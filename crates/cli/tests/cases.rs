@@ -71,12 +71,9 @@ fn python() -> String {
     std::env::var("FLAMBEAU_PYTHON").unwrap_or_else(|_| "python3".into())
 }
 
-/// Language models with scores of attention that have a cap or sinks.
-const WITH_SCORES: [&str; 2] = ["gemma2", "gpt-oss"];
-
 /// Generates with a language model. All nodes run from a plan made ahead, except nodes in chains of
-/// other nodes, and those of scores with caps or sinks.
-fn is_planned(name: &str, folder: &Path) -> Result<(), String> {
+/// other nodes.
+fn is_planned(folder: &Path) -> Result<(), String> {
     let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
     let model = ["checkpoint", "checkpoint.gguf"].map(|file| folder.join(file)).into_iter().find(|path| path.exists());
     let mut command = Command::new(env!("CARGO_BIN_EXE_flambeau"));
@@ -84,8 +81,7 @@ fn is_planned(name: &str, folder: &Path) -> Result<(), String> {
     let done = command.env("XDG_CACHE_HOME", dir.path()).output().expect("the command runs");
     let rows: serde_json::Value =
         serde_json::from_slice(&done.stdout).map_err(|error| format!("{error}\n{}", String::from_utf8_lossy(&done.stderr)))?;
-    let has_scores = WITH_SCORES.iter().any(|model| name.ends_with(model));
-    let may_wait = |why: &str| why.contains("chain") || has_scores && why.ends_with("depend on data");
+    let may_wait = |why: &str| why.contains("chain");
     for row in rows.as_array().filter(|rows| rows.len() == 2).ok_or("not two rows")? {
         let waited = row["node_by_node"].as_array().ok_or("the engine counts its steps")?;
         let waited: Vec<_> = waited.iter().filter(|n| n["why"].as_str().is_none_or(|why| !may_wait(why))).collect();
@@ -165,7 +161,7 @@ fn main() -> ExitCode {
     let tests = [
         ("checkpoint", per_case(checkpoints(target), |_, folder| on_cpu(folder, "checkpoint"))),
         ("MLX, checkpoint", per_case(checkpoints(target), |_, folder| on_mlx(folder, "checkpoint"))),
-        ("planned, checkpoint", per_case(language_models(target), is_planned)),
+        ("planned, checkpoint", per_case(language_models(target), |_, folder| is_planned(folder))),
         ("family", per_case(families(target), |name, folder| as_expected(name, on_cpu(folder, "checkpoint")))),
         ("report", per_case(reports(target), |name, folder| as_expected(name, on_cpu(folder, "pt2")))),
         ("session", per_case(sessions(target), |_, folder| on_cpu(folder, "pte"))),

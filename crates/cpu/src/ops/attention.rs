@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use flambeau_ir as ir;
 use flambeau_kernels::{
-    Pool,
-    attention::{Coded, Mask, attention, attention_over_codes},
+    Float, Pool,
+    attention::{Coded, Mask, Scoring, attention, attention_over_codes},
 };
 use flambeau_tensor::{Bool, DType};
 use smallvec::{SmallVec, smallvec};
@@ -17,15 +17,16 @@ use crate::{
     kv,
     machine::Context,
     obstacle::Prepared,
-    plan::{Cost, MemRef, Planner, Spans, pairs},
+    plan::{Cost, Keys, MemRef, Planner, Spans, pairs},
     prepare::Prepare,
 };
 
 /// Attention of `q` over `k` and `v`, computed in the type of `q`. `k` and `v` share a type and may
 /// differ from `q`.
-fn attend(pool: &Pool, [q, k, v]: [&Array; 3], scale: f32, mask: &Mask<'_>, y: &mut Array) -> Result<()> {
+fn attend<'a>(pool: &Pool, [q, k, v]: [&Array; 3], scoring: impl Into<Scoring<'a>>, mask: &Mask<'_>, y: &mut Array) -> Result<()> {
+    let scoring = scoring.into();
     float_dtype!(q.dtype, T => float_dtype!(k.dtype, S => {
-        Ok(attention::<T, S>(pool, &q.view()?, (&k.view()?, &v.view()?), &mut y.view_mut()?, scale, mask)?)
+        Ok(attention::<T, S>(pool, &q.view()?, (&k.view()?, &v.view()?), &mut y.view_mut()?, scoring, mask)?)
     }))
 }
 
@@ -119,6 +120,46 @@ fn spans_of(x: &Array, seen: usize, keys: usize) -> Result<Cow<'_, [[i64; 2]]>> 
         1 => Ok(spans.iter().map(|&[first, end]| if first <= 0 && end > 0 { [0, i64::MAX] } else { [0, 0] }).collect()),
         _ => Err(OpError::value(format!("a mask of {seen} keys for {keys}"))),
     }
+}
+
+/// Attention with a bound of scores or with sinks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scored {
+    pub(crate) scale: f32,
+    pub(crate) cap: Option<f32>,
+    /// The keys of a mask of spans.
+    pub(crate) seen: Option<Keys>,
+    /// Whether sinks [H] follow the other operands.
+    pub(crate) has_sinks: bool,
+}
+
+/// Attention of queries, keys, values, and spans where the form has some. Queries that see no key
+/// give NaN, as a softmax of −∞ does.
+pub(crate) fn attend_scored(cx: &mut Context, ins: &[Array], form: Scored, y: &mut Array) -> Result<()> {
+    let [q, k, v, rest @ ..] = ins else { return Err(OpError::value("an operand is missing")) };
+    let keys = k.shape[2];
+    let spans = match (form.seen, rest) {
+        (Some(seen), [spans, ..]) => Some(spans_of(spans, seen.count(cx)?, keys)?),
+        _ => None,
+    };
+    let sinks = rest.last().filter(|_| form.has_sinks).map(Array::slice::<f32>).transpose()?;
+    let mask = spans.as_ref().map_or(Mask::None, |spans| Mask::Spans(spans));
+    attend(&cx.pool, [q, k, v], Scoring { scale: form.scale, cap: form.cap, sinks }, &mask, y)?;
+    let sees = |&[first, end]: &[i64; 2]| first.max(0) < end.min(keys as i64);
+    let whole = [[0, i64::MAX]];
+    let spans = spans.as_deref().unwrap_or(&whole);
+    if spans.iter().all(sees) {
+        return Ok(());
+    }
+    let (queries, width) = (q.shape[2].max(1), v.shape[3].max(1));
+    float_dtype!(y.dtype, T => {
+        for (i, row) in y.slice_mut::<T>()?.chunks_mut(width).enumerate() {
+            if !sees(&spans[(i % queries).min(spans.len() - 1)]) {
+                row.fill(T::from_f32(f32::NAN));
+            }
+        }
+        Ok(())
+    })
 }
 
 /// Keys, values and mask may have sizes known only at run time, if they need no conversion.

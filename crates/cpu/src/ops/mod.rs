@@ -1,6 +1,6 @@
 //! The nodes, by family.
 
-mod attention;
+pub(crate) mod attention;
 mod control;
 mod conv;
 pub(crate) mod copy;

@@ -1,14 +1,18 @@
-//! Values with sizes that depend on data and that only attention reads. No step writes them: the
-//! plan keeps what attention needs, in arrays of known sizes.
+//! Values for attention alone, with sizes that depend on data. No step writes them: the plan keeps
+//! their parts in arrays of known sizes.
 //!
 //! A mask of a window compares the position of each query with the positions of all keys. The
 //! number of keys is known only at run time, but each query sees one span of them.
 
 use flambeau_ir::{ARange, In, Int, Node, Out, Role, Slot, Tid};
 use flambeau_tensor::{DType, Shape};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
-use super::{memref::MemRef, planner::Planner};
+use super::{
+    memref::MemRef,
+    planner::Planner,
+    scores::{Rows, Scores, Total, Weights},
+};
 use crate::{
     array::Array,
     error::{OpError, Result},
@@ -21,6 +25,10 @@ use crate::{
 pub(super) enum Implied {
     Line(Line),
     Spans(Spans),
+    Rows(Rows),
+    Scores(Scores),
+    Weights(Weights),
+    Total(Total),
 }
 
 /// A kind of values that a plan leaves out until a node needs one of them itself.
@@ -30,6 +38,8 @@ pub(super) enum LeftOut {
     Decoded,
     /// Masks of windows.
     Masks,
+    /// Scores of queries and keys, and what is made of them.
+    Scores,
 }
 
 /// The positions of keys: consecutive integers.
@@ -72,6 +82,10 @@ impl Implied {
         match self {
             Implied::Line(line) => line.dtype,
             Implied::Spans(_) => DType::Bool,
+            Implied::Rows(rows) => rows.dtype(),
+            Implied::Scores(scores) => scores.dtype(),
+            Implied::Weights(weights) => weights.dtype(),
+            Implied::Total(total) => total.dtype(),
         }
     }
 
@@ -79,25 +93,41 @@ impl Implied {
     pub(super) fn kind(&self) -> LeftOut {
         match self {
             Implied::Line(_) | Implied::Spans(_) => LeftOut::Masks,
+            Implied::Rows(_) | Implied::Scores(_) | Implied::Weights(_) | Implied::Total(_) => LeftOut::Scores,
         }
     }
 
     /// The arrays that are read when attention runs.
-    pub(super) fn operands_mut(&mut self) -> impl Iterator<Item = &mut MemRef> {
+    pub(super) fn operands(&self) -> SmallVec<[&MemRef; 4]> {
         match self {
-            Implied::Line(line) => line.added.as_mut().map(|(x, _)| x),
-            Implied::Spans(spans) => Some(&mut spans.bounds),
+            Implied::Line(line) => line.added.iter().map(|(x, _)| x).collect(),
+            Implied::Spans(spans) => smallvec![&spans.bounds],
+            Implied::Rows(rows) => rows.operands(),
+            Implied::Scores(scores) => scores.operands(),
+            Implied::Weights(weights) => weights.operands(),
+            Implied::Total(total) => total.operands(),
         }
-        .into_iter()
     }
 
-    /// As [`Self::operands_mut`], to look at.
-    pub(super) fn operands(&self) -> impl Iterator<Item = &MemRef> {
+    /// As [`Self::operands`], to be given other places.
+    pub(super) fn operands_mut(&mut self) -> SmallVec<[&mut MemRef; 4]> {
         match self {
-            Implied::Line(line) => line.added.as_ref().map(|(x, _)| x),
-            Implied::Spans(spans) => Some(&spans.bounds),
+            Implied::Line(line) => line.added.iter_mut().map(|(x, _)| x).collect(),
+            Implied::Spans(spans) => smallvec![&mut spans.bounds],
+            Implied::Rows(rows) => rows.operands_mut(),
+            Implied::Scores(scores) => scores.operands_mut(),
+            Implied::Weights(weights) => weights.operands_mut(),
+            Implied::Total(total) => total.operands_mut(),
         }
-        .into_iter()
+    }
+}
+
+impl Spans {
+    /// Whether they are spans for each of `queries` queries, alike in each head.
+    pub(super) fn serve(&self, queries: usize) -> bool {
+        let Some((_, rows)) = self.bounds.array.shape.split_last() else { return false };
+        let (last, outer) = rows.split_last().map_or((1, rows), |(&last, outer)| (last, outer));
+        (last == queries || last == 1) && outer.iter().all(|&n| n == 1)
     }
 }
 
@@ -140,9 +170,26 @@ impl Planner<'_> {
     /// Binds a node's result to a value that no step writes, if attention can do without it.
     pub(super) fn imply(&mut self, node: &Node) -> Prepared<bool> {
         let Some(recorder) = self.recorder() else { return Ok(false) };
-        if !recorder.leaves_out(LeftOut::Masks) {
-            return Ok(false);
+        let [masks, scores] = [LeftOut::Masks, LeftOut::Scores].map(|kind| recorder.leaves_out(kind));
+        let mut implied = None;
+        if masks {
+            implied = self.part_of_mask(node)?;
         }
+        if scores && implied.is_none() {
+            if let Node::Addmm(n) = node
+                && self.attend_with_weights(n)?
+            {
+                return Ok(true);
+            }
+            implied = self.part_of_attention(node)?;
+        }
+        let (Some((out, implied)), Some(recorder)) = (implied, self.recorder()) else { return Ok(false) };
+        recorder.put_implied(out.0, implied);
+        Ok(true)
+    }
+
+    /// The result of a node of a mask, if no step writes it.
+    fn part_of_mask(&mut self, node: &Node) -> Prepared<Option<(Out, Implied)>> {
         let (out, implied) = match node {
             Node::ARange(n) => (n.out, self.keys(n).map(Implied::Line)),
             Node::Add(n) => (n.out, self.sum([n.a, n.b], 1)?.map(Implied::Line)),
@@ -154,23 +201,20 @@ impl Planner<'_> {
             Node::Equal(n) => (n.out, self.compared([n.a, n.b], Relation::Equal, n.out)?.map(Implied::Spans)),
             Node::LogicalAnd(n) => (n.out, self.in_both([n.a, n.b], n.out)?.map(Implied::Spans)),
             Node::LogicalNot(n) => (n.out, self.inverted(n.x).map(Implied::Spans)),
-            _ => return Ok(false),
+            _ => return Ok(None),
         };
-        let (Some(implied), Some(recorder)) = (implied, self.recorder()) else { return Ok(false) };
-        recorder.put_implied(out.0, implied);
-        Ok(true)
+        Ok(implied.map(|implied| (out, implied)))
     }
 
     /// The mask in a slot as spans of visible keys for each of `queries` rows.
     pub(crate) fn spans_of_mask(&mut self, slot: In, queries: usize) -> Option<Spans> {
-        let Some(Implied::Spans(spans)) = self.implied(slot) else { return None };
-        let (_, rows) = spans.bounds.array.shape.split_last()?;
-        let (last, outer) = rows.split_last().map_or((1, rows), |(&last, outer)| (last, outer));
-        let fits = (last == queries || last == 1) && outer.iter().all(|&n| n == 1);
-        (fits && !spans.is_inverted).then_some(spans)
+        match self.implied(slot) {
+            Some(Implied::Spans(spans)) if spans.serve(queries) && !spans.is_inverted => Some(spans),
+            _ => None,
+        }
     }
 
-    fn implied(&mut self, slot: In) -> Option<Implied> {
+    pub(super) fn implied(&mut self, slot: In) -> Option<Implied> {
         self.recorder().and_then(|recorder| recorder.implied(slot.0).cloned())
     }
 
@@ -279,7 +323,7 @@ impl Planner<'_> {
     }
 }
 
-/// Whether it has integers to which [`Line`] applies without wrapping in 64 bits.
+/// Whether a [`Line`] may hold integers of this type.
 fn is_signed(dtype: DType) -> bool {
     matches!(dtype, DType::I32 | DType::I64)
 }

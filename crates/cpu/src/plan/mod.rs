@@ -21,6 +21,7 @@ mod memref;
 mod packed;
 mod planner;
 mod record;
+mod scores;
 #[cfg(test)]
 mod tests;
 mod workspace;
@@ -34,7 +35,7 @@ use self::layers::Layers;
 pub(crate) use self::{
     execute::settle_in_slot,
     fused::Fusible,
-    implied::{Spans, pairs},
+    implied::{Keys, Spans, pairs},
     layers::LayersCall,
     memref::MemRef,
     planner::{Cost, Planner, run_now},

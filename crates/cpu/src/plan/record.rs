@@ -5,7 +5,7 @@ use std::{rc::Rc, sync::Arc};
 
 use flambeau_ir::{Checked, In, Int, Node, Role, Slot, SlotClass, Spec, Tid, infer};
 use flambeau_tensor::{DType, Expr, Shape};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::{
     Action, Call, Layout, OutputRows, PlanStep, Planner, RunPlan, Window, Work, Workspace, check_buffer,
@@ -38,11 +38,11 @@ enum SlotState {
 
 impl SlotState {
     /// The arrays that a reader of the slot reads, unless they stay as they are.
-    fn views_mut(&mut self) -> Box<dyn Iterator<Item = &mut MemRef> + '_> {
+    fn views_mut(&mut self) -> SmallVec<[&mut MemRef; 4]> {
         match self {
-            SlotState::Ready(x) => Box::new(std::iter::once(x)),
-            SlotState::Deferred(_) => Box::new(std::iter::empty()),
-            SlotState::Implied(implied) => Box::new(implied.operands_mut()),
+            SlotState::Ready(x) => smallvec![x],
+            SlotState::Deferred(_) => SmallVec::new(),
+            SlotState::Implied(implied) => implied.operands_mut(),
         }
     }
 }
@@ -59,9 +59,9 @@ pub(super) struct Recorder {
     held: Vec<Rc<usize>>,
     windows: Vec<Array>,
     pub(super) undecoded: Undecoded,
-    /// What this plan must not leave out.
+    /// Kinds of values to compute in this plan.
     needed: Vec<LeftOut>,
-    /// A kind that was left out, but that a node needs.
+    /// A kind of left-out values that a node needs.
     missing: Option<LeftOut>,
     /// The node being prepared.
     pub(super) at: usize,
@@ -181,6 +181,22 @@ impl Recorder {
     pub(super) fn implied(&self, tid: Tid) -> Option<&Implied> {
         match self.slots.get(tid.0 as usize)? {
             Some(SlotState::Implied(implied)) => Some(implied),
+            _ => None,
+        }
+    }
+
+    /// The slice in a slot, if its bounds are known only at run time.
+    pub(super) fn window_in(&self, slot: In) -> Option<MemRef> {
+        match self.slots.get(slot.0.0 as usize)? {
+            Some(SlotState::Ready(x)) if matches!(x.layout, Layout::Window(_)) => Some(x.clone()),
+            _ => None,
+        }
+    }
+
+    /// The constant in a slot.
+    pub(super) fn constant_in(&self, slot: In) -> Option<MemRef> {
+        match self.slots.get(slot.0.0 as usize)? {
+            Some(SlotState::Ready(x)) if x.is_constant() => Some(x.clone()),
             _ => None,
         }
     }
@@ -333,7 +349,7 @@ impl Recorder {
         let is_part = |state: &SlotState| match state {
             SlotState::Ready(x) => x.is_in(buffer),
             SlotState::Deferred(_) => false,
-            SlotState::Implied(implied) => implied.operands().any(|x| x.is_in(buffer)),
+            SlotState::Implied(implied) => implied.operands().iter().any(|x| x.is_in(buffer)),
         };
         shown.any(|(_, state)| state.as_ref().is_some_and(is_part)) || self.undecoded.kept.values().any(|x| x.is_in(buffer))
     }

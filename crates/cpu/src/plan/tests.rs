@@ -1,5 +1,6 @@
 mod batch;
 mod codes;
+mod scores;
 mod windows;
 
 use std::sync::Arc;

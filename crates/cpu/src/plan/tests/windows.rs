@@ -99,6 +99,6 @@ fn a_window_takes_few_steps() {
   Less a=t31 b=t30 out=t31
   LogicalAnd a=t28 b=t31 out=t28";
     let (_, steps) = check(window, DType::BF16);
-    // Two more bounds: those of the comparison, and those of both comparisons.
+    // The second comparison and the conjunction are one step each.
     assert!(steps <= causal + 2, "{steps}, and {causal} with one comparison");
 }
