@@ -1,16 +1,12 @@
-//! Sorting and running sums along one axis.
+//! Sorting, and running sums and products along one axis.
 
 use std::cmp::Ordering;
 
 use flambeau_tensor::Element;
+use half::{bf16, f16};
 use smallvec::SmallVec;
 
-use crate::{
-    Error, Pool, View,
-    error::same,
-    pool::Parts,
-    reduce::{Numeric, Ordered},
-};
+use crate::{Error, Pool, View, error::same, pool::Parts, reduce::Ordered};
 
 /// Lines along an axis: their starts in the input, and in a row-major output.
 struct Lines<'a, T> {
@@ -27,9 +23,9 @@ impl<'a, T: Element> Lines<'a, T> {
         Ok(Lines { x, axis })
     }
 
-    /// Calls `f(line, write)` for each line, where `write(i, value)` puts element `i` of the line's
-    /// output.
-    fn run<O: Send>(&self, pool: &Pool, out: &mut [O], f: impl Fn(&[T], &mut dyn FnMut(usize, O)) + Sync) {
+    /// Calls `f(number, line, write)` for each line, where `write(i, value)` puts element `i` of
+    /// the line's output.
+    fn run<O: Send>(&self, pool: &Pool, out: &mut [O], f: impl Fn(usize, &[T], &mut dyn FnMut(usize, O)) + Sync) {
         let shape = self.x.shape();
         let length = shape[self.axis];
         let inner: usize = shape[self.axis + 1..].iter().product();
@@ -44,7 +40,7 @@ impl<'a, T: Element> Lines<'a, T> {
                 // SAFETY: the indices are inside the view.
                 line.extend((0..length as isize).map(|j| unsafe { *self.x.origin().offset(base + j * step) }));
                 let first = i / inner * inner * length + i % inner;
-                f(&line, &mut |j, value| {
+                f(i, &line, &mut |j, value| {
                     let at = first + j * inner;
                     // SAFETY: each element of the output belongs to one line.
                     unsafe { parts.slice(at..at + 1)[0] = value };
@@ -92,7 +88,7 @@ fn compare<T: Ordered>(a: T, b: T) -> Ordering {
 /// # Errors
 /// [`Error::Parameter`] or [`Error::Size`] if `axis` or the length of `out` is wrong.
 pub fn sort<T: Ordered>(pool: &Pool, x: &View<T>, axis: usize, out: &mut [T]) -> Result<(), Error> {
-    Lines::new(x, axis, out.len())?.run(pool, out, |line, write| {
+    Lines::new(x, axis, out.len())?.run(pool, out, |_, line, write| {
         let mut line: SmallVec<[T; 64]> = SmallVec::from_slice(line);
         line.sort_by(|&a, &b| compare(a, b));
         line.iter().enumerate().for_each(|(i, &v)| write(i, v));
@@ -105,7 +101,7 @@ pub fn sort<T: Ordered>(pool: &Pool, x: &View<T>, axis: usize, out: &mut [T]) ->
 /// # Errors
 /// As [`sort`].
 pub fn argsort<T: Ordered>(pool: &Pool, x: &View<T>, axis: usize, out: &mut [u32]) -> Result<(), Error> {
-    Lines::new(x, axis, out.len())?.run(pool, out, |line, write| {
+    Lines::new(x, axis, out.len())?.run(pool, out, |_, line, write| {
         let mut order: Vec<(T, u32)> = line.iter().copied().zip(0..).collect();
         order.sort_by(|a, b| compare(a.0, b.0));
         order.iter().enumerate().for_each(|(i, &(_, v))| write(i, v));
@@ -113,16 +109,83 @@ pub fn argsort<T: Ordered>(pool: &Pool, x: &View<T>, axis: usize, out: &mut [u32
     Ok(())
 }
 
+/// An element type, and the wider type that carries its running totals, as in PyTorch.
+pub trait Carried: Element {
+    #[doc(hidden)]
+    type Carry: Copy + Send + Sync;
+    #[doc(hidden)]
+    const ZERO: Self::Carry;
+    #[doc(hidden)]
+    fn carry(self) -> Self::Carry;
+    #[doc(hidden)]
+    fn sum(a: Self::Carry, b: Self::Carry) -> Self::Carry;
+    #[doc(hidden)]
+    fn product(a: Self::Carry, b: Self::Carry) -> Self::Carry;
+    #[doc(hidden)]
+    fn round(total: Self::Carry) -> Self;
+}
+
+macro_rules! carried {
+    ($($t:ty, $carry:ty, $zero:literal, |$x:ident| $wide:expr, |$total:ident| $narrow:expr, |$a:ident, $b:ident| $sum:expr, $product:expr;)*) => { $(
+        impl Carried for $t {
+            type Carry = $carry;
+            const ZERO: $carry = $zero;
+            #[inline(always)]
+            fn carry(self) -> $carry {
+                let $x = self;
+                $wide
+            }
+            #[inline(always)]
+            fn sum($a: $carry, $b: $carry) -> $carry {
+                $sum
+            }
+            #[inline(always)]
+            fn product($a: $carry, $b: $carry) -> $carry {
+                $product
+            }
+            #[inline(always)]
+            fn round($total: $carry) -> $t {
+                $narrow
+            }
+        }
+    )* };
+}
+
+carried! {
+    i64, i64, 0, |x| x, |total| total, |a, b| a.wrapping_add(b), a.wrapping_mul(b);
+    f32, f64, 0.0, |x| x.into(), |total| total as f32, |a, b| a + b, a * b;
+    f16, f32, 0.0, |x| x.to_f32(), |total| f16::from_f32(total), |a, b| a + b, a * b;
+    bf16, f32, 0.0, |x| x.to_f32(), |total| bf16::from_f32(total), |a, b| a + b, a * b;
+}
+
 /// Running sums along `axis`, from the end if `reverse`. Sums include the element itself if
-/// `inclusive`. Floats accumulate in `f32`, and integers wrap.
+/// `inclusive`. `f32` is carried in `f64`, halves in `f32`, and integers wrap.
 ///
 /// # Errors
 /// As [`sort`].
-pub fn cumsum<T: Numeric>(
+pub fn cumsum<T: Carried>(pool: &Pool, x: &View<T>, axis: usize, order: (bool, bool), out: &mut [T]) -> Result<(), Error> {
+    totals(pool, x, axis, order, |_| T::ZERO, T::sum, out)
+}
+
+/// Running products along `axis`. The products of a line begin with its entry in `starts`, which
+/// has the shape of `x` without the axis, row-major. Carried as by [`cumsum`].
+///
+/// # Errors
+/// As [`sort`], and [`Error::Size`] if `starts` has another length.
+pub fn cumprod<T: Carried>(pool: &Pool, x: &View<T>, axis: usize, starts: &[T], out: &mut [T]) -> Result<(), Error> {
+    let length = x.shape().get(axis).copied().unwrap_or(0);
+    same("starts of running products", x.len(), starts.len() * length)?;
+    totals(pool, x, axis, (false, true), |line| starts[line].carry(), T::product, out)
+}
+
+/// Running totals of every line, each with its start.
+fn totals<T: Carried>(
     pool: &Pool,
     x: &View<T>,
     axis: usize,
     (reverse, inclusive): (bool, bool),
+    start: impl Fn(usize) -> T::Carry + Sync,
+    step: impl Fn(T::Carry, T::Carry) -> T::Carry + Copy + Sync,
     out: &mut [T],
 ) -> Result<(), Error> {
     let lines = Lines::new(x, axis, out.len())?;
@@ -133,64 +196,68 @@ pub fn cumsum<T: Numeric>(
             for (i, out) in out.chunks_mut(TOGETHER * length).enumerate() {
                 let first = task * rows + i * TOGETHER;
                 if out.len() == TOGETHER * length {
-                    sum_rows(std::array::from_fn::<_, TOGETHER, _>(|i| lines.row(first + i)), out, (reverse, inclusive));
+                    let together = std::array::from_fn::<_, TOGETHER, _>(|i| (lines.row(first + i), start(first + i)));
+                    total_rows(together, step, out, (reverse, inclusive));
                 } else {
-                    out.chunks_mut(length)
-                        .enumerate()
-                        .for_each(|(i, out)| sum_rows([lines.row(first + i)], out, (reverse, inclusive)));
+                    for (i, out) in out.chunks_mut(length).enumerate() {
+                        total_rows([(lines.row(first + i), start(first + i))], step, out, (reverse, inclusive));
+                    }
                 }
             }
         });
         return Ok(());
     }
-    lines.run(pool, out, |line, write| {
-        let mut total = T::constant(0);
+    lines.run(pool, out, |number, line, write| {
+        let mut total = start(number);
         for i in 0..line.len() {
             let at = if reverse { line.len() - 1 - i } else { i };
-            let next = T::add(total, line[at].widen());
-            write(at, T::narrow(if inclusive { next } else { total }));
+            let next = step(total, line[at].carry());
+            write(at, T::round(if inclusive { next } else { total }));
             total = next;
         }
     });
     Ok(())
 }
 
-/// Number of lines summed at the same time: within a line, each addition waits for the previous
-/// one.
+/// Number of lines computed at the same time: within a line, each step waits for the previous one.
 const TOGETHER: usize = 4;
 
 /// Elements of each line per block. Lines a power of two apart would evict each other from the
 /// cache.
 const STRETCH: usize = 64;
 
-/// Running sums of `N` rows of equal, nonzero length, written to `out` `[N, length]`.
-fn sum_rows<T: Numeric, const N: usize>(rows: [&[T]; N], out: &mut [T], (reverse, inclusive): (bool, bool)) {
-    let length = rows[0].len();
-    let (mut totals, mut at_hand) = ([T::constant(0); N], [[T::constant(0); STRETCH]; N]);
+/// Running totals of `N` rows of equal, nonzero length with their starts, written to `out`
+/// `[N, length]`.
+fn total_rows<T: Carried, const N: usize>(
+    rows: [(&[T], T::Carry); N],
+    step: impl Fn(T::Carry, T::Carry) -> T::Carry,
+    out: &mut [T],
+    (reverse, inclusive): (bool, bool),
+) {
+    let length = rows[0].0.len();
+    let (mut totals, mut at_hand) = (rows.map(|(_, start)| start), [[T::ZERO; STRETCH]; N]);
     for begin in (0..length).step_by(STRETCH) {
         let count = STRETCH.min(length - begin);
         let start = if reverse { length - begin - count } else { begin };
-        for (line, row) in at_hand.iter_mut().zip(rows) {
-            line.iter_mut().zip(&row[start..start + count]).for_each(|(slot, x)| *slot = x.widen());
+        for (line, (row, _)) in at_hand.iter_mut().zip(rows) {
+            line.iter_mut().zip(&row[start..start + count]).for_each(|(slot, x)| *slot = x.carry());
         }
         for i in 0..count {
             let at = if reverse { count - 1 - i } else { i };
             for (total, line) in totals.iter_mut().zip(&mut at_hand) {
-                let next = T::add(*total, line[at]);
+                let next = step(*total, line[at]);
                 line[at] = if inclusive { next } else { *total };
                 *total = next;
             }
         }
         for (line, out) in at_hand.iter().zip(out.chunks_exact_mut(length)) {
-            out[start..start + count].iter_mut().zip(line).for_each(|(slot, &sum)| *slot = T::narrow(sum));
+            out[start..start + count].iter_mut().zip(line).for_each(|(slot, &total)| *slot = T::round(total));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use half::bf16;
-
     use super::*;
 
     fn check(x: &[f32], sorted: &[f32], order: &[u32]) {
@@ -255,6 +322,38 @@ mod tests {
                 assert!((0..x.len()).all(|i| a[i] == b[i % length * count + i / length]), "{count} × {length}, {order:?}");
             }
         }
+    }
+
+    #[test]
+    fn floats_are_carried_in_doubles() {
+        // In f32, 2^24 + 1 is 2^24, and the second product underflows.
+        let big = 2f32.powi(24);
+        let mut out = [0.0; 3];
+        cumsum(&Pool::new(1), &View::contiguous(&[big, 1.0, 1.0], &[3]).unwrap(), 0, (false, true), &mut out).unwrap();
+        assert_eq!(out, [big, big, big + 2.0]);
+        let x = [1e-30f32, 1e-30, 1e30, 1e30];
+        let mut out = [0.0; 4];
+        let x = View::contiguous(&x, &[4]).unwrap();
+        cumprod(&Pool::new(1), &x, 0, &[1.0], &mut out).unwrap();
+        assert_eq!(out.map(|y| (y * 1e3).round()), [0.0, 0.0, 0.0, 1e3]);
+        assert!(cumprod(&Pool::new(1), &x, 0, &[1.0; 2], &mut out).is_err());
+    }
+
+    #[test]
+    fn products_begin_with_the_start_of_their_line() {
+        let x: Vec<i64> = (1..=12).collect();
+        let starts = [1, 2, 3, 4, 5, 6];
+        let expected = |i: usize, at: usize| (0..=i).map(|j| x[at + j * 3]).product::<i64>();
+        let view = View::contiguous(&x, &[2, 2, 3]).unwrap();
+        let mut out = [0; 12];
+        cumprod(&Pool::new(2), &view, 1, &starts, &mut out).unwrap();
+        for (at, &y) in out.iter().enumerate() {
+            let (batch, i, inner) = (at / 6, at / 3 % 2, at % 3);
+            assert_eq!(y, starts[batch * 3 + inner] * expected(i, batch * 6 + inner), "{at}");
+        }
+        let rows = View::contiguous(&x, &[6, 2]).unwrap();
+        cumprod(&Pool::new(2), &rows, 1, &starts, &mut out).unwrap();
+        assert!((0..6).all(|i| out[2 * i..2 * i + 2] == [starts[i] * x[2 * i], starts[i] * x[2 * i] * x[2 * i + 1]]));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flambeau_ir::{In, Int, Node, Out, OutVid, SlotClass, Tid, infer::run::OutSpec};
+use flambeau_ir::{Graph, In, Int, Node, Out, OutVid, SlotClass, Tid, infer::run::OutSpec};
 use flambeau_tensor::{DType, Shape};
 use smallvec::SmallVec;
 
@@ -70,6 +70,11 @@ pub(crate) fn run_now(m: &mut Machine, node: &Node, dying: &[Tid]) -> Result<()>
 }
 
 impl Planner<'_> {
+    /// The graph of the node.
+    pub(crate) fn graph(&self) -> &Graph {
+        &self.m.graph
+    }
+
     /// The machine, for a node that runs chains.
     ///
     /// # Errors

@@ -456,7 +456,14 @@ impl Planner<'_> {
         let prepared = match dynamic::infer(&mut recorder.env, &self.m.graph, node)? {
             None if is_left_out => self.keep_codes(at, node),
             None => self.imply(node).and_then(|is_left_out| if is_left_out { Ok(()) } else { self.prepare(node) }),
-            Some(why) => Err(Obstacle::Dynamic(why)),
+            Some(why) => match node {
+                // Some loops need no chain.
+                Node::Scan(_) => self.prepare(node).map_err(|obstacle| match obstacle {
+                    Obstacle::Dynamic(_) => Obstacle::Dynamic(why),
+                    failed => failed,
+                }),
+                _ => Err(Obstacle::Dynamic(why)),
+            },
         };
         match prepared {
             Ok(()) => Ok(()),

@@ -339,6 +339,44 @@ fn branches_may_replace_what_others_still_see() {
     assert!(steps.planned >= 12, "{}", steps.planned);
 }
 
+/// Running products of input 0 `[3,2]` along its first axis, and the last of them.
+const PRODUCTS: &str = "\
+slots constants=0 inputs=1 outputs=2 buffers=0 temps=3 values=0
+main 0
+input t0
+output t1
+output t2
+meta t0 f32[3,2]
+meta t1 f32[3,2]
+meta t2 f32[2]
+chain 0
+  Full out=t3 shape=[2] v=2.0 scalar_type=f32
+  Scan originals=[t0] sliced=[t4] outputs=[t1] carry=[t3] body_chain_idx=1 scan_axis=0
+  IdCopy x=t3 out=t2
+chain 1
+  Multiply a=t4 b=t3 out=t5
+  IdCopy x=t5 out=t1
+  IdCopy x=t5 out=t3
+";
+
+#[test]
+fn running_products_are_one_step_carried_in_doubles() {
+    let x = Tensor::from_slice(&[1e-30f32, 3.0, 1e-30, 5.0, 1e30, 7.0], &[3, 2]).expect("six elements");
+    let x = [Value::Tensor(x)];
+    let run = |session: &mut CpuSession| match &session.run(&x).expect("it runs")[..] {
+        [Value::Tensor(all), Value::Tensor(last)] => [all, last].map(|t| t.as_slice::<f32>().expect("floats").to_vec()),
+        other => panic!("{other:?}"),
+    };
+    let mut session = session(&graph(PRODUCTS, "f32"), false);
+    assert_eq!(run(&mut session), [vec![2e-30, 6.0, 0.0, 30.0, 2e-30, 210.0], vec![2e-30, 210.0]]);
+    assert_eq!(session.steps().expect("the engine counts").node_by_node, []);
+    // Another body is a loop.
+    let sums = PRODUCTS.replace("Multiply a=t4", "Add a=t4");
+    let mut looped = self::session(&graph(&sums, "f32"), false);
+    assert_eq!(run(&mut looped)[1], [1e30, 17.0]);
+    assert!(!looped.steps().expect("the engine counts").node_by_node.is_empty());
+}
+
 /// Two buffers `[4]` swap their contents. The result is the first one's old contents, and input 1
 /// is written into it.
 const EXCHANGE: &str = "\
