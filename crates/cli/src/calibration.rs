@@ -117,7 +117,7 @@ impl CalibrationArgs {
             }),
         };
         if is_asked && statistics.is_empty() {
-            bail!("calibration found no weight that it could change: formats of small floats have no choice of codes");
+            bail!("calibration can change no weight: they are quantized already, or the scheme is of small floats");
         }
         let quantize = compile::Options { statistics: Arc::new(statistics), ..quantize };
         match budget {
