@@ -117,7 +117,7 @@ fn calibration_that_changes_no_weight_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let export = |flags: &[&str]| flambeau(dir.path(), &[&["export", TINY, "-o", "a.pte", "--qlinear", "mxfp4"], flags].concat());
     let done = export(&["--calibration", "default"]);
-    assert!(done.code == 1 && done.stderr.contains("no weight that it could change"), "{}", done.stderr);
+    assert!(done.code == 1 && done.stderr.contains("can change no weight"), "{}", done.stderr);
     let done = export(&[]);
     assert!(done.code == 0 && !done.stderr.contains("calibrat"), "{}", done.stderr);
 }
