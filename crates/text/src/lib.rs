@@ -25,6 +25,7 @@ mod template;
 mod tokenizer;
 mod tokenizer_core;
 mod vocabulary;
+mod word_piece;
 
 pub use clock::Clock;
 pub use config::{GenerationDefaults, SpecialTokens, TokenizerFiles};

@@ -7,8 +7,11 @@ mod kind;
 use serde_json::{Map, Value, json};
 
 use self::{added::Added, kind::Kind};
-use crate::config::parse_object;
-use crate::error::{Error, Result};
+use crate::{
+    config::parse_object,
+    error::{Error, Result},
+    word_piece::WordPiece,
+};
 
 /// Names of the files that [`tokenizer_files`] reads.
 pub const VOCABULARY_FILES: [&str; 7] = [
@@ -56,8 +59,8 @@ fn refused(what: String) -> Error {
 /// [`VOCABULARY_FILES`] by name. Returns `None` for a folder without a vocabulary.
 ///
 /// # Errors
-/// [`Error::Config`] and [`Error::Tokenizer`] for damaged files, and for tokenizer classes other
-/// than those of GPT-2, RoBERTa, BERT and MPNet.
+/// Damaged files give [`Error::Config`] or [`Error::Tokenizer`]. So do tokenizer classes besides
+/// the classes of GPT-2, RoBERTa, BERT and MPNet.
 pub fn tokenizer_files<'a>(file: &dyn Fn(&str) -> Option<&'a [u8]>) -> Result<Option<ConvertedTokenizer>> {
     let files = Files(file);
     let (merges, pieces) = (files.text("merges.txt")?, files.text("vocab.txt")?);
@@ -110,22 +113,14 @@ fn byte_level(vocab: Map<String, Value>, merges: &str, config: &Map<String, Valu
 
 /// BERT's WordPiece.
 fn word_piece(vocab: Map<String, Value>, config: &Map<String, Value>) -> Map<String, Value> {
-    let unknown = text(config.get("unk_token")).unwrap_or("[UNK]");
-    let normalizer = json!({
-        "type": "BertNormalizer", "clean_text": true,
-        "handle_chinese_chars": flag(config, "tokenize_chinese_chars", true),
-        "strip_accents": config.get("strip_accents").and_then(Value::as_bool),
-        "lowercase": flag(config, "do_lower_case", true),
-    });
-    let mut root = Map::new();
-    root.insert("normalizer".into(), normalizer);
-    root.insert("pre_tokenizer".into(), json!({"type": "BertPreTokenizer"}));
-    root.insert("decoder".into(), json!({"type": "WordPiece", "prefix": "##", "cleanup": true}));
-    let model = json!({
-        "type": "WordPiece", "unk_token": unknown, "continuing_subword_prefix": "##", "max_input_chars_per_word": 100, "vocab": vocab,
-    });
-    root.insert("model".into(), model);
-    root
+    let word_piece = WordPiece {
+        vocab,
+        unknown: text(config.get("unk_token")).unwrap_or("[UNK]"),
+        divides_chinese: flag(config, "tokenize_chinese_chars", true),
+        strips_accents: config.get("strip_accents").and_then(Value::as_bool),
+        lowercases: flag(config, "do_lower_case", true),
+    };
+    word_piece.into_parts()
 }
 
 fn flag(config: &Map<String, Value>, key: &str, default: bool) -> bool {

@@ -4,7 +4,10 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Map, Value, json};
 
 use super::{CONTROL, GgufVocab, SPACE_MARK};
-use crate::error::{Error, GgufFault, Result};
+use crate::{
+    error::{Error, GgufFault, Result},
+    word_piece::WordPiece,
+};
 
 impl GgufVocab {
     /// WordPiece, whose pieces at the beginning of a word are marked in the file. Text is in lower
@@ -19,18 +22,7 @@ impl GgufVocab {
         };
         let vocab: Map<String, Value> = self.tokens.iter().enumerate().map(piece).collect();
         let unknown = self.unk.and_then(|id| self.tokens.get(id as usize)).map_or("[UNK]", String::as_str);
-        let mut root = Map::new();
-        let normalizer = json!({
-            "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null, "lowercase": true,
-        });
-        root.insert("normalizer".into(), normalizer);
-        root.insert("pre_tokenizer".into(), json!({"type": "BertPreTokenizer"}));
-        root.insert("decoder".into(), json!({"type": "WordPiece", "prefix": "##", "cleanup": true}));
-        let model = json!({
-            "type": "WordPiece", "unk_token": unknown, "continuing_subword_prefix": "##", "max_input_chars_per_word": 100, "vocab": vocab,
-        });
-        root.insert("model".into(), model);
-        root
+        WordPiece { vocab, unknown, divides_chinese: true, strips_accents: None, lowercases: true }.into_parts()
     }
 
     /// SentencePiece's unigrams with their scores.
