@@ -38,7 +38,8 @@ async fn answer(app: &App, request: Request<Body>, task: Task) -> Result<Respons
     if let Some(span) = &span {
         span.ask(&model.name);
     }
-    let mut progress: Progress<SpeechUpdate> = app.progress(model.submit(Source::File(recording), settings, (place, span))?);
+    let mut progress: Progress<SpeechUpdate> =
+        app.progress(model.worker.submit(Source::File(recording), settings, (place, span))?);
     // By then it is known whether the recording can be read and the model can do what is asked for.
     if let SpeechUpdate::Failed(error) = progress.next().await? {
         return Err(error);

@@ -322,7 +322,7 @@ impl Talk {
         let model = self.app.models.find_speech(self.session.model.as_deref()).await?;
         let (sound, source) = pipe(self.session.format.rate());
         let id = unique_id("item_");
-        let updates = model.submit(Source::Live(source), self.session.settings(), Arc::clone(&self.place))?;
+        let updates = model.worker.submit(Source::Live(source), self.session.settings(), Arc::clone(&self.place))?;
         self.heard.push_back(Item { id: id.clone(), updates, text: String::new() });
         Ok(Open { id, sound })
     }

@@ -2,14 +2,13 @@
 
 mod worker;
 
-use std::{any::Any, sync::Arc};
+use std::sync::Arc;
 
-use flambeau::{engine::Engine, runners::speech::Settings, runtime::Program, text::Tokenizer};
-use tokio::sync::mpsc;
+use flambeau::{engine::Engine, runtime::Program, text::Tokenizer};
 
 use self::worker::SpeechWorker;
 pub(crate) use self::worker::{LiveSound, Source, SpeechUpdate};
-use crate::{error::Result, metrics::Metrics};
+use crate::metrics::Metrics;
 
 /// A speech model to serve.
 #[derive(Clone)]
@@ -38,7 +37,7 @@ impl std::fmt::Debug for NewSpeechModel {
 #[derive(Debug)]
 pub(crate) struct ServedSpeech {
     pub(crate) name: String,
-    worker: SpeechWorker,
+    pub(crate) worker: SpeechWorker,
 }
 
 impl ServedSpeech {
@@ -47,18 +46,5 @@ impl ServedSpeech {
     /// Fails as [`SpeechWorker::start`] does.
     pub(crate) fn start(new: NewSpeechModel, metrics: Arc<Metrics>) -> std::io::Result<ServedSpeech> {
         Ok(ServedSpeech { name: new.name.clone(), worker: SpeechWorker::start(new, metrics)? })
-    }
-
-    /// Submits audio. The permit is held until transcription ends.
-    ///
-    /// # Errors
-    /// Fails if the model's threads have ended.
-    pub(crate) fn submit(
-        &self,
-        source: Source,
-        settings: Settings,
-        place: impl Any + Send,
-    ) -> Result<mpsc::Receiver<SpeechUpdate>> {
-        self.worker.submit(source, settings, place)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use flambeau_tensor::bf16;
 
 use super::{
-    common::{Base, Defaults, layer},
+    common::{Base, Defaults, MOSAIC_KEYS, layer},
     rope,
 };
 use crate::{
@@ -119,12 +119,7 @@ pub(super) fn falcon(f: &Fields<'_>) -> Result<DecoderConfig> {
 /// MPT: layer norms without biases, and joined projections.
 pub(super) fn mpt(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults {
-        keys: &[
-            ("hidden_size", "d_model"),
-            ("num_attention_heads", "n_heads"),
-            ("num_hidden_layers", "n_layers"),
-            ("max_position_embeddings", "max_seq_len"),
-        ],
+        keys: MOSAIC_KEYS,
         norm_eps: 1e-5,
         norm_key: "layer_norm_epsilon",
         norm: NormKind::Layer { bias: false },

@@ -14,6 +14,14 @@ use crate::{
     },
 };
 
+/// Keys of MosaicML's configs, DBRX and MPT, in place of the usual ones.
+pub(super) const MOSAIC_KEYS: &[(&str, &str)] = &[
+    ("hidden_size", "d_model"),
+    ("num_attention_heads", "n_heads"),
+    ("num_hidden_layers", "n_layers"),
+    ("max_position_embeddings", "max_seq_len"),
+];
+
 /// Defaults of a family for missing keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Defaults {

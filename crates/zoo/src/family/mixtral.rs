@@ -1,7 +1,7 @@
 //! Mixtral and DBRX: experts in every layer.
 
 use super::{
-    common::{self, Base, Defaults, layer, window},
+    common::{self, Base, Defaults, MOSAIC_KEYS, layer, window},
     rope,
 };
 use crate::{
@@ -58,12 +58,7 @@ pub(super) fn dbrx(f: &Fields<'_>) -> Result<DecoderConfig> {
     }
     let defaults = Defaults {
         kv_heads: Some(kv_heads),
-        keys: &[
-            ("hidden_size", "d_model"),
-            ("num_attention_heads", "n_heads"),
-            ("num_hidden_layers", "n_layers"),
-            ("max_position_embeddings", "max_seq_len"),
-        ],
+        keys: MOSAIC_KEYS,
         norm_eps: 1e-5,
         norm: NormKind::Layer { bias: false },
         theta,
