@@ -14,7 +14,7 @@ use crate::{Device, Error, ffi::Api};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Who works through a queue of jobs in order: a thread that chose the device.
+/// A thread that selected the device and runs a queue of jobs in order.
 #[derive(Debug)]
 pub(crate) struct Owner {
     pub(crate) queue: Queue,

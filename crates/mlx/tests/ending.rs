@@ -1,5 +1,5 @@
-//! Dropping engines while MLX has work, again and again in one process, and at process exit in
-//! processes of their own. `scripts/check_unsafe.sh mlx` runs this file under AddressSanitizer.
+//! Drops engines while MLX has work: many times in one process, and at the exit of separate
+//! processes. `scripts/check_unsafe.sh mlx` runs this file under AddressSanitizer.
 
 use std::{
     env, fs,

@@ -75,7 +75,7 @@ impl Budget {
     }
 
     /// The options with the scheme of most bits for linear layers, which packs whatever some scheme
-    /// packs. Heads without a scheme get that of embedding tables, or 8 bits.
+    /// packs. Heads without a scheme get the scheme of embedding tables, or 8 bits.
     pub(super) fn whole(&self, options: &Options) -> Result<Options> {
         let linear = self.choices.last().map(|choice| choice.scheme);
         let eight = Scheme::from_name(HEAD.0, Some(HEAD.1))?;
@@ -96,9 +96,8 @@ impl Budget {
         self.fitting(columns).copied().max_by(|a, b| a.error.total_cmp(&b.error))
     }
 
-    /// Chooses a scheme for each unit, so that the sum of their divergences is small and the mean
-    /// of their bits fits. `measured` are units with the choice that gave the divergence. Also
-    /// describes the choice.
+    /// Chooses a scheme for each unit within the budget, for a small sum of divergences. `measured`
+    /// holds units, the choice of each measurement, and its divergence. Also describes the result.
     pub(super) fn rules(&self, measured: &[(Unit, Choice, f64)]) -> (Vec<WeightRule>, String) {
         let ladders = measured
             .iter()

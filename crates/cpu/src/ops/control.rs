@@ -29,8 +29,8 @@ impl Prepare for ir::If {
     }
 }
 
-/// The factor of a running product, if a scan computes nothing else: each step multiplies the
-/// carried tensor by a slice of this operand, and collects the product.
+/// The operand of a running product, if a scan computes nothing else. Each step multiplies the
+/// carried tensor by a slice of the operand, and collects the product.
 fn factor_of_product(scan: &ir::Scan, graph: &ir::Graph) -> Option<ir::In> {
     let (&[x], &[slice], &[output], &[carry]) = (&scan.originals[..], &scan.sliced[..], &scan.outputs[..], &scan.carry[..]) else {
         return None;

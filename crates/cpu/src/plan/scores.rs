@@ -2,8 +2,8 @@
 //! sink. One call of the attention kernel computes it.
 //!
 //! The program multiplies queries by keys, scales and bounds the scores, hides some of them, and
-//! multiplies their softmax by the values. A sink is a further score of each head without a value:
-//! the program scales the shares of all keys by the logistic function of the total over the sink.
+//! multiplies their softmax by the values. A sink is a further score of each head without a value.
+//! The program scales the shares of all keys by the logistic function of the total over the sink.
 
 use std::{iter::zip, sync::Arc};
 
@@ -23,7 +23,7 @@ use crate::{
     ops::attention::{Scored, attend_scored},
 };
 
-/// A view of keys or values, the number of which is known only at run time.
+/// A view of keys or values. Their number is known only at run time.
 #[derive(Clone, Debug)]
 pub(super) struct Rows {
     /// [B, Hk, Tk, D]
@@ -84,7 +84,7 @@ impl Rows {
         let (q, rows) = (&q.array, &self.array.array);
         let heads: &[Option<usize>] = if q.rank() == 5 { &[Some(0), Some(1), None] } else { &[Some(0), Some(1)] };
         let axes = heads.iter().copied().chain(last.map(Some));
-        // The number of rows is open, and stands as 0.
+        // The open number of rows is written as 0.
         let fits = matches!(q.rank(), 4 | 5) && rows.rank() == 4 && rows.shape[2] == 0 && rows.shape[..2] == q.shape[..2];
         fits && self.axes.iter().copied().eq(axes) && rows.dtype == q.dtype && q.dtype.is_float()
     }

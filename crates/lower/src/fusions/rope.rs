@@ -175,7 +175,7 @@ mod tests {
         }
     }
 
-    /// What differs from the usual arithmetic.
+    /// A difference from the usual arithmetic.
     #[derive(Clone, Copy)]
     enum But {
         Nothing,
@@ -184,8 +184,8 @@ mod tests {
         FloatPositions,
     }
 
-    /// Rotary embedding of `[B, 3, s, 8]` as model code writes it. `cut` makes the lower and the
-    /// upper half of the heads; it gets the heads and another tensor of their shape.
+    /// Rotary embedding of `[B, 3, s, 8]` as model code writes it. `cut` returns the lower and
+    /// the upper half of the heads. It takes the heads and another tensor of their shape.
     fn rotary(but: But, cut: impl Fn(&mut Program, Tid, Tid) -> (Tid, Tid)) -> Vec<&'static str> {
         let mut p = Program::new();
         let batch = if matches!(but, But::TwoRows) { 2 } else { 1 };

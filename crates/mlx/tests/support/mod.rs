@@ -1,5 +1,5 @@
 //! The MLX that `scripts/install-mlx.sh` installs below the target folder. Tests of other crates
-//! include this file by its path, because `flambeau-testcases` lies below the engines.
+//! include this file by its path, because `flambeau-testcases` does not depend on engines.
 
 #![allow(dead_code, reason = "every test file uses its part")]
 

@@ -12,8 +12,8 @@ use super::{Noise, graph, only};
 use crate::{CpuEngine, session::CpuSession};
 
 /// Four heads of queries t4 over two heads of keys and values, in caches of 16 positions. Constants
-/// are a scale, a cap, −∞ and sinks. Nodes put a mask in t13 `[T, Tk]`, true for hidden keys, and
-/// make shares in t14 of the products of queries and keys there. t17 and t18 are free.
+/// are a scale, a cap, −∞ and sinks. Further nodes put a mask in t13 `[T, Tk]`, true for hidden
+/// keys. They turn the products of queries and keys in t14 into shares. t17 and t18 are free.
 const ATTENTION: &str = "\
 slots constants=4 inputs=4 outputs=1 buffers=2 temps=8 values=3
 main 0
@@ -166,7 +166,7 @@ fn caches_may_change_before_attention_runs() {
 fn scores_that_another_node_reads_are_computed() {
     let other = CAPPED.replace("  Where", "  Abs x=t14 out=t14\n  Where");
     assert!(check_steps(WINDOW, &other, DType::F32).contains(&"Abs".to_owned()));
-    // The total is that of other scores.
+    // The total belongs to other scores.
     let total = WITH_SINKS.replace("  LogSumExp", "  Multiply a=t14 b=t0 out=t14\n  LogSumExp");
     assert!(check_steps(WINDOW, &total, DType::F32).contains(&"LogSumExp".to_owned()));
     // Hidden keys have a finite score.
