@@ -120,7 +120,7 @@ impl<'a> WhisperBatch<'a> {
         let mut speech = Speech::of(&stream.samples);
         let steps = speech.steps();
         let first = listener.judged(decoding, request.temperature, &mut speech)?;
-        let attempt = listener.better(first, request.clone(), &mut speech)?;
+        let attempt = listener.retried(first, request.clone(), &mut speech)?;
         let all = all_spans(listener.model.vocabulary(), &attempt.decoding.tokens, steps);
         let (spans, Coverage { next, cut, .. }) = listener.covered(&attempt, (all, steps), &mut speech, window.cuts < MOST_CUTS);
         let segments = listener.timed(stream, &attempt, spans, heard)?;

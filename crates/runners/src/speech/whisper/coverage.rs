@@ -1,4 +1,4 @@
-//! Whether a window's text covers the speech in it, and what is heard again if it does not.
+//! Whether a window's text covers its speech, and which part is decoded again if it does not.
 
 use std::ops::Range;
 
@@ -10,61 +10,61 @@ use crate::speech::{
     stream::{BLOCK, Stream, powers},
 };
 
-/// Minimum tokens a second of speech, and the shortest speech, in seconds, to which it applies.
+/// A span of more than `LONG` seconds lacks text if it has fewer tokens per second of speech.
 const LEAST_TOKENS: f64 = 1.8;
 const LONG: f64 = 4.0;
-/// Seconds of speech that tell how much there is to say.
+/// Minimum detected speech in seconds. With less, the whole window counts as speech.
 const LEAST_SPEECH: f64 = 1.0;
-/// Seconds of speech between two stretches, and behind the last one, that are heard again.
-const BETWEEN: f64 = 1.0;
-const BEHIND: f64 = 0.3;
-/// Seconds by which timestamps miss the end of what was said.
+/// Seconds of speech between two spans, and after the last span, above which it is decoded again.
+const BETWEEN_SPANS: f64 = 1.0;
+const AFTER_SPANS: f64 = 0.3;
+/// Maximum seconds of a span's speech after the timestamp that ends it.
 const LATE: f64 = 0.6;
-/// The shortest pause at which a stretch is cut, the least ahead of it, and what of the pause goes
-/// with that: seconds.
+/// A span is cut in a pause of at least `PAUSE` seconds, after at least `BEFORE_CUT` seconds. The
+/// first part keeps up to `TAIL` seconds of the pause.
 const PAUSE: f64 = 0.3;
-const AHEAD: f64 = 1.0;
+const BEFORE_CUT: f64 = 1.0;
 const TAIL: f64 = 0.5;
-/// Seconds of a pause that separates two phrases.
+/// Seconds of the shortest pause between two phrases.
 const BETWEEN_PHRASES: f64 = 0.3;
-/// Seconds that a window has ahead of its first phrase.
+/// Seconds of a window before its first phrase.
 const LEAD: f64 = 0.2;
-/// Seconds of pauses, and how far behind the beginning of the next phrase a timestamp may then
-/// stand.
+/// Pairs of the minimum pause before a phrase and the maximum delay of a timestamp after the
+/// phrase's start, in seconds. The next window then begins before the phrase.
 const ONSETS: [(f64, f64); 2] = [(1.5, 0.6), (0.5, 0.2)];
-/// Seconds of a pause that a stretch bridges, and of the speech that its text may have missed ahead
-/// of that pause.
+/// A span bridges a pause of at least `BRIDGE` seconds after at least `MISSED` seconds of speech.
+/// Its text may lack this speech.
 const BRIDGE: f64 = 0.9;
 const MISSED: f64 = 0.4;
-/// As `LEAST_TOKENS` and `LONG`, for a stretch that bridges a pause.
+/// As `LEAST_TOKENS` and `LONG`, for a span that bridges a pause.
 const LEAST_TOKENS_OVER_BRIDGE: f64 = 2.5;
 const LONG_OVER_BRIDGE: f64 = 3.0;
-/// Seconds of the longest sound that is too short for a word, and least power of sound as a share
-/// of the loudest power.
+/// Seconds below which sound is too short for a word, and minimum power of sound as a share of the
+/// loudest power.
 const SHORT: f64 = 0.25;
 const LOUD: f32 = 0.003;
-/// Seconds of sound that are short, maximum letters a second of it, and seconds that its soft ends
-/// add. Fast speech has 20 letters a second.
+/// Sound below `BRIEF` seconds is too short for more than `MOST_LETTERS` letters per second. Its
+/// soft ends add `ENDS` seconds. Fast speech has 20 letters per second.
 const BRIEF: f64 = 1.0;
 const MOST_LETTERS: f64 = 20.0;
 const ENDS: f64 = 0.25;
-/// Tokens a second of speech, and tokens of a window, with which a text contradicts that the model
-/// holds the window for silence.
+/// Minimum tokens per second of speech, and in total, of a text that outweighs a high no-speech
+/// probability.
 const TOKENS_A_SECOND: f64 = 1.0;
 const TOKENS: f64 = 4.0;
 
-/// Use of a window's text.
+/// The part of a window's text to keep, and the sound to decode next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Coverage {
-    /// How many of its stretches stay.
+    /// Number of leading spans to keep.
     pub(super) kept: usize,
-    /// The step at which the next window begins.
+    /// Step of this window at which the next window begins.
     pub(super) next: usize,
-    /// The step at which that one ends, if it is to end early.
+    /// Step of this window at which the next window ends, if it has a part of this one.
     pub(super) cut: Option<usize>,
 }
 
-/// The speech of a window, in steps of 20 ms; it is looked for when it is first needed.
+/// The speech in a window's samples, in steps of 20 ms. It is detected at first use.
 #[derive(Debug)]
 pub(super) struct Speech<'a> {
     samples: &'a [f32],
@@ -76,13 +76,13 @@ impl<'a> Speech<'a> {
         Speech { samples, found: None }
     }
 
-    /// Steps of the window.
+    /// Number of steps in the window.
     pub(super) fn steps(&self) -> usize {
         self.samples.len().div_ceil(BLOCK)
     }
 
-    /// Minimum number of tokens of a text that contradicts that the model holds the window for
-    /// silence.
+    /// Minimum number of tokens of a text that outweighs a high no-speech probability. It is
+    /// infinite for a long window without detected speech.
     pub(super) fn least_tokens(&mut self) -> f64 {
         if seconds(self.steps()) >= LONG && self.ranges().is_empty() {
             return f64::INFINITY;
@@ -92,7 +92,7 @@ impl<'a> Speech<'a> {
         (TOKENS_A_SECOND * speech).max(TOKENS)
     }
 
-    /// Whether a text of so many tokens is too short for a window that is full of speech.
+    /// Whether a window full of speech has more than `tokens` tokens.
     pub(super) fn is_little(&self, tokens: usize) -> bool {
         (tokens as f64) < TOKENS_A_SECOND * seconds(self.steps())
     }
@@ -107,6 +107,7 @@ impl<'a> Speech<'a> {
         self.seconds_in(part) > 0.0
     }
 
+    /// Disjoint ranges of speech, in ascending order.
     fn ranges(&mut self) -> &[Range<usize>] {
         self.found.get_or_insert_with(|| {
             let (mut activity, mut ranges) = (VoiceActivity::default(), Vec::new());
@@ -124,19 +125,21 @@ impl<'a> Speech<'a> {
         })
     }
 
+    /// Seconds of speech in a range of steps.
     fn seconds_in(&mut self, part: Range<usize>) -> f64 {
         let shared = |range: &Range<usize>| range.end.min(part.end).saturating_sub(range.start.max(part.start));
         seconds(self.ranges().iter().map(shared).sum())
     }
 
-    /// Whether somebody speaks behind a step, apart from the end of what was said there.
-    fn goes_on(&mut self, step: usize) -> bool {
+    /// Whether there is speech after the end of a span. Speech that ends shortly after this step
+    /// belongs to the span.
+    fn continues_after(&mut self, step: usize) -> bool {
         let ends = |range: &&Range<usize>| range.start < step && seconds(range.end.saturating_sub(step)) < LATE;
         let said = self.ranges().iter().rev().find(ends).map_or(step, |range| range.end.max(step));
-        self.seconds_in(said..usize::MAX) > BEHIND
+        self.seconds_in(said..usize::MAX) > AFTER_SPANS
     }
 
-    /// Whether the window holds too little sound for a word, or for a text of so many letters.
+    /// Whether the window has too little sound for a word, or for `letters` letters.
     pub(super) fn is_short(&mut self, letters: usize) -> bool {
         let powers = self.powers();
         let loudest = powers.iter().copied().fold(0.0, f32::max);
@@ -148,14 +151,14 @@ impl<'a> Speech<'a> {
         sound < SHORT || sound < BRIEF && letters as f64 > MOST_LETTERS * (sound + ENDS)
     }
 
-    /// The part of the window that holds all of its speech, if the rest is at least as long.
+    /// The part with all speech of the window, if it is at most half of the window.
     pub(super) fn spoken(&mut self) -> Option<Range<usize>> {
         let (length, ranges) = (self.steps(), self.ranges());
         let part = ranges.first()?.start.saturating_sub(steps(TAIL))..(ranges.last()?.end + steps(TAIL)).min(length);
         (2 * part.len() <= length && self.seconds_in(part.clone()) > TAIL).then_some(part)
     }
 
-    /// Stretches of speech with no long pause.
+    /// Ranges of speech without long pauses.
     fn phrases(&mut self) -> Vec<Range<usize>> {
         let mut phrases: Vec<Range<usize>> = Vec::new();
         for range in self.ranges() {
@@ -167,8 +170,8 @@ impl<'a> Speech<'a> {
         phrases
     }
 
-    /// Where the next window begins if this one's text ends at a step: shortly ahead of a phrase
-    /// that began just before it, behind a pause.
+    /// Start of the next window if this window's text ends at `step`. The next window begins before
+    /// a phrase that follows a pause and started shortly before `step`.
     pub(super) fn onset(&mut self, step: usize) -> usize {
         let phrases = self.phrases();
         let Some(at) = phrases.iter().position(|phrase| phrase.start < step && step <= phrase.end) else { return step };
@@ -176,44 +179,45 @@ impl<'a> Speech<'a> {
         let silent = at.checked_sub(1).map_or(0, |at| phrases[at].end);
         let (pause, late) = (start - silent, step - start);
         let is_late = ONSETS.iter().any(|&(least, most)| pause >= steps(least) && late <= steps(most));
-        let goes_on = end == self.steps() || end - step >= late;
-        if is_late && goes_on { start - steps(LEAD).min(pause / 2) } else { step }
+        let continues = end == self.steps() || end - step >= late;
+        if is_late && continues { start - steps(LEAD).min(pause / 2) } else { step }
     }
 
-    /// The last pause of a part that is long enough for its text to have missed the speech ahead of
-    /// it.
+    /// Pauses between ranges of speech that overlap a part of the window.
+    fn pauses_in(&mut self, part: &Range<usize>) -> Vec<Range<usize>> {
+        let inside: Vec<&Range<usize>> =
+            self.ranges().iter().filter(|range| range.end > part.start && range.start < part.end).collect();
+        inside.windows(2).map(|pair| pair[0].end..pair[1].start).collect()
+    }
+
+    /// The last pause that a span over `part` bridges.
     fn bridge(&mut self, part: &Range<usize>) -> Option<Range<usize>> {
-        let inside: Vec<Range<usize>> =
-            self.ranges().iter().filter(|range| range.end > part.start && range.start < part.end).cloned().collect();
-        let mut pauses = inside.windows(2).rev().map(|pair| pair[0].end..pair[1].start);
-        let last = pauses.find(|pause| pause.len() >= steps(BRIDGE))?;
+        let last = self.pauses_in(part).into_iter().rfind(|pause| pause.len() >= steps(BRIDGE))?;
         (self.seconds_in(part.start..last.start) >= MISSED).then_some(last)
     }
 
-    /// Where to cut a part of the window: shortly behind speech at the longest pause, or in the
-    /// softest moment of its middle.
+    /// The step at which to cut a part of the window: in a bridged pause, else in the longest
+    /// pause, else in the softest moment of the part's middle half.
     fn cut(&mut self, part: Range<usize>) -> Option<usize> {
         if let Some(bridge) = self.bridge(&part) {
             return Some(bridge.start + steps(TAIL));
         }
-        let first = part.start + steps(AHEAD);
-        let inside: Vec<Range<usize>> =
-            self.ranges().iter().filter(|range| range.end > part.start && range.start < part.end).cloned().collect();
-        let pauses = inside.windows(2).map(|pair| pair[0].end..pair[1].start);
-        let pauses = pauses.filter(|pause| pause.start >= first && pause.end < part.end && pause.len() >= steps(PAUSE));
+        let first = part.start + steps(BEFORE_CUT);
+        let is_inside = |pause: &Range<usize>| pause.start >= first && pause.end < part.end && pause.len() >= steps(PAUSE);
+        let pauses = self.pauses_in(&part).into_iter().filter(is_inside);
         if let Some(pause) = pauses.max_by_key(ExactSizeIterator::len) {
             return Some(pause.start + (pause.len() / 2).min(steps(TAIL)));
         }
         let quarter = part.len() / 4;
         let middle = (part.start + quarter) * BLOCK..((part.end - quarter) * BLOCK).min(self.samples.len());
-        let is_long = part.len() >= 4 * steps(AHEAD) && middle.start < middle.end;
+        let is_long = part.len() >= 4 * steps(BEFORE_CUT) && middle.start < middle.end;
         is_long.then(|| Stream::softest(self.samples, middle) / BLOCK)
     }
 }
 
-/// What stays of a text whose stretches these are, in a window of `steps` steps; `next` is where
-/// the text leaves the window. A part that its text does not cover is heard again from its
-/// beginning on, by itself if `may_cut` allows that.
+/// Compares the spans of a window's text with its speech. The next window begins at step `next`, or
+/// earlier if there is speech after the last span. With `may_cut`, a span that lacks text, or
+/// speech between two spans, becomes the next window.
 pub(super) fn coverage(
     vocabulary: &Vocabulary,
     tokens: &[u32],
@@ -224,7 +228,8 @@ pub(super) fn coverage(
     let mut said = 0;
     for (kept, span) in spans.iter().enumerate().filter(|_| may_cut) {
         let gap = said..span.start;
-        if seconds(gap.len()) > BETWEEN && speech.goes_on(gap.start) && speech.seconds_in(gap.clone()) > BETWEEN {
+        let is_long = seconds(gap.len()) > BETWEEN_SPANS;
+        if is_long && speech.continues_after(gap.start) && speech.seconds_in(gap.clone()) > BETWEEN_SPANS {
             return Coverage { kept, next: gap.start, cut: Some(gap.end) };
         }
         let count = vocabulary.text_of(&tokens[span.tokens.clone()]).count() as f64;
@@ -242,7 +247,7 @@ pub(super) fn coverage(
         }
         said = span.end;
     }
-    let is_left = said > 0 && said < next && seconds(next - said) > BEHIND && speech.goes_on(said);
+    let is_left = said > 0 && said < next && seconds(next - said) > AFTER_SPANS && speech.continues_after(said);
     let next = if is_left { said } else { next };
     Coverage { kept: spans.len(), next: if next < speech.steps() { speech.onset(next) } else { next }, cut: None }
 }
@@ -264,7 +269,8 @@ mod tests {
 
     const SECOND: usize = SAMPLE_RATE as usize;
 
-    /// A buzz that comes and goes as syllables do in these seconds, in silence.
+    /// Silence of `length` seconds, with a buzz in these ranges of seconds. The buzz rises and
+    /// falls like syllables.
     fn recording(length: usize, voices: &[Range<usize>]) -> Vec<f32> {
         let voice = |i: usize| {
             let at = i as f32 / SECOND as f32;
@@ -275,13 +281,12 @@ mod tests {
             .collect()
     }
 
-    /// A text of so many tokens between two times of the small vocabulary, whose timestamps are 20
-    /// ms apart.
+    /// Spans of the small vocabulary: first step, number of text tokens and last step of each.
     fn text(parts: &[(u32, usize, u32)]) -> Vec<u32> {
         parts.iter().flat_map(|&(start, count, end)| once(10 + start).chain(vec![1; count]).chain([10 + end])).collect()
     }
 
-    fn judged(samples: &[f32], tokens: &[u32]) -> Coverage {
+    fn coverage_of(samples: &[f32], tokens: &[u32]) -> Coverage {
         let steps = samples.len().div_ceil(BLOCK);
         let vocabulary = Vocabulary::small();
         let (spans, next) = spans(&vocabulary, tokens, steps);
@@ -289,43 +294,43 @@ mod tests {
     }
 
     #[test]
-    fn speech_behind_the_last_timestamp_is_heard_again() {
+    fn speech_after_the_last_timestamp_is_decoded_again() {
         let samples = recording(30, &[0..8, 20..28]);
-        let found = judged(&samples, &text(&[(0, 30, 400)]));
+        let found = coverage_of(&samples, &text(&[(0, 30, 400)]));
         assert_eq!(found, Coverage { kept: 1, next: 400, cut: None });
-        let silence = judged(&recording(30, std::slice::from_ref(&(0..8))), &text(&[(0, 30, 400)]));
+        let silence = coverage_of(&recording(30, std::slice::from_ref(&(0..8))), &text(&[(0, 30, 400)]));
         assert_eq!(silence, Coverage { kept: 1, next: 1500, cut: None });
     }
 
     #[test]
     fn a_timestamp_stretched_over_speech_is_cut_at_the_pause() {
         let samples = recording(30, &[0..8, 12..28]);
-        let Coverage { kept, next, cut } = judged(&samples, &text(&[(0, 13, 1400)]));
+        let Coverage { kept, next, cut } = coverage_of(&samples, &text(&[(0, 13, 1400)]));
         assert_eq!((kept, next), (0, 0));
         assert!(cut.is_some_and(|cut| (400..450).contains(&cut)), "{cut:?}");
-        let enough = judged(&samples, &text(&[(0, 70, 1400)]));
+        let enough = coverage_of(&samples, &text(&[(0, 70, 1400)]));
         assert_eq!(enough, Coverage { kept: 1, next: 1500, cut: None });
     }
 
     #[test]
-    fn a_stretch_over_a_pause_has_more_text_than_another_one() {
+    fn a_span_over_a_pause_needs_more_text_than_others() {
         let samples = recording(30, &[0..2, 4..6, 9..12]);
-        let Coverage { kept, next, cut } = judged(&samples, &text(&[(0, 15, 620)]));
+        let Coverage { kept, next, cut } = coverage_of(&samples, &text(&[(0, 15, 620)]));
         assert_eq!((kept, next), (0, 0));
-        assert!(cut.is_some_and(|cut| (300..330).contains(&cut)), "behind the last phrase without text: {cut:?}");
-        assert_eq!(judged(&samples, &text(&[(0, 22, 620)])), Coverage { kept: 1, next: 1500, cut: None });
+        assert!(cut.is_some_and(|cut| (300..330).contains(&cut)), "after the last phrase without text: {cut:?}");
+        assert_eq!(coverage_of(&samples, &text(&[(0, 22, 620)])), Coverage { kept: 1, next: 1500, cut: None });
     }
 
     #[test]
-    fn a_timestamp_just_behind_a_pause_begins_the_next_window_ahead_of_the_phrase() {
+    fn after_a_timestamp_shortly_after_a_pause_the_next_window_begins_before_the_phrase() {
         let samples = recording(30, &[0..4, 10..16]);
-        let Coverage { next, .. } = judged(&samples, &text(&[(0, 20, 520)]));
+        let Coverage { next, .. } = coverage_of(&samples, &text(&[(0, 20, 520)]));
         assert!((480..500).contains(&next), "{next}");
-        assert_eq!(judged(&samples, &text(&[(0, 40, 650)])).next, 650, "the phrase has text");
+        assert_eq!(coverage_of(&samples, &text(&[(0, 40, 650)])).next, 650, "the phrase has text");
     }
 
     #[test]
-    fn an_opening_timestamp_at_the_end_is_no_text_of_the_speech_behind_it() {
+    fn a_last_timestamp_without_text_does_not_cover_the_speech_after_it() {
         let samples = recording(16, &[0..8, 10..16]);
         let tokens = [text(&[(0, 30, 400)]), vec![410]].concat();
         let vocabulary = Vocabulary::small();
@@ -335,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_phrase_in_a_long_silence_is_heard_by_itself() {
+    fn a_short_phrase_in_a_long_silence_becomes_a_window() {
         let spoken = |voices: &[Range<usize>]| Speech::of(&recording(30, voices)).spoken();
         let part = spoken(&[19..20, 20..21]).unwrap();
         assert!((900..950).contains(&part.start) && (1050..1100).contains(&part.end), "{part:?}");
@@ -344,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_click_is_too_short_for_a_word_and_a_syllable_for_a_sentence() {
+    fn a_click_is_too_short_for_a_word_and_a_syllable_is_too_short_for_a_sentence() {
         let burst = |milliseconds: usize, length: usize| {
             let voice = recording(1, std::slice::from_ref(&(0..1)));
             let mut samples = vec![0.0; length * SECOND];
@@ -359,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_does_not_contradict_silence() {
+    fn a_word_does_not_outweigh_a_high_no_speech_probability() {
         let least = |samples: &[f32]| Speech::of(samples).least_tokens();
         assert_eq!(least(&vec![0.0; SECOND / 2]), TOKENS);
         assert_eq!(least(&recording(30, &[])), f64::INFINITY, "a long window without speech");
@@ -367,9 +372,9 @@ mod tests {
     }
 
     #[test]
-    fn speech_between_two_stretches_is_heard_by_itself() {
+    fn speech_between_two_spans_becomes_a_window() {
         let samples = recording(30, &[0..6, 10..16, 20..28]);
-        let found = judged(&samples, &text(&[(0, 20, 300), (1000, 30, 1400)]));
+        let found = coverage_of(&samples, &text(&[(0, 20, 300), (1000, 30, 1400)]));
         assert_eq!(found, Coverage { kept: 1, next: 300, cut: Some(1000) });
     }
 }

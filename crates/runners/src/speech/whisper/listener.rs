@@ -1,5 +1,5 @@
-//! Recordings of any length, in windows of 30 seconds that begin where the last whole sentence
-//! ended.
+//! Transcribes recordings of any length in windows of 30 seconds. A window begins where the last
+//! whole sentence ended.
 
 use flambeau_text::Tokenizer;
 
@@ -19,39 +19,41 @@ use crate::{
     },
 };
 
-/// Samples that are too short to say anything: models write a word into them all the same.
+/// Minimum number of samples to decode. Models write a word into less, even into silence.
 pub(super) const SHORTEST: usize = SAMPLE_RATE as usize / 4;
-/// Steps by which words may end behind the timestamp that ends their stretch.
+/// Maximum number of steps from the timestamp that ends a span to the end of its last word.
 const LATE: usize = 25;
-/// How often a part of the recording that its text does not cover is cut to be heard again.
+/// Maximum number of successive windows that are cut because their text does not cover them.
 pub(super) const MOST_CUTS: usize = 3;
 
-/// A Whisper that transcribes one recording.
+/// Transcribes one recording with Whisper.
 #[derive(Debug)]
 pub(crate) struct WhisperListener<'a> {
     pub(super) model: &'a mut Whisper,
     pub(super) tokenizer: &'a Tokenizer,
     pub(super) settings: Settings,
     pub(super) language: Option<Language>,
-    /// Tokens that the next window is decoded with: those of the prompt, and of the text so far.
+    /// Context of the next window: tokens of the prompt, then of the text so far.
     pub(super) previous: Vec<u32>,
+    /// Number of the prompt's tokens in `previous`.
     prompt: usize,
-    /// Tokens ahead of those.
+    /// Tokens of the hotwords, which precede `previous`.
     hotwords: Vec<u32>,
-    /// The sample before which the next window ends, and how often it was cut.
+    /// Sample of the recording at which the next window ends, if it is cut.
     cut: Option<u64>,
+    /// Number of successive cuts so far.
     cuts: usize,
 }
 
 impl<'a> WhisperListener<'a> {
-    /// Listens to one recording.
+    /// Creates a listener for one recording.
     ///
     /// # Errors
-    /// The model does not know the language, cannot translate, or cannot try several texts; the
+    /// The model does not support the language, a translation, or several candidate texts. The
     /// prompt cannot be tokenized.
     pub(crate) fn new(model: &'a mut Whisper, tokenizer: &'a Tokenizer, settings: Settings) -> Result<WhisperListener<'a>> {
         if settings.search.beam_size.max(settings.search.best_of) > 1 {
-            // A program that cannot is refused before it listens.
+            // Fails early if the program has no method for several texts.
             model.branches()?;
         }
         let vocabulary = model.vocabulary();
@@ -70,7 +72,7 @@ impl<'a> WhisperListener<'a> {
     /// Decoding request of a window at the first temperature.
     pub(super) fn request(&self) -> Request {
         Request {
-            previous: self.in_mind(),
+            previous: self.context_tokens(),
             task: self.task_tokens(),
             timestamps: true,
             begun: Vec::new(),
@@ -81,32 +83,30 @@ impl<'a> WhisperListener<'a> {
         }
     }
 
-    /// What each window is decoded with in mind: the hotwords, and as much of the end of the text
-    /// so far as there is room for.
-    fn in_mind(&self) -> Vec<u32> {
+    /// Tokens before a window's text: the hotwords, and as much of the end of `previous` as fits.
+    fn context_tokens(&self) -> Vec<u32> {
         let room = Request::room(self.model.context());
         let hotwords = &self.hotwords[..self.hotwords.len().min(room / 2)];
         let first = self.previous.len().saturating_sub(room - hotwords.len());
         [hotwords, &self.previous[first..]].concat()
     }
 
-    /// Decodes the window at one temperature after the other until its text can be trusted; the
-    /// likeliest one if none can.
-    pub(super) fn attempts(&mut self, request: Request, heard: &mut Speech<'_>) -> Result<Attempt> {
-        let first = self.attempt(&request, heard)?;
-        self.better(first, request, heard)
+    /// Decodes the window at one temperature after the other until a text is trusted. Returns the
+    /// likeliest text if none is.
+    pub(super) fn attempts(&mut self, request: Request, speech: &mut Speech<'_>) -> Result<Attempt> {
+        let first = self.attempt(&request, speech)?;
+        self.retried(first, request, speech)
     }
 
-    /// Decodes the window at the other temperatures until its text can be trusted, if the one at
-    /// the first cannot.
-    pub(super) fn better(&mut self, mut best: Attempt, mut request: Request, heard: &mut Speech<'_>) -> Result<Attempt> {
+    /// As [`attempts`](Self::attempts), with the attempt at the first temperature given.
+    pub(super) fn retried(&mut self, mut best: Attempt, mut request: Request, speech: &mut Speech<'_>) -> Result<Attempt> {
         let others: Vec<f32> = self.settings.temperatures.iter().skip(1).copied().collect();
         for temperature in others {
             if best.is_trusted {
                 break;
             }
             request = Request { temperature, seed: request.seed.wrapping_add(1), ..request };
-            let attempt = self.attempt(&request, heard)?;
+            let attempt = self.attempt(&request, speech)?;
             if attempt.is_trusted || self.is_better(&attempt, &best) {
                 best = attempt;
             }
@@ -115,21 +115,22 @@ impl<'a> WhisperListener<'a> {
     }
 
     /// Decodes the window once.
-    pub(super) fn attempt(&mut self, request: &Request, heard: &mut Speech<'_>) -> Result<Attempt> {
+    pub(super) fn attempt(&mut self, request: &Request, speech: &mut Speech<'_>) -> Result<Attempt> {
         let decoding = decode(self.model, request)?;
-        self.judged(decoding, request.temperature, heard)
+        self.judged(decoding, request.temperature, speech)
     }
 
-    /// Decoded text, and whether it can be trusted.
-    pub(super) fn judged(&self, decoding: Decoding, temperature: f32, heard: &mut Speech<'_>) -> Result<Attempt> {
+    /// Decides whether a decoded text is trusted.
+    pub(super) fn judged(&self, decoding: Decoding, temperature: f32, speech: &mut Speech<'_>) -> Result<Attempt> {
         let text = text(self.tokenizer, self.model.vocabulary(), &decoding.tokens)?;
         let compression_ratio = compression_ratio(text.trim());
         let letters = text.chars().filter(|c| c.is_alphanumeric()).count();
         let mut attempt = Attempt { letters, compression_ratio, decoding, temperature, is_trusted: false };
-        attempt.is_trusted = self.is_trusted(&attempt, heard);
+        attempt.is_trusted = self.is_trusted(&attempt, speech);
         Ok(attempt)
     }
 
+    /// Tokens of the language and the task, if the model has several languages.
     pub(super) fn task_tokens(&self) -> Vec<u32> {
         let vocabulary = self.model.vocabulary();
         let task = match self.settings.task {
@@ -147,8 +148,8 @@ impl<'a> WhisperListener<'a> {
         self.settings.least_log_probability.is_some_and(|least| decoding.mean_log_probability < least)
     }
 
-    fn is_trusted(&self, attempt: &Attempt, heard: &mut Speech<'_>) -> bool {
-        self.is_silent(&attempt.decoding, heard) || !self.repeats(attempt) && !self.is_doubtful(&attempt.decoding)
+    fn is_trusted(&self, attempt: &Attempt, speech: &mut Speech<'_>) -> bool {
+        self.is_silent(&attempt.decoding, speech) || !self.repeats(attempt) && !self.is_doubtful(&attempt.decoding)
     }
 
     fn is_better(&self, a: &Attempt, b: &Attempt) -> bool {
@@ -156,28 +157,35 @@ impl<'a> WhisperListener<'a> {
         key(a) > key(b)
     }
 
-    /// Text tokens of a window.
-    fn said(&self, decoding: &Decoding) -> usize {
+    /// Number of text tokens of a window.
+    fn text_tokens(&self, decoding: &Decoding) -> usize {
         self.model.vocabulary().text_of(&decoding.tokens).count()
     }
 
-    /// Whether the model holds the window for silence, and neither its text nor speech contradicts
-    /// that.
-    fn is_silent(&self, decoding: &Decoding, heard: &mut Speech<'_>) -> bool {
-        let says_so = self.settings.most_no_speech.is_some_and(|most| decoding.no_speech_probability > most);
-        says_so && (self.is_doubtful(decoding) || (self.said(decoding) as f64) < heard.least_tokens())
+    /// Whether the no-speech probability is too high.
+    pub(super) fn is_probably_silent(&self, decoding: &Decoding) -> bool {
+        self.settings.most_no_speech.is_some_and(|most| decoding.no_speech_probability > most)
     }
 
-    /// Whether what was decoded of the window in the end is no text: a word or two that the model
-    /// doubts at every temperature are no speech either, nor is a sound too short for its text.
-    pub(super) fn says_nothing(&self, attempt: &Attempt, heard: &mut Speech<'_>) -> bool {
+    /// Whether the window is silent: its no-speech probability is too high, and its text does not
+    /// outweigh this.
+    fn is_silent(&self, decoding: &Decoding, speech: &mut Speech<'_>) -> bool {
+        if !self.is_probably_silent(decoding) {
+            return false;
+        }
+        self.is_doubtful(decoding) || (self.text_tokens(decoding) as f64) < speech.least_tokens()
+    }
+
+    /// Whether the final text of a window is discarded. Either the window is silent, or its sound
+    /// is too short for the text, or the text has only a doubtful word or two.
+    pub(super) fn is_discarded(&self, attempt: &Attempt, speech: &mut Speech<'_>) -> bool {
         let decoding = &attempt.decoding;
-        let is_guessed = self.is_doubtful(decoding) && heard.is_little(self.said(decoding));
-        is_guessed || self.is_silent(decoding, heard) || heard.is_short(attempt.letters)
+        let is_guessed = self.is_doubtful(decoding) && speech.is_little(self.text_tokens(decoding));
+        is_guessed || self.is_silent(decoding, speech) || speech.is_short(attempt.letters)
     }
 
-    /// Hears the next `heard` samples; their segments, and how many of the samples need not be
-    /// heard again.
+    /// Decodes the next `heard` samples. Returns their segments, and the number of samples to
+    /// remove from the stream.
     fn hear(&mut self, stream: &Stream, heard: usize) -> Result<(Vec<Segment>, usize)> {
         let features = self.model.features(&stream.samples[..heard])?;
         self.model.encode(features)?;
@@ -188,9 +196,9 @@ impl<'a> WhisperListener<'a> {
         let attempt = self.attempts(self.request(), &mut speech)?;
         let whole = spans(self.model.vocabulary(), &attempt.decoding.tokens, speech.steps());
         let (spans, Coverage { mut next, cut, .. }) = self.covered(&attempt, whole, &mut speech, self.cuts < MOST_CUTS);
-        let goes_on = !stream.is_whole || heard < stream.samples.len();
-        if goes_on && cut.is_none() && next >= speech.steps() {
-            // A phrase without text that the window's end cuts is heard as a whole.
+        let continues = !stream.is_whole || heard < stream.samples.len();
+        if continues && cut.is_none() && next >= speech.steps() {
+            // If the window's end cuts a phrase without text, the next window has the whole phrase.
             let onset = speech.onset(speech.steps());
             next = if spans.last().is_none_or(|span| span.end <= onset) { onset } else { next };
         }
@@ -206,7 +214,7 @@ impl<'a> WhisperListener<'a> {
         Ok((segments, if next == 0 && cut.is_none() { heard } else { (next * step).min(heard) }))
     }
 
-    /// The stretches that stay of a window's text, and what is heard next.
+    /// The spans of a window's text to keep, and the sound to decode next.
     pub(super) fn covered(
         &self,
         attempt: &Attempt,
@@ -215,10 +223,10 @@ impl<'a> WhisperListener<'a> {
         may_cut: bool,
     ) -> (Vec<Span>, Coverage) {
         let decoding = &attempt.decoding;
-        // Parts of what the model holds for silence would be heard as words without speech.
-        let may_cut = may_cut && !self.settings.most_no_speech.is_some_and(|most| decoding.no_speech_probability > most);
-        if self.says_nothing(attempt, speech) {
-            // A few words in a long silence are doubtful; by themselves they may not be.
+        // In parts of a silent window, the model would write words without speech.
+        let may_cut = may_cut && !self.is_probably_silent(decoding);
+        if self.is_discarded(attempt, speech) {
+            // A few words in a long silence are doubtful, but may be clear without the silence.
             let spoken = if may_cut && !decoding.tokens.is_empty() { speech.spoken() } else { None };
             let (next, cut) = spoken.map_or((speech.steps(), None), |part| (part.start, Some(part.end)));
             return (Vec::new(), Coverage { kept: 0, next, cut });
@@ -231,7 +239,7 @@ impl<'a> WhisperListener<'a> {
         (spans, coverage)
     }
 
-    /// The segments of a window's stretches, with their words if they are asked for.
+    /// The segments of a window's spans, with timed words if requested.
     pub(super) fn timed(&mut self, stream: &Stream, attempt: &Attempt, spans: Vec<Span>, heard: usize) -> Result<Vec<Segment>> {
         let end = (stream.position() + heard as u64) as f64 / f64::from(SAMPLE_RATE);
         let steps = heard.div_ceil(self.model.step_samples());
@@ -244,7 +252,7 @@ impl<'a> WhisperListener<'a> {
         Ok(segments)
     }
 
-    /// Tells when the words of the window's segments were said.
+    /// Adds the words with their times to the segments of a window.
     pub(super) fn add_words(&mut self, stream: &Stream, segments: &mut [Segment], steps: usize) -> Result<()> {
         let vocabulary = self.model.vocabulary();
         let counts: Vec<usize> = segments.iter().map(|segment| vocabulary.text_of(&segment.tokens).count()).collect();
@@ -267,7 +275,7 @@ impl<'a> WhisperListener<'a> {
             segment.hold_words();
             first = end;
         }
-        // A stretch ends where the next one begins, and no word of it is later.
+        // A segment ends at the start of the next one, but not before its own last word.
         for at in 1..segments.len() {
             let said = segments[at - 1].words.last().map_or(0.0, |word| word.end);
             segments[at - 1].end = segments[at - 1].end.min(segments[at].start).max(said);
@@ -311,7 +319,7 @@ impl<'a> WhisperListener<'a> {
 
 impl Listener for WhisperListener<'_> {
     fn step(&mut self, stream: &mut Stream) -> Result<Progress> {
-        // Too little sound gives no text.
+        // So little sound has no text.
         if stream.is_whole && stream.samples.len() < SHORTEST {
             return Ok(Progress::Finished);
         }
@@ -334,8 +342,8 @@ impl Listener for WhisperListener<'_> {
     }
 
     fn language(&self) -> Option<&str> {
-        let knows_english_alone = self.model.vocabulary().languages.is_empty();
-        self.language.as_ref().map(|language| language.code.as_str()).or(knows_english_alone.then_some("en"))
+        let is_english_only = self.model.vocabulary().languages.is_empty();
+        self.language.as_ref().map(|language| language.code.as_str()).or(is_english_only.then_some("en"))
     }
 }
 
@@ -344,14 +352,17 @@ impl Listener for WhisperListener<'_> {
 pub(super) struct Attempt {
     pub(super) decoding: Decoding,
     temperature: f32,
-    /// Letters and digits of the text.
+    /// Number of letters and digits in the text.
     letters: usize,
     compression_ratio: f32,
-    /// Whether the text is held for what was said, or for silence.
+    /// Whether the text passes the limits of the settings, or the window is silent.
     pub(super) is_trusted: bool,
 }
 
-/// The language of that code, which models of English alone only take if it is English.
+/// The language with this code. `None` is English in a model without other languages.
+///
+/// # Errors
+/// [`Error::Language`] if the model does not support the language.
 fn known(vocabulary: &Vocabulary, code: &str) -> Result<Option<Language>> {
     let unknown = |expected: String| Err(Error::Language { found: code.to_owned(), expected });
     match vocabulary.language(code) {
@@ -361,6 +372,6 @@ fn known(vocabulary: &Vocabulary, code: &str) -> Result<Option<Language>> {
             unknown(format!("expected one of {}", codes.join(", ")))
         }
         None if code == "en" => Ok(None),
-        None => unknown("it knows English alone".into()),
+        None => unknown("it knows only English".into()),
     }
 }

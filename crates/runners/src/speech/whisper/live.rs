@@ -63,8 +63,7 @@ impl<'a> LiveWhisper<'a> {
         let request = Request { begun: begun.clone(), timestamps: false, ..self.listener.request() };
         let attempt =
             if ends { self.listener.attempts(request, &mut speech)? } else { self.listener.attempt(&request, &mut speech)? };
-        let says_nothing = self.says_nothing(&attempt, &mut speech);
-        let is_heard = !says_nothing && (ends || attempt.is_trusted);
+        let is_heard = !self.is_discarded(&attempt, &mut speech) && (ends || attempt.is_trusted);
         let words = if is_heard { self.words(&attempt.decoding, begun.len())? } else { Vec::new() };
         let count = if ends { words.len() } else { self.text.agreed(&words) };
         let words = if count > 0 { self.timed(stream, &attempt.decoding, begun.len(), words, steps)? } else { words };
@@ -83,12 +82,11 @@ impl<'a> LiveWhisper<'a> {
         Ok(())
     }
 
-    /// Whether a window holds no speech. Short windows have few tokens even with speech, so the
-    /// no-speech probability alone suffices while the window has no final words.
-    fn says_nothing(&self, attempt: &Attempt, heard: &mut Speech<'_>) -> bool {
-        let listener = &self.listener;
-        let is_silent = listener.settings.most_no_speech.is_some_and(|most| attempt.decoding.no_speech_probability > most);
-        self.begun.is_empty() && is_silent || listener.says_nothing(attempt, heard)
+    /// Whether the window's text is discarded. Short windows have few tokens even with speech, so
+    /// the no-speech probability alone decides while the window has no final words.
+    fn is_discarded(&self, attempt: &Attempt, speech: &mut Speech<'_>) -> bool {
+        let is_silent = self.begun.is_empty() && self.listener.is_probably_silent(&attempt.decoding);
+        is_silent || self.listener.is_discarded(attempt, speech)
     }
 
     /// The words of a text after its first `begun` tokens, without times.

@@ -1,4 +1,4 @@
-//! Tokens that may come next.
+//! Rules for the next token of a window's text.
 
 use super::Vocabulary;
 
@@ -6,7 +6,7 @@ use super::Vocabulary;
 #[derive(Clone, Copy, Debug)]
 pub struct Rules<'a> {
     pub vocabulary: &'a Vocabulary,
-    /// Whether the text has timestamps: one first, and pairs of them around every stretch.
+    /// Whether the text has timestamps: one at the start, and one before and after each span.
     pub timestamps: bool,
 }
 
@@ -30,18 +30,19 @@ impl Rules<'_> {
         let is_stamp = |back: usize| text.len().checked_sub(back).is_some_and(|at| v.is_timestamp(text[at]));
         let (last, before) = (is_stamp(1), text.len() < 2 || is_stamp(2));
         match (last, before) {
-            // A pair is whole: text follows.
+            // Text follows the first timestamp and each pair.
             (true, true) => ban(logits, first..logits.len()),
-            // A stretch has ended: the next one begins, or nothing follows.
+            // After the end of a span, the next span begins or the text ends.
             (true, false) => ban(logits, 0..end),
             _ => {}
         }
         if let Some(&latest) = text.iter().rev().find(|&&id| v.is_timestamp(id)) {
-            // A stretch may begin where the one before it ended, and takes some time.
+            // A span may begin at the end of the previous span. It takes at least one step.
             let least = if last && !before { latest } else { latest + 1 };
             ban(logits, first..least as usize);
         }
-        // A timestamp comes if all of them together are likelier than any other token.
+        // The next token is a timestamp if all timestamps together are likelier than any other
+        // token.
         let (texts, stamps) = logits.split_at(first.min(logits.len()));
         let most = |list: &[f32]| list.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let (text_most, stamp_most) = (most(texts), most(stamps));
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_hold_with_and_without_timestamps() {
+    fn banned_tokens_are_banned_with_and_without_timestamps() {
         assert_eq!(allowed(false, &[], &[])[..3], [0, 1, 9]);
         assert_eq!(allowed(false, &[1], &[])[..5], [0, 1, 3, 4, 9]);
     }
@@ -84,19 +85,19 @@ mod tests {
     }
 
     #[test]
-    fn timestamps_come_in_pairs_that_do_not_go_back() {
+    fn timestamps_form_pairs_and_never_decrease() {
         let likely_text = [(0, 9.0), (1, 9.0), (3, 9.0), (4, 9.0)];
-        // Text follows the one at the beginning, and a whole pair.
+        // Text follows the first timestamp and each pair.
         assert_eq!(allowed(true, &[12], &likely_text), [0, 1, 3, 4]);
         assert_eq!(allowed(true, &[10, 1, 12, 12], &likely_text), [0, 1, 3, 4]);
-        // After text, a later one may end the stretch.
+        // After text, a later timestamp may end the span.
         assert_eq!(allowed(true, &[12, 1], &likely_text), [0, 1, 3, 4, 13, 14, 15, 16, 17, 18, 19]);
-        // The next stretch begins there or later, or the text ends.
+        // The next span begins there or later, or the text ends.
         assert_eq!(allowed(true, &[10, 1, 15], &[(4, 9.0)]), [4, 15, 16, 17, 18, 19]);
     }
 
     #[test]
-    fn timestamps_that_are_likelier_together_go_before_text() {
+    fn timestamps_replace_text_if_they_are_likelier_together() {
         assert_eq!(allowed(true, &[10, 1], &[(0, 2.0)]), [11, 12, 13, 14, 15, 16, 17, 18, 19]);
         assert_eq!(allowed(true, &[10, 1], &[(0, 3.0)])[..2], [0, 1]);
     }

@@ -1,25 +1,25 @@
-//! A window's tokens as stretches of time.
+//! Divides a window's tokens into spans of time by their timestamps.
 
 use super::Vocabulary;
 
-/// A stretch of a window.
+/// Tokens of a window between two timestamps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Steps of 20 ms from the beginning of the window.
+    /// Start and end in steps of 20 ms from the beginning of the window.
     pub start: usize,
     pub end: usize,
-    /// Its tokens, timestamps included.
+    /// Indices of the tokens, including the timestamps.
     pub tokens: std::ops::Range<usize>,
 }
 
-/// The stretches of a window of `steps` steps, and the step at which the next window begins: the
-/// end of the last whole stretch, so that one that the window cuts is heard again, or the end of
-/// the window.
+/// The spans of a window of `steps` steps, and the step at which the next window begins. If the
+/// window cuts a sentence, the next window begins at the end of the last whole span. Otherwise it
+/// begins at the end of this window.
 pub fn spans(vocabulary: &Vocabulary, tokens: &[u32], steps: usize) -> (Vec<Span>, usize) {
     let stamp = |at: usize| tokens.get(at).filter(|&&id| vocabulary.is_timestamp(id));
     let step = |at: usize| stamp(at).map_or(0, |id| (id - vocabulary.first_timestamp()) as usize).min(steps);
     let ends_alone = tokens.len() >= 2 && stamp(tokens.len() - 1).is_some() && stamp(tokens.len() - 2).is_none();
-    // Where two timestamps follow one another, a stretch ends and the next one begins.
+    // Between two adjacent timestamps, one span ends and the next one begins.
     let mut cuts: Vec<usize> = (1..tokens.len()).filter(|&at| stamp(at - 1).is_some() && stamp(at).is_some()).collect();
     if cuts.is_empty() {
         let last = tokens.iter().rposition(|&id| vocabulary.is_timestamp(id)).filter(|&at| at > 0);
@@ -40,8 +40,8 @@ pub fn spans(vocabulary: &Vocabulary, tokens: &[u32], steps: usize) -> (Vec<Span
     (spans, next)
 }
 
-/// The stretches of a window of `steps` steps. Text behind the last whole stretch goes to the
-/// window's end; a timestamp without text is no stretch.
+/// The spans of a window of `steps` steps. Text after the last whole span extends to the window's
+/// end. A last timestamp without text has no span.
 pub(super) fn all_spans(vocabulary: &Vocabulary, tokens: &[u32], steps: usize) -> Vec<Span> {
     let (mut spans, _) = spans(vocabulary, tokens, steps);
     let first = spans.last().map_or(0, |span| span.tokens.end);
@@ -63,18 +63,18 @@ mod tests {
     }
 
     #[test]
-    fn pairs_cut_a_window_and_a_stretch_without_end_is_heard_again() {
+    fn pairs_of_timestamps_separate_spans_and_an_open_span_is_decoded_again() {
         assert_eq!(read(&[10, 1, 2, 110, 110, 3]), (vec![(0, 100, 4)], 100));
         assert_eq!(read(&[10, 1, 2, 110, 120, 3, 210, 210]), (vec![(0, 100, 4), (110, 200, 3)], 200));
     }
 
     #[test]
-    fn the_last_stretch_goes_to_the_end_of_a_window_that_is_not_heard_again() {
+    fn the_open_span_of_a_final_window_extends_to_its_end() {
         let all = |tokens: &[u32]| all_spans(&Vocabulary::small(), tokens, 1500).into_iter().map(|span| (span.start, span.end));
         assert!(all(&[10, 1, 2, 110, 120, 3]).eq([(0, 100), (110, 1500)]));
         assert!(all(&[10, 1, 110, 110, 2, 210]).eq([(0, 100), (100, 200)]));
         assert!(all(&[10, 1, 2]).eq([(0, 1500)]));
-        assert!(all(&[10, 1, 110, 120]).eq([(0, 100)]), "nothing is said behind the last timestamp");
+        assert!(all(&[10, 1, 110, 120]).eq([(0, 100)]), "there is no text after the last timestamp");
     }
 
     #[test]
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn text_without_pairs_takes_the_window() {
+    fn text_without_pairs_of_timestamps_is_one_span() {
         assert_eq!(read(&[10, 1, 2]), (vec![(0, 1500, 3)], 1500));
         assert_eq!(read(&[]), (vec![(0, 1500, 0)], 1500));
         assert_eq!(read(&[30, 1, 2]), (vec![(20, 1500, 3)], 1500));
