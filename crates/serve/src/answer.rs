@@ -86,7 +86,7 @@ impl Choice {
         self.stats = Some(generation.stats);
         self.stop = generation.stop;
         self.finish = Some(match generation.finish {
-            // The arguments of such a call are no JSON, and clients that call by it would fail.
+            // The arguments of a cut call are invalid JSON, so clients must not execute it.
             FinishReason::Length | FinishReason::Context if cut_call => Finish::Length,
             _ if self.reader.calls() > 0 => Finish::Calls,
             FinishReason::Stop | FinishReason::Cancelled => Finish::Stop,

@@ -12,7 +12,7 @@ use axum::{
 };
 use serde_json::{Value as Json, json};
 
-pub(crate) use self::request::{Wishes, to_count, to_openai};
+pub(crate) use self::request::{ResponseOptions, to_count, to_openai};
 use crate::{
     answer::{Choice, Finish},
     error::{ApiError, Result},
@@ -75,7 +75,7 @@ pub(crate) fn models(entries: &Json) -> Json {
 pub(crate) struct MessageAnswer {
     id: String,
     model: Handle,
-    wishes: Wishes,
+    options: ResponseOptions,
     choice: Choice,
     stops: Vec<String>,
     prompt_tokens: usize,
@@ -106,7 +106,7 @@ impl Block {
             }
             Block::Text(text) => json!({ "type": "text", "text": if is_whole { text } else { "" } }),
             Block::Call { id, name, arguments } => {
-                // Arguments that stop early are no JSON.
+                // Arguments that were cut off are invalid JSON.
                 let input = serde_json::from_str(arguments).ok().filter(|_| is_whole).unwrap_or_else(|| json!({}));
                 json!({ "type": "tool_use", "id": id, "name": name, "input": input })
             }
@@ -115,10 +115,16 @@ impl Block {
 }
 
 impl MessageAnswer {
-    pub(crate) fn new(request: &ChatRequest, model: Handle, prompt: &str, prompt_tokens: usize, wishes: Wishes) -> MessageAnswer {
+    pub(crate) fn new(
+        request: &ChatRequest,
+        model: Handle,
+        prompt: &str,
+        prompt_tokens: usize,
+        options: ResponseOptions,
+    ) -> MessageAnswer {
         MessageAnswer {
             id: unique_id("msg_"),
-            wishes,
+            options,
             choice: Choice::new(request.reader(prompt)),
             stops: request.params.stop.clone(),
             prompt_tokens,
@@ -140,7 +146,7 @@ impl MessageAnswer {
             "stop_sequence": null,
             "usage": self.usage(),
         });
-        if self.wishes.lists_edits {
+        if self.options.lists_edits {
             head["context_management"] = json!({ "applied_edits": [] });
         }
         head
@@ -205,7 +211,7 @@ impl MessageAnswer {
             (Delta::Arguments { .. }, _) => {}
         }
         let told = match (delta, self.blocks.last_mut()) {
-            (Delta::Thinking(_), Some(Block::Thinking(_))) if self.wishes.omits_thoughts => return,
+            (Delta::Thinking(_), Some(Block::Thinking(_))) if self.options.omits_thoughts => return,
             (Delta::Thinking(text), Some(Block::Thinking(all))) => {
                 all.push_str(&text);
                 json!({ "type": "thinking_delta", "thinking": text })
@@ -254,7 +260,7 @@ impl Events for MessageAnswer {
         let mut deltas = Vec::new();
         self.choice.take(update, &mut deltas)?;
         if !std::mem::replace(&mut self.has_begun, true) {
-            // By now it is known how much of the prompt was there.
+            // The first update states the number of cached prompt tokens.
             frames.event("message_start", &json!({ "type": "message_start", "message": self.head() }));
         }
         deltas.into_iter().for_each(|delta| self.add(delta, frames));

@@ -28,7 +28,7 @@ use crate::{
     response_store::ResponseStore,
     storage::Store,
     traces::{self, Traces},
-    worker::{Customer, JobUpdate},
+    worker::{JobUpdate, Submitter},
 };
 
 /// The server's state, as handlers receive it.
@@ -36,7 +36,7 @@ pub(crate) type AppState = State<Arc<App>>;
 
 /// Maximum number of bodies and prompts parsed at the same time. Parsing takes memory and delays
 /// the models.
-const MAX_ASIDE: usize = 4;
+const MAX_OFFLOADED: usize = 4;
 
 /// Bodies above this size are read one at a time.
 const LARGE_BODY: usize = 1 << 20;
@@ -57,11 +57,11 @@ pub(crate) struct App {
     pub(crate) traces: Option<Arc<Traces>>,
     pub(crate) rates: Rates,
     pub(crate) stop: watch::Receiver<bool>,
-    /// Permits for [blocking work](App::aside).
-    pub(crate) aside: Arc<Semaphore>,
-    /// The place for reading a large body.
+    /// Permits for [blocking work](App::offload).
+    pub(crate) offload: Arc<Semaphore>,
+    /// Permit to read a large body.
     large_body: Arc<Semaphore>,
-    /// Places for recordings, from before their first byte until they are done.
+    /// Permits for recordings, held from before the upload until the end of the transcription.
     recordings: Arc<Semaphore>,
 }
 
@@ -85,17 +85,17 @@ impl App {
             batches,
             traces,
             config,
-            aside: Arc::new(Semaphore::new(MAX_ASIDE)),
+            offload: Arc::new(Semaphore::new(MAX_OFFLOADED)),
             large_body: Arc::new(Semaphore::new(1)),
             recordings: Arc::new(Semaphore::new(places)),
         }
     }
 
-    /// Takes a place among the recordings.
+    /// Acquires a permit for a recording.
     ///
     /// # Errors
-    /// No model transcribes, or all places are taken.
-    pub(crate) fn place_for_recording(&self) -> Result<OwnedSemaphorePermit> {
+    /// No model transcribes, or no permit is free.
+    pub(crate) fn recording_permit(&self) -> Result<OwnedSemaphorePermit> {
         if self.models.recordings() == 0 {
             return Err(ApiError::missing("this server has no model that transcribes recordings"));
         }
@@ -122,20 +122,20 @@ impl App {
             true => Arc::clone(&self.large_body).acquire_owned().await.ok(),
             false => None,
         };
-        self.aside(move || {
+        self.offload(move || {
             let _place = place;
             Fields::parse(&body)
         })
         .await
     }
 
-    /// Runs work that takes a while, such as a long prompt's tokens, beside the connections.
+    /// Runs long work, such as tokenizing a long prompt, on a blocking thread.
     ///
     /// # Errors
     /// Fails as `work` does, or if `work` panics.
-    pub(crate) async fn aside<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    pub(crate) async fn offload<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
         let failed = || ApiError::internal("an internal error ended the request");
-        let place = Arc::clone(&self.aside).acquire_owned().await.map_err(|_| failed())?;
+        let place = Arc::clone(&self.offload).acquire_owned().await.map_err(|_| failed())?;
         let work = move || {
             let _place = place;
             work()
@@ -165,19 +165,19 @@ impl App {
     /// Fails if the scheduler rejects them.
     async fn submit(&self, model: &Handle, caller: Caller, jobs: Vec<Job>) -> Result<Progress<JobUpdate>> {
         let (running, waiting) = (model.limits.running, model.limits.waiting);
-        // Where there are several keys, none takes all places of the queue.
+        // With several keys, one key may take at most half of the queue.
         let waiting = if self.config.keys.are_several() { waiting.div_ceil(2) } else { waiting };
         let most = running.saturating_add(waiting);
         if jobs.len() > most {
-            // Coming back would not help.
+            // A retry would fail, too.
             return Err(ApiError::value("n", format!("the request asks for {} answers, and the server takes {most}", jobs.len())));
         }
         let span = traces::current();
         if let Some(span) = &span {
             span.submit(&model.name, &jobs);
         }
-        let customer = Customer { caller, most_jobs: most, meter: self.rates.meter(caller), span };
-        Ok(self.progress(model.worker.submit(customer, jobs).await?))
+        let submitter = Submitter { caller, most_jobs: most, meter: self.rates.meter(caller), span };
+        Ok(self.progress(model.worker.submit(submitter, jobs).await?))
     }
 
     /// Computes the vector or the scores of each text with an encoder or classifier.

@@ -29,7 +29,7 @@ pub(crate) async fn translate(State(app): State<Arc<App>>, request: Request<Body
 }
 
 async fn answer(app: &App, request: Request<Body>, task: Task) -> Result<Response> {
-    let place = app.place_for_recording()?;
+    let place = app.recording_permit()?;
     let read = upload::read(request, &app.config, "recording", app.config.upload_bytes);
     let Upload { file: recording, mut fields, .. } = read.await?;
     let model = app.models.find_speech(fields.text("model")?.as_deref()).await?;
@@ -40,7 +40,7 @@ async fn answer(app: &App, request: Request<Body>, task: Task) -> Result<Respons
     }
     let mut progress: Progress<SpeechUpdate> =
         app.progress(model.worker.submit(Source::File(recording), settings, (place, span))?);
-    // By then it is known whether the recording can be read and the model can do what is asked for.
+    // The first update tells whether the recording is readable and the settings are supported.
     if let SpeechUpdate::Failed(error) = progress.next().await? {
         return Err(error);
     }

@@ -35,7 +35,7 @@ async fn compute_in_form(app: &App, caller: Caller, model: &Arc<ServedEncoder>, 
     let place = model.place()?;
     let encoder = Arc::clone(model);
     let EmbeddingRequest { texts, form, dimensions } =
-        app.aside(move || EmbeddingRequest::read(fields, &encoder.tokenizer, &encoder.worker.facts)).await?;
+        app.offload(move || EmbeddingRequest::read(fields, &encoder.tokenizer, &encoder.worker.facts)).await?;
     let tokens = texts.iter().map(|text| text.ids.len()).sum();
     let mut list = app.rows(model, caller, texts, place).await?;
     if let Some(size) = dimensions {
@@ -66,5 +66,5 @@ pub(crate) async fn embed(
         serde_json::to_string(&EmbeddingList::new(&model.name, &list, form, tokens))
             .map_err(|_| ApiError::internal("the answer cannot be written"))
     };
-    Ok(reply::json_text(app.aside(work).await?))
+    Ok(reply::json_text(app.offload(work).await?))
 }

@@ -118,7 +118,7 @@ impl From<runners::Error> for ApiError {
         let text = error.to_string();
         match error {
             Error::PromptTooLong { .. } => ApiError::too_long(text),
-            // Logits without any number are the model's fault.
+            // If no logit is a number, the model is faulty, not the request.
             Error::NoLogits { .. } | Error::Text(flambeau::text::Error::NoCandidate { .. }) => ApiError::internal(text),
             Error::EmptyPrompt | Error::Text(_) | Error::Sampling { .. } => ApiError::invalid(text),
             Error::TooManyTokens { .. } => ApiError { param: Some("max_tokens".into()), ..ApiError::invalid(text) },

@@ -31,7 +31,7 @@ pub(crate) async fn tokenize(State(app): AppState, request: Request<Body>) -> Re
     let parse_special = fields.flag("parse_special")?.unwrap_or(true);
     let with_pieces = fields.flag("with_pieces")?.unwrap_or(false);
     fields.finish(HARMLESS)?;
-    let tokens = app.aside(move || {
+    let tokens = app.offload(move || {
         let tokenizer = &model.tokenizer;
         let ids = if parse_special { tokenizer.encode(&content, add_special) } else { tokenizer.encode_plain(&content) };
         let ids = ids.map_err(|error| ApiError::value("content", error.to_string()))?;
@@ -52,14 +52,15 @@ pub(crate) async fn detokenize(State(app): AppState, request: Request<Body>) -> 
         id.ok_or_else(|| wrong("tokens", &format!("a list of token ids below {vocabulary}"), value))
     };
     let ids: Vec<u32> = list.iter().map(id).collect::<Result<_>>()?;
-    let text = app.aside(move || model.tokenizer.decode(&ids, false).map_err(|error| ApiError::value("tokens", error.to_string())));
+    let text =
+        app.offload(move || model.tokenizer.decode(&ids, false).map_err(|error| ApiError::value("tokens", error.to_string())));
     Ok(reply::json(&json!({ "content": text.await? })))
 }
 
 /// `POST /apply-template`: renders the prompt of a conversation.
 pub(crate) async fn apply_template(State(app): AppState, request: Request<Body>) -> Result<Response> {
     let (mut fields, model) = app.open(request).await?;
-    let prompt = app.aside(move || {
+    let prompt = app.offload(move || {
         let conversation = Conversation::read(&mut fields, &model)?;
         fields.finish(HARMLESS)?;
         conversation.prompt(&model)
@@ -115,7 +116,7 @@ async fn adapter_name(app: &App, request: Request<Body>) -> Result<(String, bool
     Ok((name, is_known))
 }
 
-/// `GET /props`: what a model is, and how it draws tokens unless told otherwise.
+/// `GET /props`: returns a model's properties and default sampling settings.
 pub(crate) async fn props(State(app): AppState, Query(words): Words) -> Result<Response> {
     let model = named(&app, &words).await?;
     let sampling = &model.sampling;

@@ -34,7 +34,7 @@ pub(crate) async fn infill(
 ) -> Result<Response> {
     let (fields, model) = app.open(request).await?;
     let handle = model.clone();
-    let prepared = app.aside(move || prepare(fields, handle)).await?;
+    let prepared = app.offload(move || prepare(fields, handle)).await?;
     app.reply(&model, caller, prepared).await
 }
 

@@ -15,16 +15,17 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::error::{ApiError, Result};
 
-/// Most values in a field. Schemas within their limits have fewer.
+/// Maximum number of JSON values in a field. Schemas within their limits have fewer.
 const MAX_VALUES: usize = 128 << 10;
-/// Fields of texts, messages, tokens or requests. Other limits bound their number.
+/// Fields without this limit: lists of texts, messages, tokens or requests. Other limits bound
+/// them.
 const LONG: [&str; 11] =
     ["body", "requests", "prompt", "input", "tokens", "messages", "documents", "texts", "queries", "text_1", "text_2"];
 
 /// Reads a value whose objects have no key twice.
 #[derive(Clone, Copy)]
 struct Strict<'c> {
-    /// Values that the field may still have.
+    /// Number of values that the field may still have; unlimited if `None`.
     left: Option<&'c Cell<usize>>,
 }
 

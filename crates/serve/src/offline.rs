@@ -23,7 +23,7 @@ use tokio::{
 use crate::{
     app::App,
     batch::{
-        call::Desk,
+        call::BatchClient,
         line::{Line, Outcome},
         read_written,
         validate::{Lines, validate},
@@ -36,7 +36,7 @@ use crate::{
 };
 
 /// Polling interval of the stop flag.
-const GLANCE: Duration = Duration::from_millis(50);
+const STOP_POLL: Duration = Duration::from_millis(50);
 
 /// Reason why a batch file cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -173,14 +173,14 @@ impl BatchFile {
         let guard = Guard::new(&config, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         let (_running, stopped) = watch::channel(false);
         let app = Arc::new(App::new(config, guard, models, stopped, None, None));
-        let desk = Desk { routes: routes::plain(Arc::clone(&app)), app, caller: Caller::default() };
-        runtime.block_on(self.run_all(&desk, at_once, stop, report))?;
+        let client = BatchClient { routes: routes::plain(Arc::clone(&app)), app, caller: Caller::default() };
+        runtime.block_on(self.run_all(&client, at_once, stop, report))?;
         Ok(self.progress)
     }
 
     async fn run_all(
         &mut self,
-        desk: &Desk,
+        client: &BatchClient,
         at_once: usize,
         stop: &AtomicBool,
         report: &mut dyn FnMut(Progress),
@@ -191,8 +191,8 @@ impl BatchFile {
         };
         let mut lines = Lines::new(&self.input.1, self.longest_line);
         let mut running = JoinSet::new();
-        let mut glances = interval(GLANCE);
-        glances.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut stop_polls = interval(STOP_POLL);
+        stop_polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut is_read = false;
         while !stop.load(Ordering::Relaxed) {
             while !is_read && running.len() < at_once.max(1) {
@@ -202,18 +202,18 @@ impl BatchFile {
                         let Some(line) = Line::parse(&text).ok().filter(|line| !self.done.contains(&line.custom_id)) else {
                             continue;
                         };
-                        let desk = desk.clone();
-                        running.spawn(async move { (desk.ask(&line).await, line.custom_id) });
+                        let client = client.clone();
+                        running.spawn(async move { (client.ask(&line).await, line.custom_id) });
                     }
                 }
             }
             tokio::select! {
-                _ = glances.tick() => {}
+                _ = stop_polls.tick() => {}
                 done = running.join_next() => {
                     let (outcome, name) = match done {
                         None => return Ok(()),
                         Some(Ok((Some(outcome), name))) => (outcome, name),
-                        // It is asked again in the next run.
+                        // The next run repeats the request.
                         Some(_) => continue,
                     };
                     write(&mut self.output.1, &name, &outcome).map_err(at(&self.output.0))?;

@@ -139,7 +139,7 @@ async fn answer(app: &App, caller: Caller, request: Request<Body>, form: ReplyKi
             request::OllamaTask::Text { prompt, suffix, rest } => continue_text(prompt, suffix, rest, handle, begin).map(Ok),
         }
     };
-    match app.aside(work).await? {
+    match app.offload(work).await? {
         Ok(prepared) => app.reply(&model, caller, prepared).await,
         Err(loaded) => Ok(reply::json(&loaded)),
     }

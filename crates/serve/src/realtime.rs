@@ -57,7 +57,7 @@ pub(crate) fn add(routes: Routes) -> Routes {
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct Wishes {
+struct SessionQuery {
     model: Option<String>,
     intent: Option<String>,
 }
@@ -65,18 +65,18 @@ struct Wishes {
 /// `GET /v1/realtime`: opens a session.
 async fn connect(
     State(app): State<Arc<App>>,
-    Query(wishes): Query<Wishes>,
-    door: Option<Extension<listener::Open>>,
+    Query(query): Query<SessionQuery>,
+    guard: Option<Extension<listener::ConnectionGuard>>,
     headers: HeaderMap,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response> {
     let upgrade = upgrade.map_err(|error| ApiError::invalid(format!("the path takes WebSockets: {}", error.body_text())))?;
-    if let Some(intent) = wishes.intent.filter(|intent| intent != "transcription") {
+    if let Some(intent) = query.intent.filter(|intent| intent != "transcription") {
         return Err(ApiError::unsupported("intent", format!("sessions transcribe, and `intent` cannot be {intent:?}")));
     }
-    let place = Arc::new(app.place_for_recording()?);
-    // A session begins with a model that is there, so that a wrong name is known at once.
-    let model = match &wishes.model {
+    let place = Arc::new(app.recording_permit()?);
+    // A wrong model name is an error of the connection, before the session starts.
+    let model = match &query.model {
         Some(name) => Some(app.models.find_speech(Some(name)).await.map(|_| name.clone())?),
         None => None,
     };
@@ -84,19 +84,19 @@ async fn connect(
     let upgrade = upgrade.max_message_size(MAX_MESSAGE).max_frame_size(MAX_MESSAGE).protocols([PROTOCOL]);
     Ok(upgrade.on_upgrade(async move |socket| {
         let session = Session::new(model, is_beta);
-        let talk = Talk { app, socket, place, session, turns: None, heard: VecDeque::new(), last_item: None };
+        let connection = Connection { app, socket, place, session, turns: None, heard: VecDeque::new(), last_item: None };
         // An error here means that the client is gone.
-        let _ = talk.run(door.map(|Extension(door)| door)).await;
+        let _ = connection.run(guard.map(|Extension(guard)| guard)).await;
     }))
 }
 
 /// The client disconnected.
 #[derive(Debug)]
-struct Gone;
+struct Disconnected;
 
-impl From<axum::Error> for Gone {
-    fn from(_: axum::Error) -> Gone {
-        Gone
+impl From<axum::Error> for Disconnected {
+    fn from(_: axum::Error) -> Disconnected {
+        Disconnected
     }
 }
 
@@ -107,15 +107,15 @@ struct Item {
     text: String,
 }
 
-/// A session.
-struct Talk {
+/// A session on a WebSocket.
+struct Connection {
     app: Arc<App>,
     socket: WebSocket,
     /// Permit among concurrent recordings.
     place: Arc<OwnedSemaphorePermit>,
     session: Session,
     /// Audio since the last turn, and the current turn.
-    turns: Option<TurnSplitter<Open>>,
+    turns: Option<TurnSplitter<OpenTurn>>,
     /// Unfinished turns, oldest first. Events are sent for the oldest one.
     heard: VecDeque<Item>,
     /// ID of the last committed turn.
@@ -123,22 +123,22 @@ struct Talk {
 }
 
 /// The turn that receives audio.
-struct Open {
+struct OpenTurn {
     id: String,
     sound: Sound,
 }
 
-impl Talk {
-    /// Talks until the client leaves or the server stops. Committed turns are then transcribed
-    /// first.
-    async fn run(mut self, mut door: Option<listener::Open>) -> Result<(), Gone> {
+impl Connection {
+    /// Handles events until the client disconnects or the server stops. At a stop, committed turns
+    /// are still transcribed.
+    async fn run(mut self, mut guard: Option<listener::ConnectionGuard>) -> Result<(), Disconnected> {
         self.send_session("created").await?;
         let mut stop = self.app.stop.clone();
         let stopped = async move { stop.wait_for(|stop| *stop).await.is_ok() };
-        // The door stays with this frame: the server waits until it is dropped.
+        // The server waits until the guard is dropped, at the end of this function.
         let closing = async {
-            match &mut door {
-                Some(door) => door.is_over().await,
+            match &mut guard {
+                Some(guard) => guard.is_closing().await,
                 None => std::future::pending().await,
             }
         };
@@ -165,46 +165,46 @@ impl Talk {
                     Some(Ok(Message::Text(text))) => self.take(text.as_bytes()).await?,
                     Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
                     Some(Ok(Message::Binary(_))) => self.fail(&ApiError::invalid("events are texts of JSON"), None).await?,
-                    Some(Ok(Message::Close(_)) | Err(_)) | None => return Err(Gone),
+                    Some(Ok(Message::Close(_)) | Err(_)) | None => return Err(Disconnected),
                 },
                 update = update => self.send_update(update).await?,
             }
         }
     }
 
-    /// Whether the client knows all of the committed turns.
+    /// Whether all committed turns were sent to the client.
     fn has_sent_all(&self) -> bool {
         let open = usize::from(self.turns.as_ref().is_some_and(TurnSplitter::is_open));
         self.heard.len() <= open
     }
 
-    /// Ends the session, as the server stops.
-    async fn close(mut self) -> Result<(), Gone> {
+    /// Ends the session because the server stops.
+    async fn close(mut self) -> Result<(), Disconnected> {
         let frame = CloseFrame { code: GOING_AWAY, reason: "the server is stopping".into() };
         Ok(self.socket.send(Message::Close(Some(frame))).await?)
     }
 
-    async fn send(&mut self, kind: &str, mut event: Json) -> Result<(), Gone> {
+    async fn send(&mut self, kind: &str, mut event: Json) -> Result<(), Disconnected> {
         event["type"] = kind.into();
         event["event_id"] = unique_id("event_").into();
         Ok(self.socket.send(Message::text(event.to_string())).await?)
     }
 
     /// Sends the session's settings.
-    async fn send_session(&mut self, change: &str) -> Result<(), Gone> {
+    async fn send_session(&mut self, change: &str) -> Result<(), Disconnected> {
         let kind = if self.session.is_beta { "transcription_session" } else { "session" };
         self.send(&format!("{kind}.{change}"), json!({ "session": self.session.to_json() })).await
     }
 
     /// Sends an error event.
-    async fn fail(&mut self, error: &ApiError, event_id: Option<String>) -> Result<(), Gone> {
+    async fn fail(&mut self, error: &ApiError, event_id: Option<String>) -> Result<(), Disconnected> {
         let mut event = error.to_json();
         event["error"]["event_id"] = event_id.into();
         self.send("error", event).await
     }
 
     /// Handles a client event.
-    async fn take(&mut self, text: &[u8]) -> Result<(), Gone> {
+    async fn take(&mut self, text: &[u8]) -> Result<(), Disconnected> {
         let mut event_id = None;
         match self.event(text, &mut event_id).await? {
             Ok(()) => Ok(()),
@@ -212,7 +212,7 @@ impl Talk {
         }
     }
 
-    async fn event(&mut self, text: &[u8], event_id: &mut Option<String>) -> Result<Result<()>, Gone> {
+    async fn event(&mut self, text: &[u8], event_id: &mut Option<String>) -> Result<Result<()>, Disconnected> {
         let read = |event_id: &mut Option<String>| {
             let mut fields = Fields::parse(text)?;
             *event_id = fields.text("event_id")?;
@@ -236,7 +236,7 @@ impl Talk {
             },
             "input_audio_buffer.commit" => match self.turns.as_mut().and_then(TurnSplitter::end) {
                 Some((open, rest)) => {
-                    // A turn without room for its end is cut off there.
+                    // If the last audio exceeds the limit, the turn ends before it.
                     open.sound.send(rest, MAX_UNHEARD);
                     self.commit(open).await?;
                 }
@@ -280,7 +280,7 @@ impl Talk {
     }
 
     /// Appends audio, and starts and ends turns as they are detected.
-    async fn hear(&mut self, sound: &[u8]) -> Result<Result<()>, Gone> {
+    async fn hear(&mut self, sound: &[u8]) -> Result<Result<()>, Disconnected> {
         let (rate, detection) = (self.session.format.rate(), self.session.detection);
         self.turns.get_or_insert_with(|| TurnSplitter::new(rate, detection)).push(sound);
         while let Some(change) = self.turns.as_mut().and_then(TurnSplitter::next) {
@@ -318,17 +318,17 @@ impl Talk {
     }
 
     /// Starts a turn and its transcription.
-    async fn open(&mut self) -> Result<Open> {
+    async fn open(&mut self) -> Result<OpenTurn> {
         let model = self.app.models.find_speech(self.session.model.as_deref()).await?;
         let (sound, source) = pipe(self.session.format.rate());
         let id = unique_id("item_");
         let updates = model.worker.submit(Source::Live(source), self.session.settings(), Arc::clone(&self.place))?;
         self.heard.push_back(Item { id: id.clone(), updates, text: String::new() });
-        Ok(Open { id, sound })
+        Ok(OpenTurn { id, sound })
     }
 
     /// Ends a turn's audio.
-    async fn commit(&mut self, Open { id, sound }: Open) -> Result<(), Gone> {
+    async fn commit(&mut self, OpenTurn { id, sound }: OpenTurn) -> Result<(), Disconnected> {
         drop(sound);
         let previous = self.last_item.replace(id.clone());
         let event = json!({ "item_id": id, "previous_item_id": previous });
@@ -346,7 +346,7 @@ impl Talk {
     }
 
     /// Sends the new words of the oldest turn.
-    async fn send_update(&mut self, update: Option<SpeechUpdate>) -> Result<(), Gone> {
+    async fn send_update(&mut self, update: Option<SpeechUpdate>) -> Result<(), Disconnected> {
         const PREFIX: &str = "conversation.item.input_audio_transcription";
         let Some(item) = self.heard.front_mut() else { return Ok(()) };
         let item_id = item.id.clone();

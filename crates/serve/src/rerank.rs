@@ -80,8 +80,8 @@ pub(crate) async fn score(
     Ok(scored.list("score-", |index, scores| json!({ "index": index, "object": "score", "score": scoring.relevance(scores) })))
 }
 
-/// `POST /v1/classify`: the label of each text and the probabilities of all labels, in vLLM's form.
-/// A classifier of tokens gives the entities of each text.
+/// `POST /v1/classify`: returns the label of each text and the probabilities of all labels, in
+/// vLLM's format. A classifier of tokens returns the entities of each text.
 pub(crate) async fn classify(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -115,7 +115,7 @@ async fn scored<T: Send + 'static>(
 ) -> Result<Scored<T>> {
     let (place, handle) = (model.place()?, Arc::clone(&model));
     let read = move || read(&mut fields, &handle).and_then(|read| fields.finish(&["user"]).map(|()| read));
-    let (ids, texts) = app.aside(read).await?;
+    let (ids, texts) = app.offload(read).await?;
     let tokens = count(&ids);
     let rows = app.rows(&model, caller, ids, place).await?;
     Ok(Scored { model, texts, rows, tokens })
@@ -129,7 +129,7 @@ impl Scored<()> {
     }
 }
 
-/// An answer in vLLM's form, with the number of tokens that were read.
+/// A response in vLLM's format, with the number of input tokens.
 fn listed(prefix: &str, model: &str, data: &Json, tokens: usize) -> Response {
     reply::json(&json!({
         "id": unique_id(prefix),
@@ -140,7 +140,7 @@ fn listed(prefix: &str, model: &str, data: &Json, tokens: usize) -> Response {
     }))
 }
 
-/// Relevance of documents, and the number of tokens that were read.
+/// Relevance of documents, and the number of input tokens.
 struct Ranked {
     scores: Vec<f32>,
     tokens: usize,
@@ -166,7 +166,7 @@ async fn ranked(
         let texts = pairs(&request, &handle)?;
         Ok((request, texts))
     };
-    let (request, texts): (RerankRequest, Vec<Tokens>) = app.aside(work).await?;
+    let (request, texts): (RerankRequest, Vec<Tokens>) = app.offload(work).await?;
     let tokens = count(&texts);
     let scores = app.rows(&model, caller, texts, place).await?;
     let of = |scores: &Vec<f32>| match (request.is_raw, &scores[..]) {

@@ -253,7 +253,7 @@ async fn chat(State(app): AppState, Extension(caller): Extension<Caller>, reques
     let (fields, model) = app.open(request).await?;
     let (handle, most) = (model.clone(), app.config.choices);
     let hosted = HostedTools::new(false);
-    let prepared = app.aside(move || prepare(fields, handle, most, hosted, ChatRequest::answer)).await?;
+    let prepared = app.offload(move || prepare(fields, handle, most, hosted, ChatRequest::answer)).await?;
     app.reply(&model, caller, prepared).await
 }
 
@@ -265,11 +265,11 @@ async fn answer_message(app: &App, caller: Caller, request: Request<Body>) -> Re
     let (fields, model) = app.open(request).await?;
     let (handle, mut hosted) = (model.clone(), HostedTools::new(app.config.drop_hosted_tools));
     let work = move || {
-        let (fields, wishes) = anthropic::to_openai(fields, &mut hosted)?;
-        let answer = |request: &_, model, prompt: &_, tokens| MessageAnswer::new(request, model, prompt, tokens, wishes);
+        let (fields, options) = anthropic::to_openai(fields, &mut hosted)?;
+        let answer = |request: &_, model, prompt: &_, tokens| MessageAnswer::new(request, model, prompt, tokens, options);
         prepare(fields, handle, 1, hosted, answer)
     };
-    let prepared = app.aside(work).await?;
+    let prepared = app.offload(work).await?;
     app.reply(&model, caller, prepared).await
 }
 
@@ -281,10 +281,10 @@ async fn count_message(app: &App, request: Request<Body>) -> Result<Response> {
     let (fields, model) = app.open(request).await?;
     let mut hosted = HostedTools::new(app.config.drop_hosted_tools);
     let work = move || {
-        let (fields, wishes) = anthropic::to_count(fields, &mut hosted)?;
-        Ok(wishes.count(count_prompt(fields, &model)?))
+        let (fields, options) = anthropic::to_count(fields, &mut hosted)?;
+        Ok(options.count(count_prompt(fields, &model)?))
     };
-    Ok(reply::json(&app.aside(work).await?))
+    Ok(reply::json(&app.offload(work).await?))
 }
 
 async fn respond(State(app): AppState, Extension(caller): Extension<Caller>, request: Request<Body>) -> Result<Response> {
@@ -297,7 +297,7 @@ async fn respond(State(app): AppState, Extension(caller): Extension<Caller>, req
             |request: &_, model, prompt: &_, tokens| ResponseAnswer::new(request, model, prompt, tokens, echo, (store, caller));
         prepare(fields, handle, 1, hosted, answer)
     };
-    let prepared = app.aside(work).await?;
+    let prepared = app.offload(work).await?;
     app.reply(&model, caller, prepared).await
 }
 
@@ -308,7 +308,7 @@ async fn count_input(State(app): AppState, Extension(caller): Extension<Caller>,
         let (fields, _) = responses::to_chat(fields, Past { store: &store, owner: caller }, &mut hosted)?;
         count_prompt(fields, &model)
     };
-    let tokens = app.aside(work).await?;
+    let tokens = app.offload(work).await?;
     Ok(reply::json(&json!({ "object": "response.input_tokens", "input_tokens": tokens })))
 }
 
@@ -327,6 +327,6 @@ async fn complete(State(app): AppState, Extension(caller): Extension<Caller>, re
         let (jobs, answer) = request.prepare(handle)?;
         Ok(Prepared { streams: request.stream, jobs, answer, dropped: Vec::new() })
     };
-    let prepared = app.aside(work).await?;
+    let prepared = app.offload(work).await?;
     app.reply(&model, caller, prepared).await
 }

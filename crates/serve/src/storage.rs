@@ -31,7 +31,7 @@ const LOCK: &str = "lock";
 /// File name suffixes of records and contents.
 const RECORD: &str = "json";
 const CONTENTS: &str = "data";
-/// Beginnings of the ids of batches in OpenAI's form, and in Anthropic's.
+/// ID prefixes of batches in OpenAI's format, and in Anthropic's.
 pub(crate) const BATCH_PREFIX: &str = "batch_";
 pub(crate) const MESSAGES_PREFIX: &str = "msgbatch_";
 
@@ -303,11 +303,11 @@ impl Store {
         }
     }
 
-    /// Forgets a batch that has ended, with its files.
+    /// Deletes a batch that has ended, with its files.
     ///
     /// # Errors
-    /// There is none of that name, or it has not ended.
-    pub(crate) fn forget_batch(&self, owner: Caller, id: &str) -> Result<()> {
+    /// Fails if the caller has no such batch, or if it has not ended.
+    pub(crate) fn delete_batch(&self, owner: Caller, id: &str) -> Result<()> {
         let batch = self.batch(owner, id)?;
         if !batch.status.is_final() {
             return Err(ApiError::invalid(format!("the batch {id:?} has not ended: cancel it first")));
@@ -325,7 +325,7 @@ impl Store {
         Ok(())
     }
 
-    /// Changes a batch and keeps it so.
+    /// Changes a batch and saves its record.
     ///
     /// # Errors
     /// Fails if the batch does not exist, or on an I/O error.

@@ -77,7 +77,8 @@ impl Tools {
         self.schemas.keys().map(String::as_str)
     }
 
-    /// Tools that run code, each with the argument for the code: the only text of its schema.
+    /// Tools that run code, each with the argument for the code. It is the only string of the
+    /// schema, or `code` if there are several or none.
     fn of_code(&self) -> impl Iterator<Item = (&str, &str)> {
         CODE_TOOLS.iter().filter_map(move |name| {
             let (name, schema) = self.schemas.get_key_value(*name)?;
@@ -91,7 +92,7 @@ impl Tools {
         })
     }
 
-    /// The types that a schema states for an argument; none if it states none.
+    /// The types that a schema allows for an argument. Empty if it states none.
     fn types(&self, name: &str, argument: &str) -> Vec<&str> {
         let Some(schema) = self.schemas.get(name) else { return Vec::new() };
         let property = &schema["properties"][argument];
@@ -113,7 +114,7 @@ impl Tools {
             "True" => Some(Json::Bool(true)),
             "False" => Some(Json::Bool(false)),
             "None" => Some(Json::Null),
-            // Templates write nothing for what is empty.
+            // Templates write an empty text for an empty list or object.
             "" if !types.contains(&"string") => match types[..] {
                 ["array"] => Some(json!([])),
                 ["object"] => Some(json!({})),
@@ -121,7 +122,7 @@ impl Tools {
             },
             text => serde_json::from_str(text).ok().or_else(|| literal::collection(text)),
         };
-        // A text that a text may be is raw.
+        // Strings are unquoted here, so quotes around the text belong to the string.
         parsed.filter(|value| fits(value) && !(value.is_string() && types.contains(&"string"))).unwrap_or_else(|| text.into())
     }
 }

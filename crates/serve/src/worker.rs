@@ -44,9 +44,9 @@ pub(crate) enum Update {
 /// Updates with job numbers.
 pub(crate) type JobUpdate = (usize, Update);
 
-/// A client, as seen by the worker.
+/// The client that submits jobs.
 #[derive(Clone, Debug)]
-pub(crate) struct Customer {
+pub(crate) struct Submitter {
     pub(crate) caller: Caller,
     /// Maximum number of concurrent jobs.
     pub(crate) most_jobs: usize,
@@ -57,7 +57,7 @@ pub(crate) struct Customer {
 }
 
 struct Submission {
-    customer: Customer,
+    submitter: Submitter,
     jobs: Vec<Job>,
     updates: mpsc::Sender<JobUpdate>,
     admitted: oneshot::Sender<Result<()>>,
@@ -84,9 +84,9 @@ impl Worker {
         let (submissions, taken) = channel();
         let counted = Arc::clone(&metrics);
         let work = move || {
-            // Jobs cannot panic through the scheduler. Should something else, its clients hear of
-            // it, as their channels close.
-            let turn = || Desk::new(scheduler(), &counted).work(&taken);
+            // The scheduler catches the panics of jobs. Any other panic closes the channels of all
+            // clients, which end their requests with an error.
+            let turn = || WorkerThread::new(scheduler(), &counted).work(&taken);
             while catch_unwind(AssertUnwindSafe(turn)).is_err() {
                 add(&counted.panics, 1);
             }
@@ -99,11 +99,11 @@ impl Worker {
     ///
     /// # Errors
     /// Fails if the scheduler rejects them.
-    pub(crate) async fn submit(&self, customer: Customer, jobs: Vec<Job>) -> Result<mpsc::Receiver<JobUpdate>> {
+    pub(crate) async fn submit(&self, submitter: Submitter, jobs: Vec<Job>) -> Result<mpsc::Receiver<JobUpdate>> {
         let (updates, received) = mpsc::channel(MAX_UNREAD);
         let (admitted, answer) = oneshot::channel();
         let gone = || ApiError::internal("the model's thread has ended");
-        self.submissions.send(Submission { customer, jobs, updates, admitted }).map_err(|_| gone())?;
+        self.submissions.send(Submission { submitter, jobs, updates, admitted }).map_err(|_| gone())?;
         answer.await.map_err(|_| gone())??;
         Ok(received)
     }
@@ -111,7 +111,7 @@ impl Worker {
 
 /// Receiver of a job's events.
 struct Client {
-    customer: Customer,
+    submitter: Submitter,
     updates: mpsc::Sender<JobUpdate>,
     number: usize,
     /// Names of the job's adapters.
@@ -129,7 +129,7 @@ struct Client {
 impl Client {
     /// Counts the tokens of an event, including cached prompt tokens.
     fn meter(&self, event: &Event) {
-        let Some(meter) = &self.customer.meter else { return };
+        let Some(meter) = &self.submitter.meter else { return };
         match event {
             Event::Started { cached } => meter.add_tokens(*cached),
             Event::Stepped(step) if step.token.is_some() => meter.add_tokens(1),
@@ -140,7 +140,7 @@ impl Client {
 
     /// Records an event in the request's trace.
     fn trace(&self, event: &Event) {
-        let Some(span) = &self.customer.span else { return };
+        let Some(span) = &self.submitter.span else { return };
         match event {
             Event::Started { cached } => span.start(*cached),
             Event::Stepped(step) if step.token.is_some() && self.last.is_none() => span.step(),
@@ -180,16 +180,17 @@ impl Client {
     }
 }
 
-struct Desk<'a> {
+/// State of the thread.
+struct WorkerThread<'a> {
     scheduler: Scheduler,
     clients: BTreeMap<JobId, Client>,
     metrics: &'a Metrics,
 }
 
-impl<'a> Desk<'a> {
-    fn new(scheduler: Scheduler, metrics: &'a Metrics) -> Desk<'a> {
+impl<'a> WorkerThread<'a> {
+    fn new(scheduler: Scheduler, metrics: &'a Metrics) -> WorkerThread<'a> {
         metrics.set_capacity(scheduler.capacity());
-        Desk { scheduler, clients: BTreeMap::new(), metrics }
+        WorkerThread { scheduler, clients: BTreeMap::new(), metrics }
     }
 
     /// Runs until all senders are dropped, then saves persistent state.
@@ -213,10 +214,10 @@ impl<'a> Desk<'a> {
         }
     }
 
-    fn admit(&mut self, Submission { customer, jobs, updates, admitted }: Submission) {
+    fn admit(&mut self, Submission { submitter, jobs, updates, admitted }: Submission) {
         add(&self.metrics.requests, jobs.len());
         let adapters: Vec<Vec<String>> = jobs.iter().map(|job| self.adapters(job)).collect();
-        let ids = match self.submit(&customer, jobs) {
+        let ids = match self.submit(&submitter, jobs) {
             Ok(ids) => ids,
             Err(error) => {
                 add(&self.metrics.refused, 1);
@@ -229,25 +230,26 @@ impl<'a> Desk<'a> {
         let submitted = Instant::now();
         let longest = Rc::new(Cell::new(0));
         for (number, (id, adapters)) in ids.into_iter().zip(adapters).enumerate() {
-            let (customer, updates, longest) = (customer.clone(), updates.clone(), Rc::clone(&longest));
+            let (submitter, updates, longest) = (submitter.clone(), updates.clone(), Rc::clone(&longest));
             let (has_started, last, cached) = (false, None, 0);
-            let client = Client { customer, updates, number, adapters, has_started, submitted, last, cached, longest };
+            let client = Client { submitter, updates, number, adapters, has_started, submitted, last, cached, longest };
             self.clients.insert(id, client);
         }
         let _ = admitted.send(Ok(()));
     }
 
     /// Submits jobs, all or none.
-    fn submit(&mut self, customer: &Customer, jobs: Vec<Job>) -> Result<Vec<JobId>> {
-        let own = self.clients.values().filter(|client| client.customer.caller == customer.caller).count();
-        if own + jobs.len() > customer.most_jobs {
-            return Err(ApiError::busy(format!("the key has {own} requests, and may have {} at a time", customer.most_jobs)));
+    fn submit(&mut self, submitter: &Submitter, jobs: Vec<Job>) -> Result<Vec<JobId>> {
+        let own = self.clients.values().filter(|client| client.submitter.caller == submitter.caller).count();
+        if own + jobs.len() > submitter.most_jobs {
+            return Err(ApiError::busy(format!("the key has {own} requests, and may have {} at a time", submitter.most_jobs)));
         }
         let mut ids = Vec::with_capacity(jobs.len());
         for job in jobs {
-            // Work in the background takes nothing from the share of the same key's other requests.
-            let client = customer.caller.number();
-            let submitted = match customer.caller.yields() {
+            // Background jobs count as another client's, so that they do not use up the share of
+            // the key's other requests.
+            let client = submitter.caller.number();
+            let submitted = match submitter.caller.yields() {
                 true => self.scheduler.submit_in_background(!client, job),
                 false => self.scheduler.submit_for(client, job),
             };
@@ -326,7 +328,7 @@ fn send_event(clients: &mut BTreeMap<JobId, Client>, metrics: &Metrics, id: JobI
     if is_end {
         clients.remove(&id);
     } else if is_lost && !client.updates.is_closed() {
-        // The channel is full, and a text with a hole is none.
+        // The channel is full, so an update is lost and the text would have a gap.
         tracing::warn!("a client reads too slowly and is dropped");
         orphan(clients, id);
     }

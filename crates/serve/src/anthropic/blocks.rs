@@ -91,7 +91,7 @@ fn text(param: &str, block: &Json) -> Result<String> {
             let attributes = [("source", &block["source"]), ("title", &block["title"])];
             Ok(between_tags("search_result", &attributes, &texts(&format!("{param}.content"), &block["content"])?))
         }
-        // The tool itself stands in `tools`.
+        // The field `tools` defines the tool.
         Some("tool_reference") => Ok(block["tool_name"].as_str().unwrap_or_default().to_owned()),
         _ => {
             let message = format!("`{param}` of type {} is not supported: the model takes text only", block["type"]);

@@ -35,14 +35,14 @@ const EDITS: [&str; 3] = ["clear_tool_uses_20250919", "clear_thinking_20251015",
 
 /// Properties of a request that shape its response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wishes {
+pub(crate) struct ResponseOptions {
     /// Whether the response omits thoughts.
     pub(super) omits_thoughts: bool,
     /// Whether the response lists the edits of earlier turns.
     pub(super) lists_edits: bool,
 }
 
-impl Wishes {
+impl ResponseOptions {
     /// Response to a token count request.
     pub(crate) fn count(self, tokens: usize) -> Json {
         let mut count = json!({ "input_tokens": tokens });
@@ -57,7 +57,7 @@ impl Wishes {
 ///
 /// # Errors
 /// A field is wrong or has no counterpart; the error names it.
-pub(crate) fn to_openai(mut fields: Fields, hosted: &mut HostedTools) -> Result<(Fields, Wishes)> {
+pub(crate) fn to_openai(mut fields: Fields, hosted: &mut HostedTools) -> Result<(Fields, ResponseOptions)> {
     let tokens = fields.take("max_tokens").ok_or_else(|| ApiError::value("max_tokens", "`max_tokens` is missing"))?;
     let mut map = Map::new();
     for name in SAME {
@@ -65,22 +65,22 @@ pub(crate) fn to_openai(mut fields: Fields, hosted: &mut HostedTools) -> Result<
     }
     map.insert("max_tokens".into(), tokens);
     map.extend(fields.take("stop_sequences").map(|stop| ("stop".to_owned(), stop)));
-    let wishes = conversation(fields, hosted, &mut map)?;
-    Ok((Fields::of(map), wishes))
+    let options = conversation(fields, hosted, &mut map)?;
+    Ok((Fields::of(map), options))
 }
 
 /// Converts a token count request, which has only the fields of a conversation, to OpenAI's format.
 ///
 /// # Errors
 /// As [`to_openai`].
-pub(crate) fn to_count(fields: Fields, hosted: &mut HostedTools) -> Result<(Fields, Wishes)> {
+pub(crate) fn to_count(fields: Fields, hosted: &mut HostedTools) -> Result<(Fields, ResponseOptions)> {
     let mut map = Map::new();
-    let wishes = conversation(fields, hosted, &mut map)?;
-    Ok((Fields::of(map), wishes))
+    let options = conversation(fields, hosted, &mut map)?;
+    Ok((Fields::of(map), options))
 }
 
 /// Takes the fields of the conversation and of the response format; rejects all others.
-fn conversation(mut fields: Fields, hosted: &mut HostedTools, map: &mut Map<String, Json>) -> Result<Wishes> {
+fn conversation(mut fields: Fields, hosted: &mut HostedTools, map: &mut Map<String, Json>) -> Result<ResponseOptions> {
     map.insert("messages".into(), messages(&mut fields, hosted)?.into());
     if is_unfinished(&map["messages"]) {
         map.insert("continue_final_message".into(), true.into());
@@ -101,7 +101,7 @@ fn conversation(mut fields: Fields, hosted: &mut HostedTools, map: &mut Map<Stri
     }
     let lists_edits = edits(fields.object("context_management")?)?;
     fields.finish(&HARMLESS)?;
-    Ok(Wishes { omits_thoughts, lists_edits })
+    Ok(ResponseOptions { omits_thoughts, lists_edits })
 }
 
 fn messages(fields: &mut Fields, hosted: &mut HostedTools) -> Result<Vec<Json>> {
@@ -185,10 +185,10 @@ fn edits(management: Option<Map<String, Json>>) -> Result<bool> {
 mod tests {
     use super::*;
 
-    fn ask(body: &Json, drops: bool) -> Result<(Fields, Wishes, Vec<String>)> {
+    fn ask(body: &Json, drops: bool) -> Result<(Fields, ResponseOptions, Vec<String>)> {
         let mut hosted = HostedTools::new(drops);
-        let (fields, wishes) = to_openai(Fields::parse(body.to_string().as_bytes()).unwrap(), &mut hosted)?;
-        Ok((fields, wishes, hosted.dropped()))
+        let (fields, options) = to_openai(Fields::parse(body.to_string().as_bytes()).unwrap(), &mut hosted)?;
+        Ok((fields, options, hosted.dropped()))
     }
 
     fn convert(body: Json) -> Result<Fields> {
@@ -272,8 +272,8 @@ mod tests {
             ],
         });
         assert_eq!(ask(&body, false).unwrap_err().param.as_deref(), Some("messages[2].content[0].type"));
-        let (mut fields, wishes, dropped) = ask(&body, true).unwrap();
-        assert_eq!(wishes, Wishes { omits_thoughts: true, lists_edits: true });
+        let (mut fields, options, dropped) = ask(&body, true).unwrap();
+        assert_eq!(options, ResponseOptions { omits_thoughts: true, lists_edits: true });
         assert_eq!(dropped, ["server_tool_use", "web_search_tool_result", "web_search_20260209"]);
         let tools = fields.list("tools").unwrap().unwrap();
         let names: Vec<&str> = tools.iter().map(|tool| tool["function"]["name"].as_str().unwrap()).collect();

@@ -29,16 +29,16 @@ pub(crate) struct Answer {
     pub(crate) body: Json,
 }
 
-/// Caller and path.
+/// Sends the requests of a batch to the server's routes as a caller.
 #[derive(Clone)]
-pub(crate) struct Desk {
+pub(crate) struct BatchClient {
     pub(crate) app: Arc<App>,
     pub(crate) routes: Router,
     pub(crate) caller: Caller,
 }
 
-impl Desk {
-    /// Retries until the server has capacity; `None` if the server stops.
+impl BatchClient {
+    /// Sends a request and retries it until the server has capacity. `None` if the server stops.
     pub(crate) async fn ask(&self, line: &Line) -> Option<Outcome> {
         let body = Bytes::from(Json::Object(line.body.clone()).to_string());
         let [mut wait, longest] = WAITS;

@@ -1,4 +1,4 @@
-//! `/v1/messages/batches`: batches in Anthropic's form, which bring their requests along.
+//! `/v1/messages/batches`: batches in Anthropic's format, whose requests are in the body.
 
 use std::{
     collections::BTreeSet,
@@ -44,25 +44,25 @@ use crate::{
     time::rfc3339,
 };
 
-/// The path that requests of these batches ask.
+/// Path of the requests in these batches.
 const ENDPOINT: &str = "/v1/messages";
-/// Longest name of a request.
+/// Maximum length of a request's `custom_id`.
 const MAX_NAME: usize = 64;
-/// Bytes of results that are made at a time.
+/// Minimum size in bytes of a block of results, except the last one.
 const BLOCK: usize = 64 << 10;
 
-/// Adds the paths.
+/// Adds the routes of these batches.
 pub(crate) fn add(routes: Routes) -> Routes {
     routes
         .post("/v1/messages/batches", "Runs requests in the background", BodyKind::Object(&["requests"]), create)
         .get("/v1/messages/batches", "The batches of messages", list)
         .get("/v1/messages/batches/{id}", "A batch of messages", get)
-        .delete("/v1/messages/batches/{id}", "Forgets a batch of messages that has ended", delete)
+        .delete("/v1/messages/batches/{id}", "Deletes a batch of messages that has ended", delete)
         .post("/v1/messages/batches/{id}/cancel", "Ends a batch of messages early", BodyKind::None, cancel)
         .get("/v1/messages/batches/{id}/results", "The results of a batch of messages", results)
 }
 
-/// `POST /v1/messages/batches`: begins a batch.
+/// `POST /v1/messages/batches`: starts a batch.
 async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -72,13 +72,13 @@ async fn create(
     let made = async {
         let store = Arc::clone(app.batches()?);
         let mut fields = app.parse(body::read(request, &app.config).await?).await?;
-        let batch = app.aside(move || begin(&store, caller, &mut fields)).await?;
+        let batch = app.offload(move || begin(&store, caller, &mut fields)).await?;
         Result::<Response>::Ok(reply::json(&to_json(&batch, &headers)))
     };
     made.await.unwrap_or_else(anthropic::refuse)
 }
 
-/// Writes the requests into a file, and begins a batch of them.
+/// Writes the requests to a file and starts a batch with it.
 fn begin(store: &Store, caller: Caller, fields: &mut Fields) -> Result<BatchRecord> {
     let requests = fields.list("requests")?.ok_or_else(|| ApiError::value("requests", "`requests` is missing"))?;
     if requests.is_empty() || requests.len() > MAX_LINES {
@@ -107,19 +107,19 @@ fn begin(store: &Store, caller: Caller, fields: &mut Fields) -> Result<BatchReco
         created_at,
         filename: "requests.jsonl".to_owned(),
         purpose: "batch".to_owned(),
-        // Its results have gone by then.
+        // The results expire earlier.
         expires_at: Some(created_at + WINDOW.1 + MAX_LIFETIME),
     };
     let input = store.add_file(file, &mut lines)?.id;
     let batch = BatchRecord::new(MESSAGES_PREFIX, caller, ENDPOINT.to_owned(), input.clone());
     let batch = BatchRecord { sums: Sums::of(total), ..batch };
     store.add_batch(batch).inspect_err(|_| {
-        // A file that is gone is as good.
+        // An error means that the file is already deleted.
         let _ = store.delete_file(caller, &input);
     })
 }
 
-/// The name and the fields of a request.
+/// The `custom_id` and the parameters of a request.
 fn read_request(request: Json) -> Result<(String, Map<String, Json>)> {
     let Json::Object(map) = request else { return Err(wrong("request", "an object", &request)) };
     let mut fields = Fields::of(map);
@@ -133,7 +133,7 @@ fn read_request(request: Json) -> Result<(String, Map<String, Json>)> {
     Ok((name, params))
 }
 
-/// Which part of the list is asked for.
+/// Requested page of the list.
 #[derive(Debug, Default, Deserialize)]
 struct Page {
     after_id: Option<String>,
@@ -141,7 +141,7 @@ struct Page {
     limit: Option<usize>,
 }
 
-/// `GET /v1/messages/batches`: the caller's batches, the latest first.
+/// `GET /v1/messages/batches`: lists the caller's batches, latest first.
 async fn list(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -178,35 +178,35 @@ async fn list(
     cut().unwrap_or_else(anthropic::refuse)
 }
 
-/// A batch of the caller's in this form.
+/// The caller's batch with this ID.
 fn find(app: &App, caller: Caller, id: Id) -> Result<BatchRecord> {
     let id = read_id(id)?;
     let batch = app.batches()?.batch(caller, &id)?;
     if batch.is_of_messages() { Ok(batch) } else { Err(ApiError::missing(format!("the batch {id:?} does not exist"))) }
 }
 
-/// `GET /v1/messages/batches/ID`: a batch.
+/// `GET /v1/messages/batches/ID`: returns a batch.
 async fn get(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, id: Id, headers: HeaderMap) -> Response {
     let found = find(&app, caller, id).map(|batch| reply::json(&to_json(&batch, &headers)));
     found.unwrap_or_else(anthropic::refuse)
 }
 
-/// `POST /v1/messages/batches/ID/cancel`: ends a batch early. Its answers so far stay.
+/// `POST /v1/messages/batches/ID/cancel`: cancels a batch. Existing results are kept.
 async fn cancel(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, id: Id, headers: HeaderMap) -> Response {
     let cancelled = find(&app, caller, id).and_then(|batch| block_in_place(|| app.batches()?.cancel(caller, &batch.id)));
     cancelled.map(|batch| reply::json(&to_json(&batch, &headers))).unwrap_or_else(anthropic::refuse)
 }
 
-/// `DELETE /v1/messages/batches/ID`: forgets a batch that has ended, with its results.
+/// `DELETE /v1/messages/batches/ID`: deletes a batch that has ended, with its results.
 async fn delete(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, id: Id) -> Response {
     let forget = |batch: BatchRecord| -> Result<Response> {
-        block_in_place(|| app.batches()?.forget_batch(caller, &batch.id))?;
+        block_in_place(|| app.batches()?.delete_batch(caller, &batch.id))?;
         Ok(reply::json(&json!({ "id": batch.id, "type": "message_batch_deleted" })))
     };
     find(&app, caller, id).and_then(forget).unwrap_or_else(anthropic::refuse)
 }
 
-/// `GET /v1/messages/batches/ID/results`: a line of JSON for each request.
+/// `GET /v1/messages/batches/ID/results`: returns a line of JSON for each request.
 async fn results(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, id: Id) -> Response {
     let open = |batch: BatchRecord| {
         if !batch.status.is_final() {
@@ -219,14 +219,16 @@ async fn results(State(app): State<Arc<App>>, Extension(caller): Extension<Calle
     find(&app, caller, id).and_then(open).map_or_else(anthropic::refuse, answer)
 }
 
-/// The results of a batch that has ended: its answers, its failures, and the requests without
-/// either.
+/// Reads the results of a batch that has ended: successful ones, failed ones, and one for each
+/// request that did not run.
 struct Results {
+    /// Output files, which are read from the last one on.
     outputs: Vec<BufReader<File>>,
-    /// The requests, where some have neither.
+    /// The requests, if some of them did not run.
     input: Option<Lines<File>>,
+    /// IDs of the requests that ran.
     done: BTreeSet<String>,
-    /// Result of the requests that did not run.
+    /// Result of a request that did not run.
     rest: Json,
 }
 
@@ -250,7 +252,7 @@ impl Results {
         Ok(Results { outputs: opened.collect::<Result<_>>()?, input, done: BTreeSet::new(), rest })
     }
 
-    /// The next lines; none at the end.
+    /// The next lines. Empty at the end.
     fn block(&mut self) -> io::Result<Vec<u8>> {
         let mut block = Vec::new();
         while block.len() < BLOCK {
@@ -260,6 +262,7 @@ impl Results {
         Ok(block)
     }
 
+    /// The ID and the result of the next request.
     fn next(&mut self) -> io::Result<Option<(Json, Json)>> {
         while let Some(output) = self.outputs.last_mut() {
             let mut line = Vec::new();
@@ -283,7 +286,7 @@ impl Results {
     }
 }
 
-/// A line of an output as a result.
+/// Converts a line of an output file to Anthropic's result.
 fn result(mut written: Json) -> Json {
     let response = &mut written["response"];
     let body = response["body"].take();
@@ -294,7 +297,7 @@ fn result(mut written: Json) -> Json {
     }
 }
 
-/// A batch in Anthropic's form.
+/// The batch in Anthropic's format.
 fn to_json(batch: &BatchRecord, headers: &HeaderMap) -> Json {
     let time = |seconds: Option<u64>| seconds.map(|seconds| rfc3339(Duration::from_secs(seconds)));
     let times = &batch.times;
@@ -349,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_do_not_outlive_their_use() {
+    fn inputs_are_deleted_after_their_batch() {
         let (_folder, store) = store();
         let caller = Caller::of(1);
         let first = begun(&store, caller).unwrap();
@@ -368,15 +371,15 @@ mod tests {
         store.add_batch(other.clone()).unwrap();
         let end = |batch: &BatchRecord| store.change(&batch.id, |batch| batch.enter(Status::Completed, now())).unwrap();
         end(&first);
-        store.forget_batch(caller, &first.id).unwrap();
+        store.delete_batch(caller, &first.id).unwrap();
         assert!(store.open_file(caller, &first.input_file_id).is_ok());
         end(&other);
-        store.forget_batch(caller, &other.id).unwrap();
+        store.delete_batch(caller, &other.id).unwrap();
         assert!(store.files(caller).is_empty());
     }
 
     #[test]
-    fn results_need_the_input_for_requests_without_one_alone() {
+    fn only_results_of_requests_that_did_not_run_need_the_input() {
         let (_folder, store) = store();
         let caller = Caller::of(1);
         let batch = begun(&store, caller).unwrap();

@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{
-    call::Desk,
+    call::BatchClient,
     line::{Line, Outcome, Written},
     validate::{Lines, validate},
 };
@@ -173,9 +173,9 @@ impl Run {
     }
 
     fn ask(&self, line: Line, place: OwnedSemaphorePermit) -> impl Future<Output = Option<(String, Outcome)>> + Send + use<> {
-        let desk = Desk { app: Arc::clone(&self.app), routes: self.routes.clone(), caller: self.caller };
+        let client = BatchClient { app: Arc::clone(&self.app), routes: self.routes.clone(), caller: self.caller };
         async move {
-            let outcome = desk.ask(&line).await?;
+            let outcome = client.ask(&line).await?;
             drop(place);
             Some((line.custom_id, outcome))
         }

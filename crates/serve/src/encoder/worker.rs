@@ -122,8 +122,8 @@ impl EncoderWorker {
         let (submissions, taken) = channel();
         let loaded = Loaded::new(&program, &engine).map_err(std::io::Error::other)?;
         let facts = loaded.facts();
-        let desk = Desk { program, engine, waiting: VecDeque::new(), metrics: Arc::clone(&metrics) };
-        thread::Builder::new().name(format!("serve {name}")).spawn(move || desk.work(loaded, &taken))?;
+        let worker = EncoderThread { program, engine, waiting: VecDeque::new(), metrics: Arc::clone(&metrics) };
+        thread::Builder::new().name(format!("serve {name}")).spawn(move || worker.work(loaded, &taken))?;
         Ok(EncoderWorker { submissions, metrics, facts: Arc::new(facts) })
     }
 
@@ -142,14 +142,15 @@ impl EncoderWorker {
     }
 }
 
-struct Desk {
+/// State of the thread.
+struct EncoderThread {
     program: Program,
     engine: Arc<dyn Engine>,
     waiting: VecDeque<Submission>,
     metrics: Arc<Metrics>,
 }
 
-impl Desk {
+impl EncoderThread {
     /// Runs until all senders are dropped.
     fn work(mut self, mut loaded: Loaded, submissions: &Receiver<Submission>) {
         loop {
@@ -211,7 +212,7 @@ impl Desk {
         self.waiting.retain_mut(|submission| {
             if submission.texts.is_empty() {
                 subtract(&metrics.waiting, 1);
-                // Who asked may have gone.
+                // The client may have disconnected.
                 let _ = submission.done.try_send(Ok(std::mem::take(&mut submission.vectors)));
             }
             !submission.texts.is_empty()

@@ -1,8 +1,8 @@
-//! Where requests begin on a connection, to find those that state their length twice.
+//! Finds requests of a connection that state their length twice.
 //!
-//! A request with both `Transfer-Encoding` and `Content-Length` means that a proxy in between may
-//! see other requests than the server (RFC 9112 §6.3). The HTTP library drops the second length
-//! before anything can see it, so this follows the bytes themselves.
+//! A proxy may divide a connection into other requests than the server if a request has both
+//! `Transfer-Encoding` and `Content-Length` (RFC 9112 §6.3). The HTTP library drops the second
+//! header before a handler sees it. So this module parses the bytes of the connection as well.
 
 use std::{
     collections::VecDeque,
@@ -13,7 +13,7 @@ use httparse::{EMPTY_HEADER, Header, Request, Status, parse_chunk_size};
 
 use super::listener::{BUFFER_BYTES, MAX_HEADERS};
 
-/// Longest line before a chunk.
+/// Maximum length in bytes of the line before a chunk.
 const MAX_LINE: usize = 4096;
 
 /// Whether each request of a connection states two lengths, in the order of the requests.
@@ -31,27 +31,28 @@ impl Verdicts {
     }
 }
 
-/// Follows the bytes that a client sends.
+/// Parses the bytes that a client sends, up to the place of the next byte.
 #[derive(Debug, Default)]
 pub(super) struct Framing {
     verdicts: Verdicts,
     place: Place,
-    /// The head or line that has begun.
+    /// The bytes of an incomplete head or line.
     held: Vec<u8>,
 }
 
+/// The part of a request that the next byte belongs to.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Place {
     #[default]
     Head,
-    /// In a body or chunk with so many bytes left.
+    /// A body or chunk with `left` bytes left.
     Body { left: u64, is_chunk: bool },
-    /// In the line before a chunk.
+    /// The line before a chunk.
     ChunkLine,
-    /// In the lines behind the last chunk.
+    /// The lines after the last chunk.
     Trailer,
-    /// The bytes are no requests, or none that the server reads.
-    Lost,
+    /// Unknown, because the bytes before are not a valid request.
+    Unknown,
 }
 
 impl Framing {
@@ -59,11 +60,11 @@ impl Framing {
         Framing { verdicts, ..Framing::default() }
     }
 
-    /// Takes the bytes that come next.
+    /// Parses the next bytes.
     pub(super) fn follow(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             bytes = match &mut self.place {
-                Place::Lost => return,
+                Place::Unknown => return,
                 Place::Head => self.head(bytes),
                 Place::Body { left, is_chunk } => {
                     let taken = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
@@ -78,6 +79,7 @@ impl Framing {
         }
     }
 
+    /// Parses bytes of a head. Returns the bytes after it.
     fn head<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let known = self.held.len();
         self.held.extend_from_slice(bytes);
@@ -95,23 +97,23 @@ impl Framing {
                 &bytes[length.saturating_sub(known).min(bytes.len())..]
             }
             Ok(Status::Partial) if self.held.len() <= BUFFER_BYTES => &[],
-            Ok(Status::Partial) | Err(_) => self.lose(),
+            Ok(Status::Partial) | Err(_) => self.give_up(),
         }
     }
 
-    /// A line of a chunked body.
+    /// Parses bytes of a line in a chunked body. Returns the bytes after the line.
     fn line<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let end = bytes.iter().position(|byte| *byte == b'\n');
         self.held.extend_from_slice(&bytes[..end.map_or(bytes.len(), |end| end + 1)]);
         if self.held.len() > MAX_LINE {
-            return self.lose();
+            return self.give_up();
         }
         let Some(end) = end else { return &[] };
         let is_empty = self.held.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
         let next = match (&self.place, parse_chunk_size(&self.held)) {
             (Place::Trailer, _) => Some(if is_empty { Place::Head } else { Place::Trailer }),
             (_, Ok(Status::Complete((_, 0)))) => Some(Place::Trailer),
-            // A line break follows the bytes.
+            // A line break of two bytes follows the chunk.
             (_, Ok(Status::Complete((_, size)))) => size.checked_add(2).map(|left| Place::Body { left, is_chunk: true }),
             _ => None,
         };
@@ -121,18 +123,19 @@ impl Framing {
                 self.place = place;
                 &bytes[end + 1..]
             }
-            None => self.lose(),
+            None => self.give_up(),
         }
     }
 
-    fn lose(&mut self) -> &'static [u8] {
-        self.place = Place::Lost;
+    /// Ends the search: all following bytes are ignored.
+    fn give_up(&mut self) -> &'static [u8] {
+        self.place = Place::Unknown;
         self.held = Vec::new();
         &[]
     }
 }
 
-/// Whether headers state two lengths, and where the bytes behind them are.
+/// Whether headers state two lengths, and the place of the byte after them.
 fn body_of(headers: &[Header<'_>]) -> (bool, Place) {
     let find = |name: &str| headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
     let (is_chunked, length) = (find("transfer-encoding").is_some(), find("content-length"));
@@ -141,7 +144,7 @@ fn body_of(headers: &[Header<'_>]) -> (bool, Place) {
         _ if is_chunked => Place::ChunkLine,
         None | Some(Some(0)) => Place::Head,
         Some(Some(left)) => Place::Body { left, is_chunk: false },
-        Some(None) => Place::Lost,
+        Some(None) => Place::Unknown,
     };
     (is_chunked && length.is_some(), place)
 }

@@ -61,11 +61,11 @@ impl Guard {
         let headers = request.headers();
         check_target(request)?;
         self.check_host(headers)?;
-        // These tell nothing, and carry nothing out.
+        // These paths reveal no data and run no model.
         let path = request.uri().path();
         let is_open = OPEN.contains(&path) || page::has(path) || self.public_metrics && path == METRICS;
         match (self.origin(headers)?, self.caller(headers)) {
-            // A browser asks whether it may ask, and has no key to show yet.
+            // Browsers send a preflight request without a key.
             (Some(_), _) if request.method() == Method::OPTIONS => Ok(Admission::Preflight),
             (_, Some(caller)) => Ok(Admission::Granted(caller)),
             _ if is_open => Ok(Admission::Granted(Caller::default())),

@@ -19,14 +19,15 @@ use super::{
 };
 use crate::config::Config;
 
-/// Room for a request's head, and for what waits to be written.
+/// Maximum size in bytes of a request's head, and of unsent output.
 pub(super) const BUFFER_BYTES: usize = 64 << 10;
-/// Most headers of a request.
+/// Maximum number of headers of a request.
 pub(super) const MAX_HEADERS: usize = 100;
-/// How long to wait before the next connection is taken when there is no file for it.
-const BREATH: Duration = Duration::from_millis(100);
+/// Delay before the next connection is accepted if none could be, such as without a free file
+/// descriptor.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Time for streams to send their final event at shutdown.
-const FAREWELL: Duration = Duration::from_secs(5);
+const FINAL_EVENTS: Duration = Duration::from_secs(5);
 
 /// Serves connections until `shutdown`, then waits out the grace period and sets `stop` to end the
 /// remaining requests.
@@ -38,7 +39,7 @@ pub(crate) async fn serve(
     shutdown: impl Future<Output = ()>,
 ) {
     let slots = Arc::new(Semaphore::new(config.connections.min(Semaphore::MAX_PERMITS)));
-    let (door, open) = Door::new();
+    let (closer, guard) = Shutdown::new();
     tokio::pin!(shutdown);
     loop {
         let next = async {
@@ -49,41 +50,40 @@ pub(crate) async fn serve(
         tokio::select! {
             () = &mut shutdown => break,
             (slot, accepted) = next => match accepted {
-                Ok((stream, _)) => connect(stream, slot, routes.clone(), config, open.clone()),
-                Err(error) => pause(&error).await,
+                Ok((stream, _)) => connect(stream, slot, routes.clone(), config, guard.clone()),
+                Err(error) => accept_failed(&error).await,
             },
         }
     }
-    drop((listener, open));
+    drop((listener, guard));
     tracing::info!("stopping: requests may go on for {} s", config.grace.as_secs());
-    let ended = door.close();
+    let ended = closer.close();
     tokio::pin!(ended);
     if timeout(config.grace, &mut ended).await.is_err() {
         // The receiver may be gone.
         let _ = stop.send(true);
-        let _ = timeout(FAREWELL, ended).await;
+        let _ = timeout(FINAL_EVENTS, ended).await;
     }
 }
 
 /// Asks connections to close after their current request, and waits for them.
-struct Door {
+struct Shutdown {
     is_closing: watch::Sender<bool>,
     left: mpsc::Receiver<Infallible>,
 }
 
-/// A connection's part of the door, which it drops at its end. Requests bring a copy, for sessions
-/// that outlive their connection's HTTP.
+/// Held by a connection until it ends. Sessions that outlive their HTTP connection hold a clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Open {
+pub(crate) struct ConnectionGuard {
     is_closing: watch::Receiver<bool>,
     _left: mpsc::Sender<Infallible>,
 }
 
-impl Door {
-    fn new() -> (Door, Open) {
+impl Shutdown {
+    fn new() -> (Shutdown, ConnectionGuard) {
         let (is_closing, closing) = watch::channel(false);
         let (sender, left) = mpsc::channel(1);
-        (Door { is_closing, left }, Open { is_closing: closing, _left: sender })
+        (Shutdown { is_closing, left }, ConnectionGuard { is_closing: closing, _left: sender })
     }
 
     /// Completes when all connections have ended.
@@ -93,30 +93,29 @@ impl Door {
     }
 }
 
-impl Open {
+impl ConnectionGuard {
     /// Returns when the connection or session should end.
-    pub(crate) async fn is_over(&mut self) {
-        // A door that is gone is closed.
+    pub(crate) async fn is_closing(&mut self) {
+        // An error means that the server is gone, so the connection should end, too.
         let _ = self.is_closing.wait_for(|is_closing| *is_closing).await;
     }
 }
 
-/// Accepts a connection. Aborted connections are skipped. If file descriptors run out, it retries
-/// after a delay.
-async fn pause(error: &io::Error) {
+/// Handles a failure to accept a connection: delays the next attempt, unless the client aborted.
+async fn accept_failed(error: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     if ![ConnectionAborted, ConnectionRefused, ConnectionReset].contains(&error.kind()) {
         tracing::warn!("cannot accept a connection: {error}");
-        sleep(BREATH).await;
+        sleep(ACCEPT_RETRY).await;
     }
 }
 
-fn connect(stream: TcpStream, slot: OwnedSemaphorePermit, routes: Router, config: &Config, mut open: Open) {
-    // Events are small, and each is waited for.
+fn connect(stream: TcpStream, slot: OwnedSemaphorePermit, routes: Router, config: &Config, mut guard: ConnectionGuard) {
+    // Events are small, and clients wait for each of them.
     let _ = stream.set_nodelay(true);
     let verdicts = Verdicts::default();
     let io = TokioIo::new(Timed::new(stream, config.write_time, Framing::new(verdicts.clone())));
-    let session = open.clone();
+    let session = guard.clone();
     let service = service_fn(move |mut request: Request<Incoming>| {
         let routes = routes.clone();
         request.extensions_mut().insert(session.clone());
@@ -140,7 +139,7 @@ fn connect(stream: TcpStream, slot: OwnedSemaphorePermit, routes: Router, config
         tokio::pin!(connection);
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
-            () = open.is_over() => {
+            () = guard.is_closing() => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
@@ -148,6 +147,6 @@ fn connect(stream: TcpStream, slot: OwnedSemaphorePermit, routes: Router, config
         if let Err(error) = ended {
             tracing::debug!("a connection ended: {error}");
         }
-        drop((slot, open));
+        drop((slot, guard));
     });
 }

@@ -37,7 +37,7 @@ fn one(param: &str, message: Json) -> Result<Json> {
         content => text(&format!("{param}.content"), content)?,
     };
     if let Some(thoughts) = thoughts {
-        // gpt-oss takes text or thoughts beside calls, but not both.
+        // gpt-oss's template accepts calls with text or with `thinking`, but not with both.
         let names = if calls && !content.is_empty() { &THOUGHTS[..2] } else { &THOUGHTS };
         message.extend(names.iter().map(|name| ((*name).to_owned(), thoughts.clone())));
     }

@@ -78,7 +78,7 @@ impl Params {
 
     /// One job per choice, each with its own seed.
     pub(crate) fn jobs(&self, prompt: &[u32], model: &Served) -> Vec<Job> {
-        // An answer without a limit may fill the context, so the context's length cannot refuse it.
+        // An answer without a limit may fill the context. Its default limit is not refused.
         let most = model.limits.tokens.saturating_sub(prompt.len()).max(1);
         let job = |number: usize| Job {
             request: Request {
@@ -120,7 +120,7 @@ fn sampling(fields: &mut Fields, model: &Served) -> Result<SamplingParams> {
         logit_bias: base.logit_bias.iter().copied().chain(biases(fields, model)?).collect(),
         seed: seed(fields)?,
     };
-    // Probabilities of 0 are what is left to refuse.
+    // The fields above are checked, except for probabilities of 0.
     params.validate().map_err(|error| ApiError::value("top_p", error.to_string()))?;
     Ok(params)
 }

@@ -35,5 +35,5 @@ pub(super) async fn found(app: &App, caller: Caller, fields: Fields, model: Arc<
         let data = entries.collect::<Result<Json>>()?;
         Ok(listed("classify-", &scored.model.name, &data, scored.tokens))
     };
-    app.aside(decode).await
+    app.offload(decode).await
 }

@@ -97,9 +97,9 @@ impl SpeechWorker {
         for _ in 0..running.max(1) {
             let (program, engine) = (program.clone(), Arc::clone(&engine));
             let model = SpeechModel::load(&program, &engine).map_err(std::io::Error::other)?;
-            let desk = Desk { program, engine, tokenizer: tokenizer.clone(), metrics: Arc::clone(&metrics) };
+            let worker = SpeechThread { program, engine, tokenizer: tokenizer.clone(), metrics: Arc::clone(&metrics) };
             let taken = Arc::clone(&taken);
-            thread::Builder::new().name(format!("serve {name}")).spawn(move || desk.work(model, &taken))?;
+            thread::Builder::new().name(format!("serve {name}")).spawn(move || worker.work(model, &taken))?;
         }
         Ok(SpeechWorker { submissions, metrics })
     }
@@ -153,14 +153,15 @@ impl Words {
     }
 }
 
-struct Desk {
+/// State of a thread.
+struct SpeechThread {
     program: Program,
     engine: Arc<dyn Engine>,
     tokenizer: Tokenizer,
     metrics: Arc<Metrics>,
 }
 
-impl Desk {
+impl SpeechThread {
     /// Runs until all senders are dropped.
     fn work(&self, mut model: SpeechModel, submissions: &Mutex<Receiver<Submission>>) {
         let next = || submissions.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -177,7 +178,7 @@ impl Desk {
             let Err(error) = result else { continue };
             add(&self.metrics.failed, 1);
             let is_ours = error.status.is_server_error();
-            // Who asked may have gone.
+            // The client may have disconnected.
             let _ = heard.try_send(SpeechUpdate::Failed(error));
             // State after an internal error is not reused.
             if is_ours {

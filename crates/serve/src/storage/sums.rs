@@ -9,7 +9,7 @@ pub(crate) struct Sums {
     pub(crate) total: usize,
     pub(crate) completed: usize,
     pub(crate) failed: usize,
-    /// Failures that came too late to run.
+    /// Failed requests that the batch's deadline prevented from running.
     #[serde(default)]
     pub(crate) expired: usize,
     input: u64,
@@ -18,7 +18,7 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// The sums of a batch that has not begun.
+    /// Counters of a batch of `total` requests that has not begun.
     pub(crate) fn of(total: usize) -> Sums {
         Sums { total, ..Sums::default() }
     }

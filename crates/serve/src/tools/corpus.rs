@@ -1,5 +1,5 @@
-//! Each format as its models write it: through the writer, the parser in pieces of every kind, and
-//! the grammar.
+//! Tests every format with calls as its models write them: the writer, the parser for text in
+//! pieces of several sizes, and the grammar.
 
 use flambeau::text::{GrammarCompiler, Tokenizer};
 use serde_json::{Map, Value as Json, json};
@@ -34,7 +34,7 @@ fn call(name: &str, arguments: Json) -> Call {
     Call { name: name.to_owned(), id: "012345678".to_owned(), arguments }
 }
 
-/// Text and calls of an answer that comes in these pieces.
+/// Text and calls of an answer that arrives in these pieces, and whether it ends inside a call.
 fn read<'a>(row: &'static Format, pieces: impl Iterator<Item = &'a str>) -> (String, Vec<(String, String)>, bool) {
     let (mut parser, mut out) = (Parser::new(row, tools(), 0, false), Vec::new());
     pieces.for_each(|piece| parser.push(piece, &mut out));
@@ -44,7 +44,7 @@ fn read<'a>(row: &'static Format, pieces: impl Iterator<Item = &'a str>) -> (Str
     (text, calls, cut)
 }
 
-/// Reads a text whole, by characters and in threes, which must give the same.
+/// Parses a text as a whole, by characters, and in pieces of three. All results must be equal.
 fn read_each_way(row: &'static Format, text: &str) -> (String, Vec<(String, String)>, bool) {
     let whole = read(row, std::iter::once(text));
     let ends: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();

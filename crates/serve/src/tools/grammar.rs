@@ -39,7 +39,7 @@ impl ControlTokens {
     /// `thoughts`.
     pub(crate) fn thoughts(&self, close: &str) -> String {
         let end = match self.first(close) {
-            // Text holds no control token, and ends by itself.
+            // Thoughts have no control token, so they stop before the end marker.
             Some((0, length, id)) if length == close.len() => format!("thought <[{id}]> BLANK\nthought: /(?s:.*)/"),
             _ => format!("thought BLANK\nthought[suffix={}]: /(?s:.*)/", literal(close)),
         };
@@ -90,7 +90,7 @@ fn literal(text: &str) -> String {
 }
 
 impl Writer<'_> {
-    /// Adds a rule; its name.
+    /// Adds a rule and returns its name.
     pub(super) fn rule(&mut self, body: &str) -> String {
         let name = format!("tool{}", self.count);
         self.count += 1;
@@ -185,19 +185,19 @@ impl Writer<'_> {
     }
 
     fn pair(&mut self, pairs: &Pairs, key: Option<&str>, schema: &Json) -> String {
-        // The parser reads a value that may be a text as one, without quotes.
+        // If the schema allows strings, the parser takes an unquoted value for a string.
         let kinds = types(schema);
         let is_text = kinds.contains(&"string");
         let others: Vec<&str> = kinds.into_iter().filter(|kind| *kind != "string").collect();
         let way = |wanted: [Value; 2]| pairs.middles.iter().find(|middle| wanted.contains(&middle.value));
         let json_way = way([Value::Json, Value::Schema]);
         match way([Value::Text, Value::Schema]).filter(|_| is_text) {
-            // Texts have a way of their own.
+            // The format writes strings differently from other values.
             Some(middle) if middle.value == Value::Text && !others.is_empty() => {
                 let (text, rest) = match fixed_values(schema) {
                     Some(values) => {
                         let (texts, rest): (Vec<Json>, Vec<Json>) = values.into_iter().partition(Json::is_string);
-                        // A side without a value is left out.
+                        // There is no alternative without values.
                         let (has_texts, has_rest) = (!texts.is_empty(), !rest.is_empty() || texts.is_empty());
                         (has_texts.then(|| json!({ "enum": texts })), has_rest.then(|| json!({ "enum": rest })))
                     }
@@ -212,7 +212,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A pair in one of the ways to write values.
+    /// A pair with its value in the format `middle`. `is_text` means an unquoted string.
     fn pair_as(&mut self, pairs: &Pairs, middle: &Middle, key: Option<&str>, schema: &Json, is_text: bool) -> String {
         let line = if pairs.on_lines { "\n" } else { "" };
         let close = format!("{line}{}", middle.close.replace("{key}", key.unwrap_or("argument")));
@@ -227,13 +227,13 @@ impl Writer<'_> {
         self.rule(&format!("{open} {key} {middle} {line} {value}"))
     }
 
-    /// A text of a schema up to and with an end.
+    /// An unquoted string up to and including the marker `end`.
     fn text_until(&mut self, end: &str, schema: &Json) -> String {
         let name = format!("text{}", self.count);
         self.count += 1;
         let text = pattern::of_texts(schema).unwrap_or_else(|| "(?s:.*)".to_owned());
         let (rule, rest) = match self.tokens.first(end) {
-            // Text holds no control token, and ends by itself.
+            // The end begins with a control token. Strings have none, so they stop before it.
             Some((0, ..)) => (format!("{name}: /{text}/"), self.word(end)),
             _ => (format!("{name}[suffix={}]: /{text}/", literal(end)), String::new()),
         };
@@ -241,7 +241,7 @@ impl Writer<'_> {
         format!("{name} {rest}")
     }
 
-    /// Arguments in a list.
+    /// Arguments as a list of `KEY{assign}VALUE`, separated by `comma`.
     fn listed(&mut self, schema: &Json, assign: &str, comma: &str, quote: Option<&str>) -> String {
         let mut items = Vec::new();
         for (key, is_required, value) in properties(schema) {
@@ -305,7 +305,7 @@ fn refers_to_definitions(schema: &Json) -> bool {
     }
 }
 
-/// The values of a schema that allows only these.
+/// The values of a schema that allows only listed values.
 fn fixed_values(schema: &Json) -> Option<Vec<Json>> {
     if let Some(value) = schema.get("const") {
         return Some(vec![value.clone()]);
@@ -321,13 +321,13 @@ fn fixed_values(schema: &Json) -> Option<Vec<Json>> {
     Some(values.concat())
 }
 
-/// Values as alternatives of raw texts.
+/// An expression for one of these values, with strings unquoted.
 fn raw(values: &[Json]) -> String {
     let text = |value: &Json| literal(&value.as_str().map_or_else(|| value.to_string(), str::to_owned));
     values.iter().map(text).collect::<Vec<_>>().join(" | ")
 }
 
-/// The properties of a schema: key, whether it must be there, and its own schema.
+/// The properties of a schema: key, whether it is required, and its own schema.
 fn properties(schema: &Json) -> Vec<(&str, bool, Json)> {
     let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Json::as_str).collect();
     let all = schema["properties"].as_object().into_iter().flatten();

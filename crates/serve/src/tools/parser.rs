@@ -223,7 +223,7 @@ impl Parser {
                 break;
             }
             if at == 0 && self.led > 0 {
-                // The prompt's end begins neither.
+                // The end of the prompt belongs neither to a call nor to the text.
                 self.held.drain(..std::mem::take(&mut self.led));
                 return true;
             }

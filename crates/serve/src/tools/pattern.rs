@@ -1,14 +1,14 @@
-//! Regular expressions of raw texts, in Lark's notation.
+//! Converts a schema's restrictions on strings to regular expressions in Lark's notation.
 
 use serde_json::Value as Json;
 
-/// Longest text that a schema's lengths bound in a grammar.
+/// Maximum `minLength` and `maxLength` in a grammar.
 const MAX_LENGTH: u64 = 2000;
 /// Any text.
 const ANY: &str = "(?s:.*)";
 
-/// An expression of the texts that a schema allows. `None` if it allows all, or if the expression
-/// uses anything that grammars have not.
+/// An expression for the strings that a schema allows. `None` if it allows all strings, or if the
+/// schema uses a construct that grammars do not support.
 pub(super) fn of_texts(schema: &Json) -> Option<String> {
     if let Some(pattern) = schema["pattern"].as_str() {
         return anchored(pattern);
@@ -21,20 +21,21 @@ pub(super) fn of_texts(schema: &Json) -> Option<String> {
     Some(format!("(?s:.{{{},{most}}})", least.unwrap_or(0)))
 }
 
-/// A pattern of JSON schema, which may match anywhere in a text, as one of whole texts.
+/// Converts a pattern of a JSON schema, which may match a part of a string, to an expression that
+/// matches the whole string.
 fn anchored(pattern: &str) -> Option<String> {
     let alternatives = PatternReader::new(pattern).alternatives()?;
     Some(alternatives.join("|"))
 }
 
-/// Reads the part of JavaScript's expressions that means the same in grammars.
+/// Reads the subset of JavaScript's expressions that means the same in grammars.
 struct PatternReader<'a> {
     rest: std::iter::Peekable<std::str::Chars<'a>>,
     out: String,
     depth: usize,
-    /// Whether the last part may be repeated, and whether it was.
+    /// Whether a repetition may follow the last part, and whether the last part is repeated.
     repeats: [bool; 2],
-    /// Whether the alternative begins at the text's beginning, and whether its end was met.
+    /// Whether `^` began the alternative, and whether `$` ended it.
     begins: bool,
     ends: bool,
 }
@@ -54,7 +55,7 @@ impl PatternReader<'_> {
     fn alternatives(mut self) -> Option<Vec<String>> {
         let mut done = Vec::new();
         while let Some(c) = self.rest.next() {
-            // Nothing follows the end but another alternative.
+            // Only another alternative may follow `$`.
             if self.ends && c != '|' {
                 return None;
             }
@@ -105,7 +106,7 @@ impl PatternReader<'_> {
         format!("{before}({inside}){after}")
     }
 
-    /// A character; Lark ends an expression at a slash and at the line's end.
+    /// Writes a character. Slashes and line breaks, which would end the expression, are escaped.
     fn push(&mut self, c: char) {
         match c {
             '/' => self.out.push_str("\\/"),
@@ -115,7 +116,7 @@ impl PatternReader<'_> {
         }
     }
 
-    /// Reads what follows a backslash; whether it is a class.
+    /// Reads an escape sequence after its backslash. Returns whether it is a class, such as `\d`.
     fn escape(&mut self, in_class: bool) -> Option<bool> {
         let c = self.rest.next()?;
         let inside = match c {
@@ -137,17 +138,17 @@ impl PatternReader<'_> {
         Some(true)
     }
 
-    /// A class of characters.
+    /// Reads a class of characters after its opening bracket.
     fn class(&mut self) -> Option<()> {
         self.out.push('[');
         if self.rest.next_if_eq(&'^').is_some() {
             self.out.push('^');
         }
-        // An empty class has another meaning.
+        // JavaScript's empty class matches nothing, which grammars cannot express.
         if self.rest.peek() == Some(&']') {
             return None;
         }
-        // Whether the parts are classes: the last one, and the one before a `-`.
+        // Whether the last part is a class such as `\d`, and whether the part before a `-` is one.
         let (mut left, mut joined) = (None, None);
         loop {
             let is_class = match self.rest.next()? {
@@ -156,7 +157,7 @@ impl PatternReader<'_> {
                 '-' if self.rest.peek() == Some(&'-') => return None,
                 '-' if left.is_some() && self.rest.peek() != Some(&']') => {
                     joined = left.take();
-                    // Beside a class it is a character.
+                    // After a class such as `\d`, `-` is a plain character and not a range.
                     self.out.push_str(if joined == Some(true) { "\\-" } else { "-" });
                     continue;
                 }
@@ -183,14 +184,14 @@ impl PatternReader<'_> {
         self.depth += 1;
         self.out.push('(');
         if self.rest.next_if_eq(&'?').is_some() {
-            // Other groups look around or capture.
+            // Lookarounds and named groups are not supported.
             self.rest.next_if_eq(&':')?;
             self.out.push_str("?:");
         }
         Some(())
     }
 
-    /// A number of repetitions.
+    /// Reads a number of repetitions after its opening brace.
     fn count(&mut self) -> Option<()> {
         let mut inside = String::new();
         loop {
