@@ -1,6 +1,7 @@
 //! Writes modules with weights from a checkpoint, found by module name.
 
 mod adapters;
+mod experts;
 
 use flambeau_tensor::DType;
 use indexmap::IndexMap;
@@ -72,7 +73,12 @@ impl<'a> Writer<'a> {
 
     /// An unpacked weight of the given tensor, in the type of the activations.
     pub(crate) fn value_of(&mut self, name: &str, source: &CheckpointTensor) -> Result<Val> {
-        match source.read(name, self.dtype, None)? {
+        self.value_in(name, source, self.dtype)
+    }
+
+    /// An unpacked weight of the given tensor in a float type.
+    fn value_in(&mut self, name: &str, source: &CheckpointTensor, dtype: DType) -> Result<Val> {
+        match source.read(name, dtype, None)? {
             Read::Plain(weight) => Ok(self.b.parameter(name, weight)),
             Read::Packed(_) => Err(Error::tensor(name, "floats", "a quantized tensor")),
         }
@@ -80,14 +86,7 @@ impl<'a> Writer<'a> {
 
     /// A weight that is never packed, in the type of the activations.
     pub(crate) fn plain(&mut self, name: &str, shape: &[usize]) -> Result<Val> {
-        self.plain_in(name, shape, self.dtype)
-    }
-
-    fn plain_in(&mut self, name: &str, shape: &[usize], dtype: DType) -> Result<Val> {
-        match self.source(name, shape)?.read(name, dtype, None)? {
-            Read::Plain(weight) => Ok(self.b.parameter(name, weight)),
-            Read::Packed(_) => Err(Error::tensor(name, "floats", "a quantized tensor")),
-        }
+        self.value_in(name, &self.source(name, shape)?, self.dtype)
     }
 
     pub(crate) fn vector(&mut self, name: &str, len: usize) -> Result<Val> {
@@ -96,7 +95,7 @@ impl<'a> Writer<'a> {
 
     /// A weight that is never packed, in f32.
     pub(crate) fn wide(&mut self, name: &str, shape: &[usize]) -> Result<Val> {
-        self.plain_in(name, shape, DType::F32)
+        self.value_in(name, &self.source(name, shape)?, DType::F32)
     }
 
     /// A vector in f32. Its tensor may have additional axes of size 1.
@@ -104,10 +103,7 @@ impl<'a> Writer<'a> {
         let source = self.tensors().get(name).ok_or_else(|| Error::MissingTensor(name.into()))?;
         let is_vector = source.shape().iter().filter(|&&size| size != 1).eq([len].iter().filter(|&&size| size != 1));
         let source = if is_vector { source.clone().with_shape(vec![len]) } else { self.source(name, &[len])? };
-        match source.read(name, DType::F32, None)? {
-            Read::Plain(weight) => Ok(self.b.parameter(name, weight)),
-            Read::Packed(_) => Err(Error::tensor(name, "floats", "a quantized tensor")),
-        }
+        self.value_in(name, &source, DType::F32)
     }
 
     /// A vector with `f` applied to each element, in f32.

@@ -25,7 +25,7 @@ impl Decoder<'_> {
         }
         self.w.b.enter(path);
         let mut q = self.heads(&q, a, a.heads, Some(&format!("{path}.{}", a.names.q_norm)))?;
-        let kv = match kv {
+        let mut kv = match kv {
             Some([k, v]) => {
                 // Keys and values from one projection are normalized differently.
                 let k = self.heads(&k, a, a.kv_heads, Some(&format!("{path}.{}", a.names.k_norm)))?;
@@ -35,8 +35,8 @@ impl Decoder<'_> {
         };
         if let Some(clip) = a.clip {
             q = self.w.b.clamp(&q, -clip, clip);
+            kv = kv.map(|kv| kv.map(|x| self.w.b.clamp(&x, -clip, clip)));
         }
-        let kv = kv.map(|kv| a.clip.map_or(kv.clone(), |clip| kv.map(|x| self.w.b.clamp(&x, -clip, clip))));
         self.w.b.enter(path);
         if let Some(rotation) = &rotation {
             q = self.w.b.rope(&q, &self.span.pos, &rotation.rotary);

@@ -6,7 +6,7 @@ use super::Decoder;
 use crate::{
     CheckpointTensor, Result,
     builder::Val,
-    source::{Read, swapped},
+    source::Read,
     spec::{ExpertLayout, Experts, MlpNames, Router, Scores},
 };
 
@@ -34,13 +34,7 @@ impl Decoder<'_> {
         };
         self.w.b.enter(format!("{path}.experts"));
         let made = self.w.b.reshape(&made, &[s.clone(), e.chosen.into(), width.into()]);
-        let weighted = if e.weighted_input {
-            made
-        } else {
-            let weights = self.w.b.unsqueeze(&weights, 2);
-            self.w.b.mul(&made, &weights)
-        };
-        let sum = self.w.b.sum_over(&weighted, 1);
+        let sum = self.w.sum_of_experts(&made, Some(&weights).filter(|_| !e.weighted_input));
         let mut sum = self.w.b.reshape(&sum, &[1.into(), s, width.into()]);
         if e.latent.is_some() {
             sum = self.w.linear(&sum, &format!("{path}.fc2_latent_proj"), self.config.hidden, false)?;
@@ -189,7 +183,7 @@ impl Decoder<'_> {
         }
         let (gate, up) = match self.joined_gates(e, path)? {
             Some((name, joined)) => {
-                let both = self.selected_product(x, chosen, &name, &joined)?;
+                let both = self.w.selected_product(x, chosen, &name, &joined)?;
                 let [gate, up] = self.w.b.split(&both, [e.width; 2]);
                 (gate, up)
             }
@@ -205,18 +199,18 @@ impl Decoder<'_> {
     /// As [`row_experts`](Self::row_experts), for matrices one below the other [E·inner, outer].
     fn flat_experts(&mut self, x: &Val, chosen: &Val, e: &Experts, path: &str) -> Result<Val> {
         let (inner, outer) = (e.width, self.expert_width(e));
-        let part = |parts: &Self, part: &str| -> Result<(String, CheckpointTensor)> {
+        let part = |decoder: &Self, part: &str| -> Result<(String, CheckpointTensor)> {
             let name = format!("{path}.experts.{part}");
-            let source = parts.w.source(&name, &[e.count * inner, outer])?.with_shape(vec![e.count, inner, outer]);
+            let source = decoder.w.flat_experts(&name, [e.count, inner, outer])?;
             Ok((name, source))
         };
         let (name, source) = part(self, e.names.gate)?;
-        let gate = self.selected_product(x, chosen, &name, &source)?;
+        let gate = self.w.selected_product(x, chosen, &name, &source)?;
         let (name, source) = part(self, e.names.up)?;
-        let up = self.selected_product(x, chosen, &name, &source)?;
+        let up = self.w.selected_product(x, chosen, &name, &source)?;
         let gated = self.gated(&gate, &up, e.activation);
         let (name, source) = part(self, e.names.down)?;
-        self.column_product(&gated, chosen, &name, &source)
+        self.w.column_product(&gated, chosen, &name, &source)
     }
 
     /// Rows times the selected matrices of one part [E, rows, cols], plus biases if there are any.
@@ -228,7 +222,7 @@ impl Decoder<'_> {
         shape: [usize; 2],
     ) -> Result<Val> {
         let (name, source) = self.stacked(e, path, part, shape)?;
-        let y = self.selected_product(x, chosen, &name, &source)?;
+        let y = self.w.selected_product(x, chosen, &name, &source)?;
         if !e.bias {
             return Ok(y);
         }
@@ -288,13 +282,6 @@ impl Decoder<'_> {
         Ok((name, source))
     }
 
-    /// Rows [s, k or 1, 1, in] times the selected matrices [E, out, in]. Returns [s, k, 1, out].
-    fn selected_product(&mut self, x: &Val, chosen: &Val, name: &str, source: &CheckpointTensor) -> Result<Val> {
-        let weights = self.w.matrix(name, source)?;
-        let weights = self.w.b.transpose(&weights, 1, 2);
-        Ok(self.w.b.gather_matmul(x, &weights, chosen))
-    }
-
     /// Experts with joined gates and ups [inputs, outputs], in halves or alternating.
     fn column_experts(&mut self, x: &Val, chosen: &Val, e: &Experts, path: &str) -> Result<Val> {
         let hidden = self.expert_width(e);
@@ -309,17 +296,6 @@ impl Decoder<'_> {
         self.stored_product(&gated, chosen, e, &format!("{path}.experts.down_proj"), [e.width, hidden])
     }
 
-    /// Rows [s, k or 1, 1, in] times the selected matrices of floats [E, in, out]. Returns
-    /// [s, k, 1, out]. The program uses [E, out, in].
-    fn column_product(&mut self, x: &Val, chosen: &Val, name: &str, source: &CheckpointTensor) -> Result<Val> {
-        let Read::Plain(weight) = source.read(name, self.settings.dtype, None)? else {
-            return Err(crate::Error::tensor(name, "floats", "a quantized tensor"));
-        };
-        let weights = self.w.b.parameter(name, swapped(weight));
-        let weights = self.w.b.transpose(&weights, 1, 2);
-        Ok(self.w.b.gather_matmul(x, &weights, chosen))
-    }
-
     /// Rows [s, k or 1, 1, in] times the selected experts' matrices, plus biases if there are any.
     /// Returns [s, k, 1, out]. The checkpoint stores floats [E, in, out] or packed codes [E, out,
     /// in]. The program uses [E, out, in].
@@ -328,11 +304,11 @@ impl Decoder<'_> {
         let y = match self.w.tensors().get(name) {
             Some(tensor) if tensor.is_packed() => {
                 let source = self.w.source(name, &[count, to, from])?;
-                self.selected_product(x, chosen, name, &source)?
+                self.w.selected_product(x, chosen, name, &source)?
             }
             _ => {
                 let source = self.w.source(name, &[count, from, to])?;
-                self.column_product(x, chosen, name, &source)?
+                self.w.column_product(x, chosen, name, &source)?
             }
         };
         if e.bias { self.with_expert_bias(&y, chosen, &format!("{name}_bias"), [count, to]) } else { Ok(y) }
