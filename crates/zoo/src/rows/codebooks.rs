@@ -25,17 +25,17 @@ pub(crate) const ELEMENTS: usize = 256;
 /// The integers of all codebooks, one byte each. `codebooks.py` writes the file.
 const TABLES: &[u8] = include_bytes!("codebooks.bin");
 
-/// (type, bytes of a block, elements of a group, place of the codebook in the file, integers of an
-/// entry)
-const KINDS: [(Codebook, usize, usize, usize, usize); 7] = [
-    (Codebook::IQ1_S, 50, 32, 0, 8),
-    (Codebook::IQ1_M, 56, 16, 0, 8),
-    (Codebook::IQ2_XXS, 66, 32, 16_384, 8),
-    (Codebook::IQ2_XS, 74, 16, 18_432, 8),
-    (Codebook::IQ2_S, 82, 16, 22_528, 8),
-    (Codebook::IQ3_XXS, 98, 32, 30_720, 4),
-    (Codebook::IQ3_S, 110, 32, 31_744, 4),
-];
+/// Sizes of a type.
+struct Layout {
+    /// Bytes of a block.
+    bytes: usize,
+    /// Elements that share a scale.
+    group: usize,
+    /// Offset of the codebook in [`TABLES`], in bytes.
+    table: usize,
+    /// Number of integers in an entry of the codebook.
+    entry: usize,
+}
 
 /// Codes are the integers plus this number.
 const MIDDLE: i16 = 128;
@@ -51,23 +51,33 @@ fn even_signs(seven: u32) -> u8 {
 }
 
 impl Codebook {
-    fn row(self) -> &'static (Codebook, usize, usize, usize, usize) {
-        &KINDS[self as usize]
+    fn layout(self) -> Layout {
+        let (bytes, group, table, entry) = match self {
+            Codebook::IQ1_S => (50, 32, 0, 8),
+            Codebook::IQ1_M => (56, 16, 0, 8),
+            Codebook::IQ2_XXS => (66, 32, 16_384, 8),
+            Codebook::IQ2_XS => (74, 16, 18_432, 8),
+            Codebook::IQ2_S => (82, 16, 22_528, 8),
+            Codebook::IQ3_XXS => (98, 32, 30_720, 4),
+            Codebook::IQ3_S => (110, 32, 31_744, 4),
+        };
+        Layout { bytes, group, table, entry }
     }
 
     /// Bytes of a block.
     pub(crate) fn bytes(self) -> usize {
-        self.row().1
+        self.layout().bytes
     }
 
+    /// Elements that share a scale.
     fn group(self) -> usize {
-        self.row().2
+        self.layout().group
     }
 
     /// The integers of an entry.
     fn entry(self, index: usize) -> &'static [u8] {
-        let (start, len) = (self.row().3, self.row().4);
-        &TABLES[start + index * len..start + (index + 1) * len]
+        let Layout { table, entry, .. } = self.layout();
+        &TABLES[table + index * entry..][..entry]
     }
 
     /// Index and signs of each part of a block. A part has as many elements as an entry.
@@ -110,8 +120,9 @@ impl Codebook {
         8 * value + if shifted_down { -1 } else { 1 }
     }
 
+    /// Writes the codes of a block, one byte each.
     fn codes(self, block: &[u8], out: &mut [u8]) {
-        for (part, out) in out.chunks_exact_mut(self.row().4).enumerate() {
+        for (part, out) in out.chunks_exact_mut(self.layout().entry).enumerate() {
             let (index, signs) = self.part(block, part);
             for (i, (code, &stored)) in out.iter_mut().zip(self.entry(index)).enumerate() {
                 let value = self.integer(block, part, stored);
@@ -127,7 +138,7 @@ impl Codebook {
         match self {
             Codebook::IQ1_S => half(block, 0) * (2 * (word(block, 34 + i * 2) >> 12 & 7) + 1) as f32 / 8.0,
             Codebook::IQ1_M => {
-                // The scale of the block lies in the highest four bits of four words.
+                // The block's scale is divided among the highest four bits of four words.
                 let bits = (0..4).fold(0, |bits, j| bits | (word(block, 48 + 2 * j) >> 12) << (4 * j));
                 let whole = half(&(bits as u16).to_le_bytes(), 0);
                 whole * (2 * (word(block, 48 + i / 4 * 2) >> (i % 4 * 3) & 7) + 1) as f32 / 8.0
@@ -202,7 +213,8 @@ mod tests {
             rest = tail;
             head
         };
-        for kind in KINDS.map(|row| row.0) {
+        use Codebook::*;
+        for kind in [IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S] {
             let count = usize::from(take(1)[0]);
             let cols = count * ELEMENTS;
             let rows = CodebookBlocks { kind, bytes: take(count * kind.bytes()).to_vec().into(), cols };
