@@ -93,9 +93,8 @@ impl CheckpointTensor {
     /// # Errors
     /// [`Error::Tensor`] if the rows are not whole blocks or the bytes do not fill the shape.
     pub(crate) fn blocks(name: &str, block: Block, shape: Vec<usize>, bytes: Bytes) -> Result<CheckpointTensor> {
-        filled(name, &shape, (block.elements(), block.bytes()), &bytes)?;
-        let cols = shape.last().copied().unwrap_or(1);
-        Ok(CheckpointTensor::of(shape, Data::Coded(Arc::new(Blocks { block, bytes, cols }))))
+        let size = (block.elements(), block.bytes());
+        CheckpointTensor::in_blocks(name, size, shape, bytes, |bytes, cols| Blocks { block, bytes, cols })
     }
 
     /// Creates a tensor from GGUF blocks of a type with a codebook, along the last axis.
@@ -103,9 +102,8 @@ impl CheckpointTensor {
     /// # Errors
     /// As [`CheckpointTensor::blocks`].
     pub(crate) fn codebook_blocks(name: &str, kind: Codebook, shape: Vec<usize>, bytes: Bytes) -> Result<CheckpointTensor> {
-        filled(name, &shape, (codebooks::ELEMENTS, kind.bytes()), &bytes)?;
-        let cols = shape.last().copied().unwrap_or(1);
-        Ok(CheckpointTensor::of(shape, Data::Coded(Arc::new(CodebookBlocks { kind, bytes, cols }))))
+        let size = (codebooks::ELEMENTS, kind.bytes());
+        CheckpointTensor::in_blocks(name, size, shape, bytes, |bytes, cols| CodebookBlocks { kind, bytes, cols })
     }
 
     /// Creates a tensor from GGUF's MXFP4 blocks along the last axis.
@@ -113,9 +111,22 @@ impl CheckpointTensor {
     /// # Errors
     /// As [`CheckpointTensor::blocks`].
     pub(crate) fn mxfp4_blocks(name: &str, shape: Vec<usize>, bytes: Bytes) -> Result<CheckpointTensor> {
-        filled(name, &shape, (Mxfp4Blocks::ELEMENTS, Mxfp4Blocks::BYTES), &bytes)?;
+        let size = (Mxfp4Blocks::ELEMENTS, Mxfp4Blocks::BYTES);
+        CheckpointTensor::in_blocks(name, size, shape, bytes, |bytes, cols| Mxfp4Blocks { bytes, cols })
+    }
+
+    /// Creates a tensor from blocks of `size` (elements, bytes). `rows` receives the bytes and the
+    /// number of columns.
+    fn in_blocks<R: CodedRows + 'static>(
+        name: &str,
+        size: (usize, usize),
+        shape: Vec<usize>,
+        bytes: Bytes,
+        rows: impl FnOnce(Bytes, usize) -> R,
+    ) -> Result<CheckpointTensor> {
+        filled(name, &shape, size, &bytes)?;
         let cols = shape.last().copied().unwrap_or(1);
-        Ok(CheckpointTensor::of(shape, Data::Coded(Arc::new(Mxfp4Blocks { bytes, cols }))))
+        Ok(CheckpointTensor::of(shape, Data::Coded(Arc::new(rows(bytes, cols)))))
     }
 
     /// Creates a matrix `[rows, cols]` of codes. The caller has checked the layout against the
