@@ -13,8 +13,11 @@ use crate::{
     spec::{Activation, Attention, Layer, LayerNorms, Mlp, MlpBias, Norm, NormKind, QkvBias},
 };
 
+/// A replacement in the names of tensors.
+pub(super) type Rename = (&'static str, &'static str);
+
 /// Replacements in BERT's names, in order.
-const BERT: &[(&str, &str)] = &[
+pub(super) const BERT: &[Rename] = &[
     ("encoder.layer.", "layers."),
     ("attention.self.query", "self_attn.q_proj"),
     ("attention.self.key", "self_attn.k_proj"),
@@ -26,28 +29,22 @@ const BERT: &[(&str, &str)] = &[
     ("output.LayerNorm", "post_mlp_layernorm"),
 ];
 
-/// XLM-RoBERTa under Jina's names, which join the projections, or under BERT's.
-const XLM_ROBERTA: &[(&str, &str)] = &[
+/// XLM-RoBERTa under Jina's names, which join the projections.
+const XLM_ROBERTA_BY_JINA: &[Rename] = &[
     ("emb_ln", "embeddings.LayerNorm"),
     ("encoder.layers.", "layers."),
-    ("encoder.layer.", "layers."),
     (".mixer.Wqkv", ".self_attn.qkv_proj"),
     (".mixer.out_proj", ".self_attn.o_proj"),
     (".norm1.", ".post_attention_layernorm."),
     (".norm2.", ".post_mlp_layernorm."),
     (".mlp.fc1.", ".mlp.up_proj."),
     (".mlp.fc2.", ".mlp.down_proj."),
-    ("attention.self.query", "self_attn.q_proj"),
-    ("attention.self.key", "self_attn.k_proj"),
-    ("attention.self.value", "self_attn.v_proj"),
-    ("attention.output.dense", "self_attn.o_proj"),
-    ("attention.output.LayerNorm", "post_attention_layernorm"),
-    ("intermediate.dense", "mlp.up_proj"),
-    ("output.dense", "mlp.down_proj"),
-    ("output.LayerNorm", "post_mlp_layernorm"),
 ];
 
-const MPNET: &[(&str, &str)] = &[
+/// XLM-RoBERTa under Jina's names or under BERT's.
+const XLM_ROBERTA: &[Rename] = &chained::<{ XLM_ROBERTA_BY_JINA.len() + BERT.len() }>(XLM_ROBERTA_BY_JINA, BERT);
+
+const MPNET: &[Rename] = &[
     ("encoder.layer.", "layers."),
     ("attention.attn.q", "self_attn.q_proj"),
     ("attention.attn.k", "self_attn.k_proj"),
@@ -59,7 +56,7 @@ const MPNET: &[(&str, &str)] = &[
     ("output.LayerNorm", "post_mlp_layernorm"),
 ];
 
-const DISTILBERT: &[(&str, &str)] = &[
+const DISTILBERT: &[Rename] = &[
     ("transformer.layer.", "layers."),
     ("attention.q_lin", "self_attn.q_proj"),
     ("attention.k_lin", "self_attn.k_proj"),
@@ -71,6 +68,18 @@ const DISTILBERT: &[(&str, &str)] = &[
     ("output_layer_norm", "post_mlp_layernorm"),
 ];
 
+/// The `N` replacements of `first` and then of `second`.
+pub(super) const fn chained<const N: usize>(first: &[Rename], second: &[Rename]) -> [Rename; N] {
+    assert!(N == first.len() + second.len(), "the lists have N entries");
+    let mut all = [("", ""); N];
+    let mut at = 0;
+    while at < N {
+        all[at] = if at < first.len() { first[at] } else { second[at - first.len()] };
+        at += 1;
+    }
+    all
+}
+
 /// Prefixes that tasks add to the names of an encoder's tensors.
 const PREFIXES: &[&str] = &["bert.", "roberta.", "mpnet.", "distilbert."];
 
@@ -81,7 +90,7 @@ pub(super) const POST: LayerNorms =
 /// Names in a family's configs and tensors, and defaults for missing keys.
 struct Family {
     name: &'static str,
-    renames: &'static [(&'static str, &'static str)],
+    renames: &'static [Rename],
     /// Keys of the width, the inner width, the number of layers and the number of heads.
     sizes: [&'static str; 4],
     activation: &'static str,
@@ -93,38 +102,25 @@ struct Family {
 
 const SIZES: [&str; 4] = ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"];
 
+/// The first family. Others differ from it.
+const FIRST: Family =
+    Family { name: "bert", renames: BERT, sizes: SIZES, activation: "hidden_act", padding: None, token_types: 2, buckets: 0 };
+
 /// Families by `model_type`.
 const FAMILIES: [Family; 6] = [
-    Family { name: "bert", renames: BERT, sizes: SIZES, activation: "hidden_act", padding: None, token_types: 2, buckets: 0 },
-    Family {
-        name: "camembert",
-        renames: BERT,
-        sizes: SIZES,
-        activation: "hidden_act",
-        padding: Some(1),
-        token_types: 2,
-        buckets: 0,
-    },
+    FIRST,
+    Family { name: "camembert", padding: Some(1), ..FIRST },
     Family {
         name: "distilbert",
         renames: DISTILBERT,
         sizes: ["dim", "hidden_dim", "n_layers", "n_heads"],
         activation: "activation",
-        padding: None,
         token_types: 0,
-        buckets: 0,
+        ..FIRST
     },
-    Family { name: "mpnet", renames: MPNET, sizes: SIZES, activation: "hidden_act", padding: Some(1), token_types: 0, buckets: 32 },
-    Family { name: "roberta", renames: BERT, sizes: SIZES, activation: "hidden_act", padding: Some(1), token_types: 2, buckets: 0 },
-    Family {
-        name: "xlm-roberta",
-        renames: XLM_ROBERTA,
-        sizes: SIZES,
-        activation: "hidden_act",
-        padding: Some(1),
-        token_types: 2,
-        buckets: 0,
-    },
+    Family { name: "mpnet", renames: MPNET, padding: Some(1), token_types: 0, buckets: 32, ..FIRST },
+    Family { name: "roberta", padding: Some(1), ..FIRST },
+    Family { name: "xlm-roberta", renames: XLM_ROBERTA, padding: Some(1), ..FIRST },
 ];
 
 /// Description of an encoder.

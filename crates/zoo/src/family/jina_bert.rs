@@ -2,7 +2,7 @@
 
 use super::{
     Configs,
-    bert::{self, POST},
+    bert::{self, POST, Rename},
     common::{self, Base, Defaults, layer},
 };
 use crate::{
@@ -13,18 +13,12 @@ use crate::{
 
 const DEFAULTS: Defaults = Defaults { positions: 8192, ..Defaults::LLAMA };
 
+/// Replacements in the names of the gated layers, in order.
+const GATED: &[Rename] =
+    &[("mlp.gated_layers", "mlp.gate_up_proj"), ("mlp.wo", "mlp.down_proj"), ("mlp.layernorm", "post_mlp_layernorm")];
+
 /// Replacements in published names, in order.
-const RENAMES: &[(&str, &str)] = &[
-    ("encoder.layer.", "layers."),
-    ("attention.self.query", "self_attn.q_proj"),
-    ("attention.self.key", "self_attn.k_proj"),
-    ("attention.self.value", "self_attn.v_proj"),
-    ("attention.output.dense", "self_attn.o_proj"),
-    ("attention.output.LayerNorm", "post_attention_layernorm"),
-    ("mlp.gated_layers", "mlp.gate_up_proj"),
-    ("mlp.wo", "mlp.down_proj"),
-    ("mlp.layernorm", "post_mlp_layernorm"),
-];
+const RENAMES: &[Rename] = &bert::chained::<{ GATED.len() + bert::BERT.len() }>(GATED, bert::BERT);
 
 pub(super) fn config(configs: &Configs<'_>) -> Result<EncoderConfig> {
     let f = &configs.model;
