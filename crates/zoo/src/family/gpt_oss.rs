@@ -7,7 +7,7 @@ use super::{
 use crate::{
     Result,
     fields::Fields,
-    rope::{Rope, Scaling, yarn_amplitude},
+    rope::{Scaling, yarn_amplitude},
     spec::{Activation, Attention, DecoderConfig, ExpertLayout, Experts, Router, Scores},
 };
 
@@ -17,7 +17,7 @@ const DEFAULTS: Defaults =
 pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     let base = Base::read(f, &DEFAULTS)?;
     let bias = f.bool_or("attention_bias", true)?;
-    let rope = if rope::description(f)?.is_some() { rope::read(f, &base)? } else { default_rope(f, &base)? };
+    let rope = rope::read_or(f, &base, default_scaling())?;
     let attention = Attention { sinks: true, qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope)) };
     let (window, experts) = (window(f, Some(128))?, experts(f, &base)?);
     // The initial window, and a second name of the number of experts per token.
@@ -31,13 +31,11 @@ pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     base.config(f, "gpt_oss", layers.collect::<Result<_>>()?)
 }
 
-/// Default scaling: by 32 from 4096 positions on.
-fn default_rope(f: &Fields<'_>, base: &Base) -> Result<Rope> {
-    let rope = rope::of(f, None, base, base.defaults.theta, base.head_dim)?;
+/// The scaling without a description: by 32, from 4096 positions.
+fn default_scaling() -> Scaling {
     let (factor, original) = (32.0, 4096.0);
     let amplitude = yarn_amplitude(factor, 1.0);
-    let scaling = Scaling::Yarn { factor, original, beta_fast: 32.0, beta_slow: 1.0, truncate: false, amplitude };
-    Ok(Rope { theta: base.defaults.theta, scaling, ..rope })
+    Scaling::Yarn { factor, original, beta_fast: 32.0, beta_slow: 1.0, truncate: false, amplitude }
 }
 
 fn experts(f: &Fields<'_>, base: &Base) -> Result<Experts> {

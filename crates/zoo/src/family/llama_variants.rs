@@ -36,13 +36,7 @@ pub(super) fn cwm(f: &Fields<'_>) -> Result<DecoderConfig> {
         ..Defaults::LLAMA
     };
     let base = Base::read(f, &defaults)?;
-    let rope = match rope::description(f)? {
-        Some(_) => rope::read(f, &base)?,
-        None => {
-            let scaling = Scaling::Llama3 { factor: 16.0, low: 1.0, high: 4.0, original: 8192.0 };
-            Rope { theta: 1_000_000.0, scaling, ..rope::read(f, &base)? }
-        }
-    };
+    let rope = rope::read_or(f, &base, Scaling::Llama3 { factor: 16.0, low: 1.0, high: 4.0, original: 8192.0 })?;
     let kinds = base.layer_types(f, |i| if i.is_multiple_of(4) { FULL } else { SLIDING })?;
     let attentions = by_kind(f, kinds, window(f, Some(8192))?, &base.attention(None), |_| Some(rope.clone()))?;
     let mlp = Mlp { bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };
@@ -260,13 +254,7 @@ pub(super) fn apertus(f: &Fields<'_>) -> Result<DecoderConfig> {
     f.expect_bool("post_norm", false)?;
     f.expect_bool("qk_norm", true)?;
     f.magnitude_opt("hidden_dropout")?;
-    let rope = match rope::description(f)? {
-        Some(_) => rope::read(f, &base)?,
-        None => {
-            let scaling = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8192.0 };
-            Rope { theta: 12_000_000.0, scaling, ..rope::read(f, &base)? }
-        }
-    };
+    let rope = rope::read_or(f, &base, Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8192.0 })?;
     let bias = f.bool_or("attention_bias", false)?;
     let attention = Attention { qk_norm: QkNorm::Heads, qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope)) };
     let mlp = Mlp { gated: false, activation: Activation::Xielu, bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };

@@ -12,6 +12,16 @@ pub(super) fn read(f: &Fields<'_>, base: &Base) -> Result<Rope> {
     of(f, description(f)?.as_ref(), base, base.defaults.theta, base.head_dim)
 }
 
+/// As [`read`], with the family's base and this scaling if the config does not describe the rotary
+/// embedding.
+pub(super) fn read_or(f: &Fields<'_>, base: &Base, scaling: Scaling) -> Result<Rope> {
+    let rope = read(f, base)?;
+    if description(f)?.is_some() {
+        return Ok(rope);
+    }
+    Ok(Rope { theta: base.defaults.theta, scaling, ..rope })
+}
+
 /// The object that describes the rotary embedding, under either key.
 pub(super) fn description<'a>(f: &Fields<'a>) -> Result<Option<Fields<'a>>> {
     let parameters = f.child("rope_parameters")?;
