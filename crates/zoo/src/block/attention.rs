@@ -241,8 +241,8 @@ impl Decoder<'_> {
         let chunk = a.chunk.filter(|&chunk| chunk < self.settings.positions);
         let mask = match (chunk, &a.slopes) {
             (_, Some(slopes)) => Some(self.sloped(slopes, window)?),
-            (Some(chunk), _) => Some(self.seen_in_chunk(chunk)),
-            (None, _) => window.map(|window| self.seen(Some(window))),
+            (Some(chunk), _) => Some(self.chunk_mask(chunk)),
+            (None, _) => window.map(|window| self.window_mask(Some(window))),
         };
         self.w.b.enter(path);
         // The operator reads the rows before the first query, and one row per query.
@@ -257,9 +257,9 @@ impl Decoder<'_> {
     /// Attention by its formula, for scores that no kernel supports: capped scores and scores with
     /// sinks.
     fn scored_attention(&mut self, q: &Val, cache: &Cache, window: Option<usize>, a: &Attention, path: &str) -> Result<Val> {
-        let seen = self.seen(window);
+        let visible = self.window_mask(window);
         self.w.b.enter(path);
-        let hidden = self.w.b.not(&seen);
+        let hidden = self.w.b.not(&visible);
         let groups = a.heads / a.kv_heads;
         let dtype = q.dtype;
         let grouped = [1.into(), a.kv_heads.into(), groups.into(), self.span.tokens.clone(), a.head_dim.into()];

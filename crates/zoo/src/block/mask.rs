@@ -21,7 +21,7 @@ pub(super) struct Masks {
     fresh: Option<Val>,
     /// Visible keys by window, or all keys up to the query's own: [s, pos + s], or [s, rows] of a
     /// ring.
-    seen: Vec<(Option<usize>, Val)>,
+    windows: Vec<(Option<usize>, Val)>,
     /// Biases of the scores by slopes of the heads, [1, H, s, n].
     sloped: Vec<(Arc<[f32]>, Val)>,
     /// Rows [s] of the call's tokens, by ring length.
@@ -30,7 +30,7 @@ pub(super) struct Masks {
 
 impl Masks {
     pub(super) fn new(places: Val, first: Val) -> Masks {
-        Masks { places, first, fresh: None, seen: Vec::new(), sloped: Vec::new(), ring_rows: Vec::new() }
+        Masks { places, first, fresh: None, windows: Vec::new(), sloped: Vec::new(), ring_rows: Vec::new() }
     }
 
     /// Positions of the queries [s].
@@ -42,7 +42,7 @@ impl Masks {
     pub(super) fn narrow(&mut self, b: &mut Builder) {
         let last = b.select(&self.places, 0, -1);
         self.places = b.unsqueeze(&last, 0);
-        self.seen.clear();
+        self.windows.clear();
         self.sloped.clear();
     }
 }
@@ -50,32 +50,32 @@ impl Masks {
 impl Decoder<'_> {
     /// Mask [s, n] of cache rows for each query: keys up to its own position, at a distance below
     /// `window`.
-    pub(super) fn seen(&mut self, window: Option<usize>) -> Val {
-        if let Some((_, mask)) = self.masks.seen.iter().find(|(known, _)| *known == window) {
+    pub(super) fn window_mask(&mut self, window: Option<usize>) -> Val {
+        if let Some((_, mask)) = self.masks.windows.iter().find(|(known, _)| *known == window) {
             return mask.clone();
         }
         let (mut mask, distance) = match self.ring(window) {
-            Some(rows) => self.seen_in_ring(rows),
-            None => self.seen_in_order(),
+            Some(rows) => self.ring_mask(rows),
+            None => self.ordered_mask(),
         };
         if let Some(window) = window {
             let near = self.w.b.below(&distance, window as i64);
             mask = self.w.b.and(&mask, &near);
         }
-        self.masks.seen.push((window, mask.clone()));
+        self.masks.windows.push((window, mask.clone()));
         mask
     }
 
-    /// Biases [1, H, s, n] of the scores for the keys that `seen` shows: the negative distance
-    /// times the slope of each head. Other keys have minus infinity.
+    /// Biases [1, H, s, n] of the scores: the negative distance times the slope of each head for
+    /// visible keys, and minus infinity for others.
     pub(super) fn sloped(&mut self, slopes: &Arc<[f32]>, window: Option<usize>) -> Result<Val> {
         if let Some((_, biases)) = self.masks.sloped.iter().find(|(known, _)| known == slopes) {
             return Ok(biases.clone());
         }
-        let seen = self.seen(window);
+        let visible = self.window_mask(window);
         let (_, distance) = match self.ring(window) {
-            Some(rows) => self.seen_in_ring(rows),
-            None => self.seen_in_order(),
+            Some(rows) => self.ring_mask(rows),
+            None => self.ordered_mask(),
         };
         let factors: Vec<f32> = slopes.iter().map(|slope| -slope).collect();
         let factors = Tensor::from_slice(&factors, &[1, slopes.len(), 1, 1]);
@@ -84,7 +84,7 @@ impl Decoder<'_> {
         let factors = b.constant("alibi_slopes", &factors);
         let distance = b.cast(&distance, DType::F32);
         let biases = b.mul(&factors, &distance);
-        let hidden = b.not(&seen);
+        let hidden = b.not(&visible);
         let biases = b.masked_fill(&biases, &hidden, f64::NEG_INFINITY);
         let biases = b.cast(&biases, self.settings.dtype);
         self.masks.sloped.push((Arc::clone(slopes), biases.clone()));
@@ -93,8 +93,8 @@ impl Decoder<'_> {
 
     /// Mask [s, n] of cache rows for each query: rows of the same chunk of `chunk` positions, up to
     /// the query's position.
-    pub(super) fn seen_in_chunk(&mut self, chunk: usize) -> Val {
-        let past = self.seen(None);
+    pub(super) fn chunk_mask(&mut self, chunk: usize) -> Val {
+        let past = self.window_mask(None);
         let end = self.w.b.add_int(&self.span.pos, &self.span.tokens);
         let keys = self.w.b.count(&end);
         let within = self.w.b.remainder(&self.masks.places, chunk as i64);
@@ -106,7 +106,7 @@ impl Decoder<'_> {
 
     /// For a cache in order, with key `j` in row `j`: the causal mask, and the distance from keys
     /// to queries, [s, pos + s].
-    fn seen_in_order(&mut self) -> (Val, Val) {
+    fn ordered_mask(&mut self) -> (Val, Val) {
         let end = self.w.b.add_int(&self.span.pos, &self.span.tokens);
         let keys = self.w.b.count(&end);
         let queries = self.w.b.unsqueeze(&self.masks.places, 1);
@@ -114,9 +114,9 @@ impl Decoder<'_> {
         (self.w.b.at_least(&distance, 0), distance)
     }
 
-    /// As [`seen_in_order`](Self::seen_in_order) for a ring, [s, rows]. Row `j` holds the last key
+    /// As [`ordered_mask`](Self::ordered_mask) for a ring, [s, rows]. Row `j` holds the last key
     /// at a position equal to `j` modulo the number of rows. Rows without a key are hidden as well.
-    fn seen_in_ring(&mut self, rows: usize) -> (Val, Val) {
+    fn ring_mask(&mut self, rows: usize) -> (Val, Val) {
         let newest = self.w.b.select(&self.masks.places, 0, -1);
         let all = self.w.b.count(&rows.into());
         let age = self.w.b.sub(&newest, &all);

@@ -46,7 +46,7 @@ impl Parts<'_> {
     }
 
     fn attention(&mut self, x: &Val, a: &Attention, path: &str) -> Result<Val> {
-        let seen = self.seen(a.window)?;
+        let visible = self.window_mask(a.window)?;
         let [q, k, v] = self.projections(x, a, path)?;
         self.w.b.enter(path);
         let q = self.heads(&q, a, a.heads, Some(&format!("{path}.{}", a.names.q_norm)))?;
@@ -54,8 +54,8 @@ impl Parts<'_> {
         let v = self.heads(&v, a, a.kv_heads, None)?;
         let [q, k] = self.rotated([q, k], a)?;
         self.w.b.enter(path);
-        let attended = match &seen {
-            Some(seen) => self.w.b.attention_over_all([&q, &k, &v], Some(seen), a.scale),
+        let attended = match &visible {
+            Some(visible) => self.w.b.attention_over_all([&q, &k, &v], Some(visible), a.scale),
             None => self.w.b.causal_attention([&q, &k, &v], a.scale),
         };
         let joined = self.w.b.transpose(&attended, 1, 2);

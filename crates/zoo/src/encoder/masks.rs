@@ -25,7 +25,7 @@ impl Masks {
 impl Parts<'_> {
     /// Mask of the keys that each query sees, at a distance below `window`. `None` for the causal
     /// mask: padding follows the text, so no token of the text sees it.
-    pub(super) fn seen(&mut self, window: Option<usize>) -> Result<Option<Val>> {
+    pub(super) fn window_mask(&mut self, window: Option<usize>) -> Result<Option<Val>> {
         let window = window.filter(|&window| window < self.tokens);
         if self.c.causal && window.is_none() {
             return Ok(None);

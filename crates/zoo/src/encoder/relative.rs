@@ -9,15 +9,15 @@ use crate::{Error, Result, alibi::slopes, builder::Val};
 const FARTHEST: f32 = 128.0;
 
 impl Parts<'_> {
-    /// Biases [b, heads, s, s] of the scores, which also mask keys that are not `seen` [b, 1, 1,
-    /// s].
-    pub(super) fn with_distances(&mut self, seen: &Val, distances: Distances) -> Result<Val> {
+    /// Biases [b, heads, s, s] of the scores by distance. Keys outside of `visible` [b, 1, 1, s]
+    /// have minus infinity.
+    pub(super) fn with_distances(&mut self, visible: &Val, distances: Distances) -> Result<Val> {
         let biases = match distances {
             Distances::Learned { buckets, heads } => self.learned(buckets, heads)?,
             Distances::Slopes { heads } => self.sloped(heads)?,
         };
         let biases = self.w.b.unsqueeze(&biases, 0);
-        let hidden = self.w.b.not(seen);
+        let hidden = self.w.b.not(visible);
         let zeros = self.w.b.cast(&hidden, self.dtype);
         let zeros = self.w.b.scale(&zeros, 0.0);
         let hiding = self.w.b.masked_fill(&zeros, &hidden, f64::NEG_INFINITY);

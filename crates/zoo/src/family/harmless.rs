@@ -286,22 +286,22 @@ const ENCODERS: &[&str] = &[
     "use_xentropy",
 ];
 
-/// Whether a key of a text encoder is harmless.
-pub(super) fn beside_encoder(key: &str) -> bool {
+/// Whether a key is harmless in the config of a text encoder.
+pub(super) fn for_encoders(key: &str) -> bool {
     COMMON.contains(&key) || ENCODERS.contains(&key)
 }
 
-/// Whether a key of a speech model is harmless.
-pub(super) fn beside_speech(key: &str) -> bool {
+/// Whether a key is harmless in the config of a speech model.
+pub(super) fn for_speech(key: &str) -> bool {
     COMMON.contains(&key) || SPEECH.contains(&key)
 }
 
-/// Whether a key of a text model is harmless.
-pub(super) fn in_text(key: &str) -> bool {
+/// Whether a key is harmless in the config of a language model, or of the text part of a model.
+pub(super) fn for_text(key: &str) -> bool {
     COMMON.contains(&key) || TEXT.contains(&key)
 }
 
-/// Whether a key beside a text model's config is harmless.
-pub(super) fn beside_text(key: &str) -> bool {
+/// Whether a key is harmless in the config of a model with a text part, outside of this part.
+pub(super) fn for_other_parts(key: &str) -> bool {
     COMMON.contains(&key) || OTHERS.contains(&key)
 }

@@ -388,12 +388,12 @@ pub(crate) fn architecture(configs: &Configs<'_>) -> Result<Architecture> {
     let name = f.text("model_type")?.unwrap_or_default();
     if let Some((_, read)) = SPEECH_FAMILIES.iter().find(|(known, _)| *known == name) {
         let architecture = read(configs)?;
-        f.finish(&harmless::beside_speech)?;
+        f.finish(&harmless::for_speech)?;
         return Ok(architecture);
     }
     if let Some(encoder) = bert::config(name, configs) {
         let encoder = heads::with_head(configs, encoder?)?;
-        f.finish(&harmless::beside_encoder)?;
+        f.finish(&harmless::for_encoders)?;
         return Ok(Architecture::Encoder(Box::new(encoder)));
     }
     let mut config = config(f)?;
@@ -462,7 +462,7 @@ fn text_config(f: &Fields<'_>) -> Result<DecoderConfig> {
     let Some(text) = f.child("text_config")? else {
         let config = read(name, f)?;
         // Old multimodal folders hold text and vision keys in one object.
-        f.finish(&|key| harmless::in_text(key) || harmless::beside_text(key))?;
+        f.finish(&|key| harmless::for_text(key) || harmless::for_other_parts(key))?;
         return Ok(config);
     };
     let mut config = read(text.text("model_type")?.unwrap_or(name), &text)?;
@@ -470,8 +470,8 @@ fn text_config(f: &Fields<'_>) -> Result<DecoderConfig> {
     config.dtype = common::dtype(f)?.or(config.dtype);
     config.bos = f.ints("bos_token_id")?.first().copied().or(config.bos);
     config.add_eos(f.ints("eos_token_id")?);
-    text.finish(&harmless::in_text)?;
-    f.finish(&|key| key == "text_config" || harmless::beside_text(key))?;
+    text.finish(&harmless::for_text)?;
+    f.finish(&|key| key == "text_config" || harmless::for_other_parts(key))?;
     Ok(config)
 }
 

@@ -110,7 +110,7 @@ fn text(configs: &Configs<'_>, family: &'static str) -> Result<spec::DecoderConf
     if f.size_or("hidden_size", config.hidden)? != config.hidden {
         return Err(f.error("hidden_size", config.hidden.to_string()));
     }
-    text.finish(&harmless::in_text)?;
+    text.finish(&harmless::for_text)?;
     Ok(config)
 }
 

@@ -79,7 +79,7 @@ struct TokenSpan {
     pos: Int,
     cache: Cache,
     /// Mask [s, rows] of visible rows. Without it, each token sees its own row and all rows before.
-    seen: Option<Val>,
+    mask: Option<Val>,
 }
 
 /// Purpose of a run of the decoder.
@@ -127,7 +127,7 @@ impl MethodWriter<'_, WhisperConfig> {
         let mut x = self.begun(&ids, &places)?;
         let tokens = self.w.b.size(&ids, 1);
         let (_, pos) = self.w.b.first(&places, start);
-        let place = TokenSpan { tokens, pos, cache: self.own_cache(), seen: None };
+        let place = TokenSpan { tokens, pos, cache: self.own_cache(), mask: None };
         let mut aligned = Vec::new();
         let last = c.alignment_heads.iter().map(|[layer, _]| *layer).max().filter(|_| wanted == Wanted::Alignment);
         for layer in 0..last.map_or(c.decoder.layers, |last| last + 1) {
@@ -148,17 +148,17 @@ impl MethodWriter<'_, WhisperConfig> {
     /// bool [s, rows] (visible rows) → logits [1, s, vocab].
     fn branches(mut self) -> Result<Exported> {
         let rows = self.positions + MOST_BRANCHES * (self.positions / 2);
-        let [s, seen_rows] = [("s0", self.positions), ("s1", rows)].map(|(name, most)| self.w.b.symbol(name, 1, most));
+        let [s, visible_rows] = [("s0", self.positions), ("s1", rows)].map(|(name, most)| self.w.b.symbol(name, 1, most));
         let start = self.w.b.symbol("u0", 0, rows - 1);
         let ids = self.w.b.input("input_ids", DType::I64, vec![Expr::Int(1), s.clone()]);
         let places = self.w.b.input("text_position", DType::I64, vec![s.clone()]);
         let cached = self.w.b.input("cache_position", DType::I64, vec![s.clone()]);
-        let seen = self.w.b.input("seen", DType::Bool, vec![s, seen_rows]);
+        let mask = self.w.b.input("seen", DType::Bool, vec![s, visible_rows]);
         let mut x = self.begun(&ids, &places)?;
         let tokens = self.w.b.size(&ids, 1);
         let (_, pos) = self.w.b.first(&cached, start);
         let cache = Cache { names: ["branch_key_cache", "branch_value_cache"], rows };
-        let place = TokenSpan { tokens, pos, cache, seen: Some(seen) };
+        let place = TokenSpan { tokens, pos, cache, mask: Some(mask) };
         for layer in 0..self.c.decoder.layers {
             x = self.decoder_layer(&x, layer, &place, None)?;
         }
@@ -204,7 +204,7 @@ impl MethodWriter<'_, WhisperConfig> {
     }
 
     fn self_attention(&mut self, x: &Val, layer: usize, place: &TokenSpan, path: &str) -> Result<Val> {
-        let TokenSpan { tokens, pos, cache, seen } = place;
+        let TokenSpan { tokens, pos, cache, mask } = place;
         let heads = self.heads(self.c.decoder);
         let normed = self.w.layer_norm(x, &format!("{path}.self_attn_layer_norm"), NORM_EPS)?;
         let module = format!("{path}.self_attn");
@@ -212,12 +212,12 @@ impl MethodWriter<'_, WhisperConfig> {
         let [k, v] = heads.keys_values(&mut self.w, &normed, tokens, &module)?;
         self.w.b.enter(&module);
         let [keys, values] = self.cached(*cache, layer, heads, [&k, &v], pos)?;
-        let attended = match seen {
+        let attended = match mask {
             None => self.w.b.attention([&q, &keys, &values], pos, None, heads.scale()),
-            Some(seen) => {
-                let rows = self.w.b.size(seen, 1);
+            Some(mask) => {
+                let rows = self.w.b.size(mask, 1);
                 let [keys, values] = [keys, values].map(|all| self.w.b.slice(&all, 2, &0.into(), &rows));
-                self.w.b.attention_over_all([&q, &keys, &values], Some(seen), heads.scale())
+                self.w.b.attention_over_all([&q, &keys, &values], Some(mask), heads.scale())
             }
         };
         let mixed = heads.output(&mut self.w, &attended, tokens, &module)?;
