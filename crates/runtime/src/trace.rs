@@ -43,7 +43,8 @@ pub struct InstructionTrace {
     pub steps: Vec<Span>,
     /// Results of a kernel call, or arguments and results of a delegate's call, if values are kept.
     pub values: Vec<Value>,
-    /// Results of the steps with the number of their step, if values are kept.
+    /// Results of the steps, each with the number of its step, if values are kept. The numbers
+    /// ascend.
     pub results: Vec<(usize, Value)>,
 }
 

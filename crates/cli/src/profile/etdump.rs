@@ -27,11 +27,13 @@ fn block(run: &RunTrace) -> EventBlock {
 /// The events of an instruction, inner ones first.
 fn events(of: &InstructionTrace) -> Vec<Event> {
     let mut events = Vec::new();
+    let mut results = of.results.iter().peekable();
     for (number, step) in of.steps.iter().enumerate() {
         let place = place_of(number, step);
         events.push(measured(of, step.name.to_string(), Some(place.clone()), step.start, step.time));
-        let own = of.results.iter().filter(|(step, _)| *step == number);
-        events.extend(own.filter_map(|(_, value)| recorded(of, Some(&place), value)));
+        while let Some((_, value)) = results.next_if(|(at, _)| *at == number) {
+            events.extend(recorded(of, Some(&place), value));
+        }
     }
     let mut names = Vec::new();
     match of.delegate {
@@ -69,7 +71,7 @@ fn recorded(of: &InstructionTrace, delegate_id: Option<&str>, value: &Value) -> 
     }))
 }
 
-/// The value as an ETDump holds it; it holds no texts.
+/// The value in an ETDump's form. `None` for a text, which an ETDump cannot hold.
 fn debug_value(value: &Value) -> Option<DebugValue> {
     match value {
         Value::Tensor(tensor) => Some(DebugValue::Tensor(tensor.clone())),
@@ -120,5 +122,26 @@ mod tests {
         ];
         let expected = expected.map(|(name, at, id, end)| (name.to_owned(), at, id.map(str::to_owned), end));
         assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn results_follow_their_step() {
+        let step = |name: &'static str| Span { name: name.into(), node: None, start: 0, time: 1, bytes: 0, flops: 0 };
+        let instruction = InstructionTrace {
+            place: Place { chain: 0, instruction: 0 },
+            delegate: Some(0),
+            name: "MLXBackend".into(),
+            start: 0,
+            time: 3,
+            steps: vec![step("Split"), step("Drop"), step("Add")],
+            values: Vec::new(),
+            results: vec![(0, Value::Int(1)), (0, Value::Int(2)), (2, Value::Int(3))],
+        };
+        let text = |event: &Event| match event {
+            Event::Profile(e) => e.name.clone(),
+            Event::Debug(e) => format!("{:?}", e.value),
+        };
+        let shown: Vec<String> = events(&instruction).iter().map(text).collect();
+        assert_eq!(shown, ["Split", "Int(1)", "Int(2)", "Drop", "Add", "Int(3)", "DELEGATE_CALL"]);
     }
 }
