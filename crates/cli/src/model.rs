@@ -258,7 +258,7 @@ impl ModelArgs {
         }
     }
 
-    /// The folder or file to export; `None` for what is a program, or nothing.
+    /// The folder or file to export. `None` for a program, or for a missing file.
     fn checkpoint(&self) -> Result<Option<Source>> {
         let path = Path::new(&self.model);
         if path.is_dir() || matches!(FileKind::of_file(path), Some(FileKind::Gguf | FileKind::Ggml | FileKind::Nemo)) {
@@ -273,7 +273,7 @@ impl ModelArgs {
         Ok(Some(Source { path: model.path(), name: Some(program_name(&name, model.selection.label().as_deref())) }))
     }
 
-    /// Refuses options of an export where nothing is exported.
+    /// Refuses export options for a program.
     pub(crate) fn check_unused(&self) -> Result<()> {
         let export = &self.export;
         let given = [
@@ -289,29 +289,21 @@ impl ModelArgs {
         }
     }
 
-    /// The checkpoint's program in the cache, made if it is not there. Where it is, and only one
-    /// kind is wanted, the checkpoint is not opened.
+    /// Path of the checkpoint's program in the cache. Exports the checkpoint if there is none. If
+    /// the program exists and only one kind is wanted, the checkpoint is not opened.
     fn exported(&self, source: &Source, wanted: &[Kind], logits: zoo::Logits, threads: Option<usize>) -> Result<PathBuf> {
-        let checkpoint = source.path.as_path();
+        let path = source.path.as_path();
         let only = if let [kind] = wanted { Some(*kind) } else { None };
-        let opened = if only.is_none() { Some(checkpoint::open_path(checkpoint)?) } else { None };
+        let opened = if only.is_none() { Some(checkpoint::open_path(path)?) } else { None };
         let kind = only.or(opened.as_ref().map(Kind::of_checkpoint)).unwrap_or(Kind::Language);
         let opened = match opened {
-            None if kind == Kind::Speech && self.export.quantize.given().is_none() && source::may_decode_speech(checkpoint) => {
-                Some(checkpoint::open_path(checkpoint)?)
+            None if kind == Kind::Speech && self.export.quantize.given().is_none() && source::may_decode_speech(path) => {
+                Some(checkpoint::open_path(path)?)
             }
             opened => opened,
         };
-        let (quantize, how) = self.quantization(checkpoint, kind, opened.as_ref())?;
-        let mut options = zoo::Options {
-            dtype: self.export.dtype.as_deref().map(exporter::dtype).transpose()?,
-            max_seq_len: self.export.max_seq_len.or(self.given.context),
-            kv_cache: self.export.kv_cache.unwrap_or_default().into(),
-            ..zoo::Options::default()
-        };
-        if kind == Kind::Language {
-            options.logits = logits;
-        }
+        let (quantize, how) = self.quantization(path, kind, opened.as_ref())?;
+        let options = self.export_options(kind, logits)?;
         let folder = self.export.cache_dir.clone().map_or_else(|| environment::cache("models"), Ok)?;
         let tokenizer = if self.given.tokenizer { exporter::Carried::Nothing } else { exporter::Carried::Own };
         let mut settings = format!("{options:?} {quantize:?} {tokenizer:?}{}", self.export.lora.state()?);
@@ -323,26 +315,26 @@ impl ModelArgs {
         if target.is_file() {
             programs::touch(&target);
             if [FOUR_BITS, EIGHT_BITS].contains(&how) {
-                eprintln!("{}: {how}", checkpoint.display());
+                eprintln!("{}: {how}", path.display());
             }
             // The encoder of a GGUF model is another file.
-            if kind == Kind::Language && checkpoint.is_dir() {
-                checkpoint::note_unused(&opened.map_or_else(|| checkpoint::open_path(checkpoint), Ok)?);
+            if kind == Kind::Language && path.is_dir() {
+                checkpoint::note_unused(&opened.map_or_else(|| checkpoint::open_path(path), Ok)?);
             }
             return Ok(target);
         }
         let start = Instant::now();
-        let mut opened = opened.map_or_else(|| checkpoint::open_path(checkpoint), Ok)?;
+        let mut opened = opened.map_or_else(|| checkpoint::open_path(path), Ok)?;
         self.export.lora.apply(&mut opened)?;
         if only == Some(Kind::Classifier) && Kind::of_checkpoint(&opened) == Kind::Language {
-            opened = reranker::of_language_model(opened, checkpoint)?;
+            opened = reranker::of_language_model(opened, path)?;
         }
         self.check_kind(Kind::of_checkpoint(&opened), wanted)?;
         if kind == Kind::Language && !self.given.tokenizer {
-            check_tokenizer(&opened, checkpoint)?;
+            check_tokenizer(&opened, path)?;
         }
         checkpoint::note_unused(&opened);
-        eprintln!("exporting {} once, {how}, to {}", checkpoint.display(), target.display());
+        eprintln!("exporting {} once, {how}, to {}", path.display(), target.display());
         let options = if kind == Kind::Language { exporter::with_context(&opened, options) } else { options };
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let engine = flambeau::engines(threads, false).get("cpu")?;
@@ -353,21 +345,27 @@ impl ModelArgs {
         Ok(target)
     }
 
+    /// Options of an export without the default context length.
+    fn export_options(&self, kind: Kind, logits: zoo::Logits) -> Result<zoo::Options> {
+        Ok(zoo::Options {
+            dtype: self.export.dtype.as_deref().map(exporter::dtype).transpose()?,
+            max_seq_len: self.export.max_seq_len.or(self.given.context),
+            kv_cache: self.export.kv_cache.unwrap_or_default().into(),
+            logits: if kind == Kind::Language { logits } else { zoo::Logits::default() },
+            ..zoo::Options::default()
+        })
+    }
+
     /// How weights are quantized, also in words. Unless the user says otherwise, language models of
     /// floats get 4 bits, and embeddings 8. The decoders of speech models get 8, because 4 cost
     /// words. Parakeet and text encoders keep floats.
-    fn quantization(
-        &self,
-        checkpoint: &Path,
-        kind: Kind,
-        opened: Option<&zoo::Checkpoint>,
-    ) -> Result<(compile::Options, &'static str)> {
+    fn quantization(&self, path: &Path, kind: Kind, opened: Option<&zoo::Checkpoint>) -> Result<(compile::Options, &'static str)> {
         if self.export.quantize.given().is_some() {
             return Ok((self.export.quantize.options()?, "quantized as asked"));
         }
         let with_its_bits = || Ok((compile::Options::default(), "with the bits that it has"));
         match kind {
-            Kind::Language => match source::weights(checkpoint)? {
+            Kind::Language => match source::weights(path)? {
                 Weights::Floats => Ok((QuantizeArgs::of_recipe("default").options()?, FOUR_BITS)),
                 Weights::Codes => with_its_bits(),
                 Weights::SmallFloats => Ok((compile::Options::default(), SMALL_FLOATS)),
@@ -386,11 +384,11 @@ impl ModelArgs {
 }
 
 /// Refuses a folder of a language model without a tokenizer, before it is exported.
-fn check_tokenizer(opened: &zoo::Checkpoint, checkpoint: &Path) -> Result<()> {
+fn check_tokenizer(opened: &zoo::Checkpoint, path: &Path) -> Result<()> {
     let has = |list: &[(String, Bytes)], name: &str| list.iter().any(|(found, _)| found == name);
     match opened.tokenizer() {
         zoo::TokenizerSource::Files(list) if tokenizer::file_among(&|name| has(list, name)).is_none() => {
-            let missing = format!("{} has no {KNOWN_FILES}", checkpoint.display());
+            let missing = format!("{} has no {KNOWN_FILES}", path.display());
             Err(hint(anyhow::anyhow!(missing), "give one with --tokenizer FILE_OR_FOLDER"))
         }
         _ => Ok(()),
