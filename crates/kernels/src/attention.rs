@@ -1,7 +1,7 @@
 //! Scaled dot product attention with an online softmax: scores are never held as a whole.
 
 mod coded;
-mod one;
+mod single_query;
 mod state;
 mod tile;
 
@@ -17,7 +17,7 @@ use crate::{
     simd::Cpu,
 };
 pub use coded::{Coded, attention_over_codes};
-use one::{Lines, One};
+use single_query::{HeadRows, SingleQuery};
 use state::{Join, State};
 use tile::{Tile, WriteState, scratch_words};
 
@@ -121,16 +121,16 @@ trait Stored: Sync + Sized {
     /// Rounds weights to this type before the product with values.
     type Weight: Float;
     /// The row access for single queries.
-    type Lines: Lines;
+    type Rows: HeadRows;
     /// # Errors
     /// If there are not four of them.
     fn sizes(&self) -> Result<[usize; 4], Error>;
     /// Whether single queries can read the rows.
-    fn has_lines(&self) -> bool;
-    /// Number of scratch floats for the lines of `keys` keys.
-    fn line_floats(&self, keys: usize) -> usize;
+    fn has_rows(&self) -> bool;
+    /// Number of scratch floats for the rows of `keys` keys.
+    fn row_floats(&self, keys: usize) -> usize;
     /// The rows of a head. Rows `keys` are readable while `scratch` stays unmodified.
-    fn lines(&self, cpu: Cpu, at: [usize; 2], keys: Range<usize>, scratch: &mut [f32]) -> Self::Lines;
+    fn head_rows(&self, cpu: Cpu, at: [usize; 2], keys: Range<usize>, scratch: &mut [f32]) -> Self::Rows;
     /// Computes a tile of any number of queries; `pairs` of bf16 are multiplied at once.
     fn compute(tile: Tile<Self>, pairs: bool);
 }
@@ -255,9 +255,14 @@ impl<'a, K: Stored> Problem<'a, K> {
         let rows = ROWS.min(self.rows()).next_multiple_of(cpu.lanes());
         let size = State::len(self.width, rows);
         let most = SPLIT.min(self.keys);
-        let lines = [self.k, self.v].map(|stored| stored.line_floats(most));
-        let (alone, one) = (self.is_alone(), one::scratch_words([self.group, self.depth, self.width, most], lines));
-        let words = scratch_words(cpu, rows, self.depth, self.width).max(if alone { one } else { 0 });
+        let is_single = self.has_single_queries();
+        let words = if is_single {
+            let rows = [self.k, self.v].map(|stored| stored.row_floats(most));
+            single_query::scratch_words([self.group, self.depth, self.width, most], rows)
+        } else {
+            0
+        };
+        let words = words.max(scratch_words(cpu, rows, self.depth, self.width));
         let pairs = self.is_bf16 && cpu.has_dot();
         let mut states = team.take(if splits > 1 { heads * splits * size } else { 0 });
         let parts = Parts::new(states.words());
@@ -269,9 +274,9 @@ impl<'a, K: Stored> Problem<'a, K> {
             let state = (splits > 1).then(|| bytemuck::cast_slice_mut(unsafe { parts.slice(task * size..(task + 1) * size) }));
             let rows = tile * ROWS..self.rows().min((tile + 1) * ROWS);
             let tile = self.tile(cpu, head, rows, keys, scratch, state);
-            match (alone, pairs) {
-                (true, true) if one::fits_pairs(self.depth) => cpu.dispatch_dot(One { tile, most }),
-                (true, _) => cpu.dispatch(One { tile, most }),
+            match (is_single, pairs) {
+                (true, true) if single_query::fits_pairs(self.depth) => cpu.dispatch_dot(SingleQuery { tile, most }),
+                (true, _) => cpu.dispatch(SingleQuery { tile, most }),
                 (false, pairs) => K::compute(tile, pairs),
             }
         });
@@ -281,10 +286,10 @@ impl<'a, K: Stored> Problem<'a, K> {
         team.give_back(states);
     }
 
-    /// Whether [`One`] supports it: one query per head, few heads per group, and a readable layout
-    /// of keys and values.
-    fn is_alone(&self) -> bool {
-        self.queries == 1 && self.group <= one::MOST_HEADS && self.k.has_lines() && self.v.has_lines()
+    /// Whether [`SingleQuery`] supports the problem: it has one query per head, few heads per group
+    /// and a readable layout of keys and values.
+    fn has_single_queries(&self) -> bool {
+        self.queries == 1 && self.group <= single_query::MOST_HEADS && self.k.has_rows() && self.v.has_rows()
     }
 
     /// Whether the mask gives an added score for each key.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{
     Mask, Problem, Scoring, Stored, Target,
-    one::{Lines, MOST_HEADS, PAD, Shape},
+    single_query::{HeadRows, MOST_HEADS, PAD, Shape},
     tile::Tile,
 };
 use crate::{
@@ -56,7 +56,7 @@ impl<'a> Coded<'a> {
     /// rows. No vector may cross a group.
     pub fn suits(&self, heads: usize, queries: usize) -> bool {
         let kv_heads = self.codes.shape()[1].max(1);
-        queries == 1 && heads / kv_heads <= MOST_HEADS && self.has_lines()
+        queries == 1 && heads / kv_heads <= MOST_HEADS && self.has_rows()
     }
 
     /// Writes the elements `[B, Hkv, Tk, D]`, row-major.
@@ -135,24 +135,24 @@ fn attend(
 
 impl Stored for Coded<'_> {
     type Weight = f32;
-    type Lines = CodedRows;
+    type Rows = CodedRows;
 
     fn sizes(&self) -> Result<[usize; 4], Error> {
         let s = self.codes.shape();
         Ok([s[0], s[1], s[2], s[3] * s[4]])
     }
 
-    fn has_lines(&self) -> bool {
+    fn has_rows(&self) -> bool {
         let (s, group) = (self.codes.strides(), self.group());
         let is_run = s[4] == 1 && (self.groups() == 1 || s[3] == group as isize);
         is_run && (self.groups() == 1 || group.is_power_of_two() && group >= 16)
     }
 
-    fn line_floats(&self, keys: usize) -> usize {
+    fn row_floats(&self, keys: usize) -> usize {
         keys * self.groups()
     }
 
-    fn lines(&self, cpu: Cpu, [batch, head]: [usize; 2], keys: Range<usize>, scratch: &mut [f32]) -> CodedRows {
+    fn head_rows(&self, cpu: Cpu, [batch, head]: [usize; 2], keys: Range<usize>, scratch: &mut [f32]) -> CodedRows {
         let (groups, s) = (self.groups(), self.scales.strides());
         let scratch = &mut scratch[..keys.len() * groups];
         if s[3] == 1 && s[2] == groups as isize && !keys.is_empty() {
@@ -272,7 +272,7 @@ impl CodedRows {
     }
 }
 
-impl Lines for CodedRows {
+impl HeadRows for CodedRows {
     #[inline(always)]
     fn scores<I: Isa>(self, isa: I, s: Shape, queries: &[u32], keys: Range<usize>, to: &mut [f32]) {
         // As many sums as registers hold beside the elements.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::{
     Mask, Problem, Stored, four,
-    one::RowsInPlace,
+    single_query::RowsInPlace,
     state::{State, finite, weight},
 };
 use crate::{
@@ -112,21 +112,21 @@ impl<'a> Buffers<'a> {
 
 impl<S: Float> Stored for View<'_, S> {
     type Weight = S;
-    type Lines = RowsInPlace<S>;
+    type Rows = RowsInPlace<S>;
 
     fn sizes(&self) -> Result<[usize; 4], Error> {
         four(self.shape())
     }
 
-    fn has_lines(&self) -> bool {
+    fn has_rows(&self) -> bool {
         self.strides()[3] == 1
     }
 
-    fn line_floats(&self, _: usize) -> usize {
+    fn row_floats(&self, _: usize) -> usize {
         0
     }
 
-    fn lines(&self, _: Cpu, [batch, head]: [usize; 2], _: Range<usize>, _: &mut [f32]) -> RowsInPlace<S> {
+    fn head_rows(&self, _: Cpu, [batch, head]: [usize; 2], _: Range<usize>, _: &mut [f32]) -> RowsInPlace<S> {
         RowsInPlace::of(self, batch, head)
     }
 

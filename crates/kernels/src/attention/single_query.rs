@@ -54,15 +54,15 @@ impl Shape {
     }
 }
 
-/// Scratch words for `heads` heads of a group and at most `keys` keys, without the scratch for the
-/// lines of keys and values.
-pub(super) fn scratch_words([heads, depth, width, keys]: [usize; 4], lines: [usize; 2]) -> usize {
+/// Scratch words for `heads` heads of a group and at most `keys` keys. `rows` are the words for the
+/// rows of keys and of values.
+pub(super) fn scratch_words([heads, depth, width, keys]: [usize; 4], rows: [usize; 2]) -> usize {
     let s = Shape { heads, depth, width, keys };
-    s.query_words() + heads * (2 * s.line() + s.result()) + lines[0] + lines[1]
+    s.query_words() + heads * (2 * s.line() + s.result()) + rows[0] + rows[1]
 }
 
 /// The rows of keys or values of one head.
-pub(super) trait Lines: Copy {
+pub(super) trait HeadRows: Copy {
     /// `to[head][key]`: products of the queries and these keys. Queries are in pairs where the
     /// instruction set has [`Isa::DOT`].
     fn scores<I: Isa>(self, isa: I, s: Shape, queries: &[u32], keys: Range<usize>, to: &mut [f32]);
@@ -71,21 +71,22 @@ pub(super) trait Lines: Copy {
     /// # Safety
     /// The row may be read, and has LANES elements from there on.
     unsafe fn load<I: Isa>(self, isa: I, key: usize, column: usize) -> I::V;
-    /// As [`Lines::load`], the first `count` lanes alone.
+    /// As [`HeadRows::load`] for the first `count` lanes. The others are zero.
     ///
     /// # Safety
     /// The row may be read, and has `count` elements from there on.
     unsafe fn load_first<I: Isa>(self, isa: I, key: usize, column: usize, count: usize) -> I::V;
 }
 
-/// A tile for one query with the heads of a group as rows. Its operands have lines.
-pub(super) struct One<'a, K> {
+/// A tile for one query, with the heads of a group as rows. Its keys and values have
+/// [`HeadRows`].
+pub(super) struct SingleQuery<'a, K> {
     pub(super) tile: Tile<'a, K>,
     /// Maximum number of keys per task.
     pub(super) most: usize,
 }
 
-impl<K: Stored> Kernel for One<'_, K> {
+impl<K: Stored> Kernel for SingleQuery<'_, K> {
     type Out = ();
     #[inline(always)]
     fn run<I: Isa>(mut self, isa: I) {
@@ -98,11 +99,11 @@ impl<K: Stored> Kernel for One<'_, K> {
         let (scores, rest) = bytemuck::cast_slice_mut::<u32, f32>(rest).split_at_mut(s.heads * s.line());
         let (masks, rest) = rest.split_at_mut(s.heads * s.line());
         let (results, rest) = rest.split_at_mut(s.heads * s.result());
-        let (key_floats, value_floats) = rest.split_at_mut(p.k.line_floats(keys.len()));
+        let (key_floats, value_floats) = rest.split_at_mut(p.k.row_floats(keys.len()));
         let (cpu, head) = (self.tile.cpu, [self.tile.batch, self.tile.kv_head]);
         self.lay_out_queries(s, I::DOT, queries);
-        p.k.lines(cpu, head, keys.clone(), key_floats).scores(isa, s, queries, keys.clone(), scores);
-        let values = p.v.lines(cpu, head, keys.clone(), value_floats);
+        p.k.head_rows(cpu, head, keys.clone(), key_floats).scores(isa, s, queries, keys.clone(), scores);
+        let values = p.v.head_rows(cpu, head, keys.clone(), value_floats);
         let mut sums = [[0.0; 2]; MOST_HEADS];
         for (head, sums) in sums.iter_mut().enumerate().take(s.heads) {
             let lines = (&mut scores[head * s.line()..][..s.line()], &mut masks[head * s.line()..][..s.line()]);
@@ -121,7 +122,7 @@ impl<K: Stored> Kernel for One<'_, K> {
     }
 }
 
-impl<K: Stored> One<'_, K> {
+impl<K: Stored> SingleQuery<'_, K> {
     /// Queries as `f32` or as pairs of bf16, each padded with zeros.
     #[inline(always)]
     fn lay_out_queries(&self, s: Shape, pairs: bool, to: &mut [u32]) {
@@ -140,9 +141,9 @@ impl<K: Stored> One<'_, K> {
         }
     }
 
-    /// Turns scores into weights; returns their largest score and their sum.
+    /// Turns scores into weights. Returns the largest score and the sum of the weights.
     ///
-    /// Weights are rounded to the element type, but their sum is not, as for many queries.
+    /// Weights are rounded to the element type, but their sum is not, as in tiles of many queries.
     #[inline(always)]
     fn soften<I: Isa>(&self, isa: I, head: usize, keys: Range<usize>, (scores, mask): (&mut [f32], &mut [f32])) -> [f32; 2] {
         let (count, p) = (keys.len(), self.tile.problem);
@@ -183,7 +184,7 @@ impl<K: Stored> One<'_, K> {
         }
     }
 
-    /// Writes results, or the state if parts of the keys are joined later.
+    /// Writes the results, or the state if another task joins it with the state of other keys.
     #[inline(always)]
     fn finish<I: Isa>(&mut self, _: I, s: Shape, results: &mut [f32], sums: &[[f32; 2]]) {
         let rows = s.heads.next_multiple_of(I::LANES);
@@ -213,25 +214,28 @@ impl<K: Stored> One<'_, K> {
 
 /// `to[head][column]`: weighted values for `H` heads.
 #[inline(always)]
-fn weighted<I: Isa, L: Lines, const H: usize>(isa: I, v: L, s: Shape, keys: Range<usize>, weights: &[f32], to: &mut [f32]) {
-    // As many sums as registers hold beside the values.
+fn weighted<I: Isa, R: HeadRows, const H: usize>(isa: I, v: R, s: Shape, keys: Range<usize>, weights: &[f32], to: &mut [f32]) {
+    // The registers hold this number of sums and the values.
     if I::LANES == 16 {
-        columns::<I, L, H, 4>(isa, v, s, keys, weights, to);
+        columns::<I, R, H, 4>(isa, v, s, keys, weights, to);
     } else {
-        columns::<I, L, H, 2>(isa, v, s, keys, weights, to);
+        columns::<I, R, H, 2>(isa, v, s, keys, weights, to);
     }
 }
 
 #[inline(always)]
-fn columns<I: Isa, L: Lines, const H: usize, const C: usize>(
+fn columns<I: Isa, R: HeadRows, const H: usize, const C: usize>(
     isa: I,
-    v: L,
+    v: R,
     s: Shape,
     keys: Range<usize>,
     weights: &[f32],
     to: &mut [f32],
 ) {
-    assert!(weights.len() >= (H - 1) * s.line() + keys.len() && to.len() >= H * s.result(), "lines are as long as they say");
+    assert!(
+        weights.len() >= (H - 1) * s.line() + keys.len() && to.len() >= H * s.result(),
+        "each head has a line of weights and of results"
+    );
     let mut column = 0;
     while column < s.width {
         let whole = s.width - column >= C * I::LANES;
@@ -307,7 +311,7 @@ impl<S: Float> RowsInPlace<S> {
     }
 }
 
-impl<S: Float> Lines for RowsInPlace<S> {
+impl<S: Float> HeadRows for RowsInPlace<S> {
     #[inline(always)]
     fn scores<I: Isa>(self, isa: I, s: Shape, queries: &[u32], keys: Range<usize>, to: &mut [f32]) {
         if I::DOT {
