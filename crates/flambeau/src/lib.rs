@@ -101,22 +101,14 @@ A graph on an engine, without a file:
 ```
 use std::sync::Arc;
 
-use flambeau::{engine::{Constants, Engine, LoadOptions, Value}, ir, tensor::{Bytes, Tensor}};
-
-struct None;
-
-impl Constants for None {
-    fn get(&self, _key: &str) -> Option<Bytes> {
-        Option::None
-    }
-}
+use flambeau::{engine::{Engine, LoadOptions, NoConstants, Value}, ir, tensor::Tensor};
 
 # fn main() -> Result<(), Box<dyn std::error::Error>> {
 let text = "slots constants=0 inputs=1 outputs=1 buffers=0 temps=0 values=0\nmain 0\ninput t0\noutput t1\n\
     name t0 \"x\"\nname t1 \"y\"\nmeta t0 f32[2]\nmeta t1 f32[2]\nchain 0\n  Exp x=t0 out=t1\n";
 let graph = Arc::new(ir::check(text.parse()?)?);
 let engine = flambeau::cpu::CpuEngine::new(Some(1));
-let mut session = engine.load(graph, &None, &LoadOptions::default())?;
+let mut session = engine.load(graph, &NoConstants, &LoadOptions::default())?;
 let results = session.run(&[Value::Tensor(Tensor::from_slice(&[0.0f32, 1.0], &[2])?)])?;
 assert!(matches!(&results[..], [Value::Tensor(y)] if y.shape() == [2]));
 # Ok(())
@@ -126,8 +118,8 @@ assert!(matches!(&results[..], [Value::Tensor(y)] if y.shape() == [2]));
 )]
 pub mod engine {
     pub use flambeau_ir::engine::{
-        Clock, Constants, DecodeStep, Engine, EngineError, FusedRegion, KvCacheConfig, KvLayer, LoadOptions, NodeByNode, Outcome,
-        PipelinedDecoding, Run, Sampling, Session, SharedState, Span, Steps, Value,
+        Clock, Constants, DecodeStep, Engine, EngineError, FusedRegion, KvCacheConfig, KvLayer, LoadOptions, NoConstants,
+        NodeByNode, Outcome, PipelinedDecoding, Run, Sampling, Session, SharedState, Span, Steps, Value,
     };
 }
 

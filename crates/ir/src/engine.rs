@@ -50,6 +50,16 @@ pub trait Constants {
     fn get(&self, key: &str) -> Option<Bytes>;
 }
 
+/// The constants of a program without constants.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoConstants;
+
+impl Constants for NoConstants {
+    fn get(&self, _key: &str) -> Option<Bytes> {
+        None
+    }
+}
+
 /// Options for loading a program.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {

@@ -5,9 +5,9 @@ use std::{process::ExitCode, sync::Arc};
 use flambeau_cpu::CpuEngine;
 use flambeau_ir::{
     Checked, Graph, Slot, SlotCounts, TensorMeta, Tid,
-    engine::{Constants, Engine, EngineError, LoadOptions, Value},
+    engine::{Engine, EngineError, LoadOptions, NoConstants, Value},
 };
-use flambeau_tensor::{Bytes, DType, Tensor, cast};
+use flambeau_tensor::{DType, Tensor, cast};
 use flambeau_testcases::functions;
 use flambeau_testgraphs::{RandomGraph, Rounding, random_graph};
 
@@ -16,16 +16,8 @@ mod installed;
 
 const GRAPHS: u64 = 10_000;
 
-struct Nothing;
-
-impl Constants for Nothing {
-    fn get(&self, _: &str) -> Option<Bytes> {
-        None
-    }
-}
-
 fn run(engine: &dyn Engine, graph: &Checked, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
-    engine.load(Arc::new(graph.clone()), &Nothing, &LoadOptions::default())?.run(inputs)
+    engine.load(Arc::new(graph.clone()), &NoConstants, &LoadOptions::default())?.run(inputs)
 }
 
 fn tensor(value: &Value) -> Tensor {

@@ -3,20 +3,12 @@
 use flambeau_cpu::CpuEngine;
 use flambeau_ir::{
     Add, Multiply, Neg, Spec, Subtract, check,
-    engine::{Constants, Engine, LoadOptions, Value},
+    engine::{Engine, LoadOptions, NoConstants, Value},
 };
 use flambeau_lower::{SsaNode, TensorInfo};
-use flambeau_tensor::{Bytes, DType, Tensor};
+use flambeau_tensor::{DType, Tensor};
 
 use super::*;
-
-struct NoConstants;
-
-impl Constants for NoConstants {
-    fn get(&self, _: &str) -> Option<Bytes> {
-        None
-    }
-}
 
 /// Deterministic numbers below `n`.
 struct Dice(u64);

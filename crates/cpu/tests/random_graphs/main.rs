@@ -9,27 +9,19 @@ use flambeau_cpu::CpuEngine;
 use flambeau_ir::{
     Checked, In, Slot,
     decompose::decompose,
-    engine::{Constants, Engine, EngineError, LoadOptions, Value},
+    engine::{Engine, EngineError, LoadOptions, NoConstants, Value},
     for_each_float_function,
 };
-use flambeau_tensor::{Bytes, DType, Tensor};
+use flambeau_tensor::{DType, Tensor};
 use flambeau_testgraphs::{RandomGraph, Rounding, generated_nodes, random_graph};
 
 use crate::reference::{Array, evaluate};
 
 const GRAPHS: u64 = 10_000;
 
-struct Nothing;
-
-impl Constants for Nothing {
-    fn get(&self, _: &str) -> Option<Bytes> {
-        None
-    }
-}
-
 /// Results of two runs of one session.
 fn run(engine: &CpuEngine, graph: &Checked, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
-    let mut session = engine.load(Arc::new(graph.clone()), &Nothing, &LoadOptions::default())?;
+    let mut session = engine.load(Arc::new(graph.clone()), &NoConstants, &LoadOptions::default())?;
     let first = session.run(inputs)?;
     let second = session.run(inputs)?;
     let bytes = |values: &[Value]| values.iter().map(|v| tensor(v).bytes().to_vec()).collect::<Vec<_>>();

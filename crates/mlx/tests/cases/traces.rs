@@ -4,10 +4,10 @@ use std::{path::Path, sync::Arc};
 
 use flambeau_ir::{
     Graph, check,
-    engine::{Constants, Engine, LoadOptions, Session, Value},
+    engine::{Engine, LoadOptions, NoConstants, Session, Value},
 };
 use flambeau_mlx::MlxEngine;
-use flambeau_tensor::{Bytes, DType, Tensor, Tolerance, compare};
+use flambeau_tensor::{DType, Tensor, Tolerance, compare};
 use flambeau_testcases::LoadedCase;
 
 use crate::{committed_folders, installed};
@@ -56,14 +56,6 @@ pub(crate) fn cases_run_compiled() {
     assert_eq!(plain.compiled_runs(), 0);
 }
 
-struct Nothing;
-
-impl Constants for Nothing {
-    fn get(&self, _: &str) -> Option<Bytes> {
-        None
-    }
-}
-
 /// A step of attention over a cache of 700 positions, as custom SDPA is exported: q, k, v
 /// `[1, 2, 1, 8]` and the position.
 const DECODE: &str = "\
@@ -96,7 +88,9 @@ chain 0
 
 fn decode_session(engine: &MlxEngine) -> Box<dyn Session> {
     let graph: Graph = DECODE.parse().expect("the text is a graph");
-    engine.load(Arc::new(check(graph).expect("the graph is sound")), &Nothing, &LoadOptions::default()).expect("the graph loads")
+    engine
+        .load(Arc::new(check(graph).expect("the graph is sound")), &NoConstants, &LoadOptions::default())
+        .expect("the graph loads")
 }
 
 fn step(session: &mut Box<dyn Session>, position: i64) -> Result<Vec<Value>, String> {
