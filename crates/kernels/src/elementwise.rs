@@ -311,6 +311,34 @@ impl<A: Float, B: Float, C: Float, F: Fn(f32, f32) -> f32 + Sync> Runs<3> for Zi
     }
 }
 
+/// Broadcasts `x` to `out` and executes the runs that `runs` makes from the starts of both.
+fn execute_map<A: Element, C: Element, R: Runs<2>>(
+    pool: &Pool,
+    x: &View<A>,
+    out: &mut ViewMut<C>,
+    runs: impl FnOnce(PtrMut<C>, Ptr<A>) -> R,
+) -> Result<(), Error> {
+    let x = x.broadcast_to(out.shape())?;
+    let walk = Walk::new(out.shape(), [out.strides(), x.strides()]);
+    // SAFETY: the walk and the pointers are those of these views.
+    unsafe { execute(pool, &walk, &runs(PtrMut(out.origin()), Ptr(x.origin()))) };
+    Ok(())
+}
+
+/// As [`execute_map`], with two operands.
+fn execute_zip<A: Element, B: Element, C: Element, R: Runs<3>>(
+    pool: &Pool,
+    (a, b): (&View<A>, &View<B>),
+    out: &mut ViewMut<C>,
+    runs: impl FnOnce(PtrMut<C>, Ptr<A>, Ptr<B>) -> R,
+) -> Result<(), Error> {
+    let (a, b) = (a.broadcast_to(out.shape())?, b.broadcast_to(out.shape())?);
+    let walk = Walk::new(out.shape(), [out.strides(), a.strides(), b.strides()]);
+    // SAFETY: the walk and the pointers are those of these views.
+    unsafe { execute(pool, &walk, &runs(PtrMut(out.origin()), Ptr(a.origin()), Ptr(b.origin()))) };
+    Ok(())
+}
+
 /// `out[i] = f(x[i])`.
 ///
 /// # Errors
@@ -321,11 +349,7 @@ pub fn map<A: Element, C: Element, F: Fn(A) -> C + Sync>(
     out: &mut ViewMut<C>,
     f: F,
 ) -> Result<(), Error> {
-    let x = x.broadcast_to(out.shape())?;
-    let walk = Walk::new(out.shape(), [out.strides(), x.strides()]);
-    // SAFETY: the walk is made from these views.
-    unsafe { execute(pool, &walk, &Map(PtrMut(out.origin()), Ptr(x.origin()), f)) };
-    Ok(())
+    execute_map(pool, x, out, |to, x| Map(to, x, f))
 }
 
 /// `out[i] = f(a[i], b[i])`.
@@ -339,11 +363,7 @@ pub fn zip<A: Element, B: Element, C: Element, F: Fn(A, B) -> C + Sync>(
     out: &mut ViewMut<C>,
     f: F,
 ) -> Result<(), Error> {
-    let (a, b) = (a.broadcast_to(out.shape())?, b.broadcast_to(out.shape())?);
-    let walk = Walk::new(out.shape(), [out.strides(), a.strides(), b.strides()]);
-    // SAFETY: the walk is made from these views.
-    unsafe { execute(pool, &walk, &Zip(PtrMut(out.origin()), Ptr(a.origin()), Ptr(b.origin()), f)) };
-    Ok(())
+    execute_zip(pool, (a, b), out, |to, a, b| Zip(to, a, b, f))
 }
 
 /// `out[i] = f(a[i], b[i], d[i])`.
@@ -388,11 +408,7 @@ pub fn map_float<A: Float, C: Float, F: Fn(f32) -> f32 + Sync>(
     out: &mut ViewMut<C>,
     f: F,
 ) -> Result<(), Error> {
-    let x = x.broadcast_to(out.shape())?;
-    let walk = Walk::new(out.shape(), [out.strides(), x.strides()]);
-    // SAFETY: the walk is made from these views.
-    unsafe { execute(pool, &walk, &MapLanes(PtrMut(out.origin()), Ptr(x.origin()), f)) };
-    Ok(())
+    execute_map(pool, x, out, |to, x| MapLanes(to, x, f))
 }
 
 /// `out[i] = op(x[i])` in `f32`, rounded once to the output's type.
@@ -411,11 +427,7 @@ fn map_blocks<T: Float, F: Fn(&mut [f32; BLOCK]) + Sync>(
     out: &mut ViewMut<T>,
     f: F,
 ) -> Result<(), Error> {
-    let x = x.broadcast_to(out.shape())?;
-    let walk = Walk::new(out.shape(), [out.strides(), x.strides()]);
-    // SAFETY: the walk is made from these views.
-    unsafe { execute(pool, &walk, &MapFloat(PtrMut(out.origin()), Ptr(x.origin()), f)) };
-    Ok(())
+    execute_map(pool, x, out, |to, x| MapFloat(to, x, f))
 }
 
 /// `out[i] = f(a[i], b[i])` in `f32`, rounded once to the output's type.
@@ -429,11 +441,7 @@ pub fn zip_float<A: Float, B: Float, C: Float, F: Fn(f32, f32) -> f32 + Sync>(
     out: &mut ViewMut<C>,
     f: F,
 ) -> Result<(), Error> {
-    let (a, b) = (a.broadcast_to(out.shape())?, b.broadcast_to(out.shape())?);
-    let walk = Walk::new(out.shape(), [out.strides(), a.strides(), b.strides()]);
-    // SAFETY: the walk is made from these views.
-    unsafe { execute(pool, &walk, &ZipFloat(PtrMut(out.origin()), Ptr(a.origin()), Ptr(b.origin()), f)) };
-    Ok(())
+    execute_zip(pool, (a, b), out, |to, a, b| ZipFloat(to, a, b, f))
 }
 
 /// `data[i] = f(data[i])`.
