@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{
     Stored,
-    grouped::{Grouped, Layout, Zeros},
+    grouped::Grouped,
     parts::{Tensors, finished, matrix, numbers, part},
 };
 use crate::{
@@ -59,18 +59,8 @@ pub(super) fn eight_bits(module: &str, lead: &Stored, all: &Tensors) -> Result<C
     let [rows, cols] = matrix(&name, lead)?;
     let largest = numbers(&format!("{module}.SCB"), part(module, "SCB", all)?, rows)?;
     let scales: Vec<u8> = (0..rows).flat_map(|row| (largest.get(row) / 127.0).to_le_bytes()).collect();
-    let stored = Grouped {
-        name: "bitsandbytes",
-        shape: [rows, cols],
-        bits: 8,
-        layout: Layout::Bytes,
-        words: lead.bytes.clone(),
-        scales: Numbers { dtype: DType::F32, bytes: scales.into() },
-        scales_along: true,
-        zeros: Zeros::Middle,
-        group: cols,
-    };
-    finished(&name, stored, None)
+    let scales = Numbers { dtype: DType::F32, bytes: scales.into() };
+    finished(&name, Grouped::signed_bytes("bitsandbytes", [rows, cols], lead.bytes.clone(), scales, cols), None)
 }
 
 /// The description of a 4-bit matrix.

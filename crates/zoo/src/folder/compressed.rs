@@ -61,16 +61,6 @@ pub(super) fn bytes(module: &str, lead: &Stored, all: &Tensors) -> Result<Checkp
     let scales = part(module, "weight_scale", all)?;
     let groups = scales.count() / rows;
     let stored_group = stored_group(&name, cols, groups)?;
-    let stored = Grouped {
-        name: "compressed-tensors",
-        shape: [rows, cols],
-        bits: 8,
-        layout: Layout::Bytes,
-        words: lead.bytes.clone(),
-        scales: numbers(&format!("{module}.weight_scale"), scales, rows * groups)?,
-        scales_along: true,
-        zeros: Zeros::Middle,
-        group: stored_group,
-    };
-    finished(&name, stored, None)
+    let scales = numbers(&format!("{module}.weight_scale"), scales, rows * groups)?;
+    finished(&name, Grouped::signed_bytes("compressed-tensors", [rows, cols], lead.bytes.clone(), scales, stored_group), None)
 }

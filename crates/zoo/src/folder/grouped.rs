@@ -71,6 +71,22 @@ fn of_stream(words: impl Fn(usize) -> u64, bits: usize, i: usize) -> u32 {
 }
 
 impl Grouped {
+    /// Signed bytes [out, in] with one scale for each `group` inputs, [out, groups].
+    pub(super) fn signed_bytes(name: &'static str, shape: [usize; 2], bytes: Bytes, scales: Numbers, group: usize) -> Grouped {
+        Grouped {
+            name,
+            shape,
+            bits: 8,
+            layout: Layout::Bytes,
+            words: bytes,
+            scales,
+            scales_along: true,
+            zeros: Zeros::Middle,
+            group,
+        }
+    }
+
+    /// Number of groups of inputs.
     fn groups(&self) -> usize {
         self.shape[1].div_ceil(self.group)
     }
