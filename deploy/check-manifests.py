@@ -25,21 +25,18 @@ import jsonschema
 import kubernetes_validate
 import yaml
 
+from report import Report
+
 FOLDER = Path(__file__).resolve().parent
 CHART = FOLDER / "helm" / "flambeau"
 MANIFESTS = ["kserve/*.yaml", "ray/*service.yaml"]
 
 
-class Report:
+class ManifestReport(Report):
     def __init__(self):
-        self.passed, self.failed, self.unchecked = 0, 0, {}
-
-    def check(self, holds, message):
-        if holds:
-            self.passed += 1
-        else:
-            self.failed += 1
-            print(f"FAILED: {message}", file=sys.stderr)
+        super().__init__()
+        # Number of objects without a definition, by kind.
+        self.unchecked = {}
 
 
 def closed(schema):
@@ -205,7 +202,7 @@ def main():
     arguments.add_argument("--crds")
     arguments.add_argument("--flambeau", nargs=2, metavar=("FLAMBEAU", "MODEL"))
     args = arguments.parse_args()
-    report, schemas = Report(), read_crds(args.crds)
+    report, schemas = ManifestReport(), read_crds(args.crds)
     releases = [(values.name, render(report, args.helm, values)) for values in sorted(CHART.glob("ci/*-values.yaml"))]
     check_refusals(report, args.helm)
     for where, items in releases:

@@ -24,26 +24,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
+sys.path.insert(0, str(FOLDER.parent))
+
+from report import Report  # noqa: E402
+
 CLIENTS = 6
 # An alert is one expression beside one number.
 ALERT = re.compile(r"(?P<left>.*) (?:>|<|>=|<=|==|!=) [0-9.]+", re.DOTALL)
 # What Grafana puts in for its variables.
 VARIABLES = {"$__rate_interval": "1m", "$model": ".*", "$instance": ".*"}
-
-
-class Failures:
-    """Counts checks, and prints each failed one."""
-
-    def __init__(self):
-        self.passed = 0
-        self.failed = 0
-
-    def check(self, holds, message):
-        if holds:
-            self.passed += 1
-        else:
-            self.failed += 1
-            print(f"FAILED: {message}", file=sys.stderr)
 
 
 def fetch(url, body=None):
@@ -207,7 +196,7 @@ def main():
         if shutil.which(program) is None:
             print(f"skipped: there is no {program}", file=sys.stderr)
             return 0
-    failures = Failures()
+    failures = Report()
     for command in (("check", "config", "prometheus.yml"), ("check", "rules", "rules.yml"), ("test", "rules", "rules-test.yml")):
         holds, output = run("promtool", *command)
         failures.check(holds, f"promtool {' '.join(command)}:\n{output}")

@@ -17,6 +17,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER))
+sys.path.append(str(FOLDER.parent))
 os.environ.update(RAY_TRAIN_V2_ENABLED="0", RAY_USAGE_STATS_ENABLED="0", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0")
 
 import httpx  # noqa: E402
@@ -27,23 +28,13 @@ from ray import serve  # noqa: E402
 
 import batch  # noqa: E402
 import serve_app  # noqa: E402
+from report import Report  # noqa: E402
 
 PORT = 18432
 ADDRESS = f"http://127.0.0.1:{PORT}"
 CONVERSATIONS = 8
 # Context in tokens of models that can write long answers.
 LONG = 1024
-
-
-class Report:
-    passed, failed = 0, 0
-
-    def check(self, holds, message):
-        if holds:
-            self.passed += 1
-        else:
-            self.failed += 1
-            print(f"FAILED: {message}", file=sys.stderr)
 
 
 def wait_for(what, attempt, seconds=180):
