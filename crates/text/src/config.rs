@@ -118,10 +118,10 @@ impl GenerationDefaults {
     }
 }
 
-/// A special token is written as its text or as an object that has it under `content`.
-fn token_text(value: Option<&Value>) -> Option<String> {
+/// The text of a token, which a file states as a string or as an object with the key `content`.
+pub(crate) fn token_text(value: Option<&Value>) -> Option<&str> {
     let value = value?;
-    value.as_str().or_else(|| value.get("content")?.as_str()).map(str::to_owned)
+    value.as_str().or_else(|| value.get("content")?.as_str())
 }
 
 impl SpecialTokens {
@@ -134,7 +134,7 @@ impl SpecialTokens {
             let map = parse_object(file, bytes)?;
             let take = |slot: &mut Option<String>, key: &str| {
                 if slot.is_none() {
-                    *slot = token_text(map.get(key));
+                    *slot = token_text(map.get(key)).map(str::to_owned);
                 }
             };
             take(&mut found.bos, "bos_token");

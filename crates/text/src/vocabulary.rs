@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use self::{added::Added, kind::Kind};
 use crate::{
-    config::parse_object,
+    config::{parse_object, token_text},
     error::{Error, Result},
     word_piece::WordPiece,
 };
@@ -115,7 +115,7 @@ fn byte_level(vocab: Map<String, Value>, merges: &str, config: &Map<String, Valu
 fn word_piece(vocab: Map<String, Value>, config: &Map<String, Value>) -> Map<String, Value> {
     let word_piece = WordPiece {
         vocab,
-        unknown: text(config.get("unk_token")).unwrap_or("[UNK]"),
+        unknown: token_text(config.get("unk_token")).unwrap_or("[UNK]"),
         divides_chinese: flag(config, "tokenize_chinese_chars", true),
         strips_accents: config.get("strip_accents").and_then(Value::as_bool),
         lowercases: flag(config, "do_lower_case", true),
@@ -125,10 +125,4 @@ fn word_piece(vocab: Map<String, Value>, config: &Map<String, Value>) -> Map<Str
 
 fn flag(config: &Map<String, Value>, key: &str, default: bool) -> bool {
     config.get(key).and_then(Value::as_bool).unwrap_or(default)
-}
-
-/// A token is written as its text or as an object that has it under `content`.
-fn text(value: Option<&Value>) -> Option<&str> {
-    let value = value?;
-    value.as_str().or_else(|| value.get("content")?.as_str())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::text;
+use crate::config::token_text;
 
 /// Properties of such a token, with their defaults.
 const PROPERTIES: [&str; 4] = ["single_word", "lstrip", "rstrip", "normalized"];
@@ -60,7 +60,7 @@ impl Added {
 
     /// Adds a token, or makes a known one special. A token without an id follows all others.
     fn insert(&mut self, id: Option<u64>, token: &Value, is_special: bool) {
-        let Some(text) = text(Some(token)).filter(|text| !text.is_empty()) else { return };
+        let Some(text) = token_text(Some(token)).filter(|text| !text.is_empty()) else { return };
         let id = id.or_else(|| self.id(text)).unwrap_or(self.next);
         self.next = self.next.max(id.saturating_add(1));
         self.ids.insert(text.to_owned(), id);

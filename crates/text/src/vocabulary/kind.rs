@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{added::Added, flag, refused, text};
-use crate::error::Result;
+use super::{added::Added, flag, refused};
+use crate::{config::token_text, error::Result};
 
 /// A class of transformers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Kind {
     /// # Errors
     /// The class is of another kind, or the vocabulary does not fit the class.
     pub(super) fn of(config: &Map<String, Value>, model: &Map<String, Value>, has_merges: bool) -> Result<Kind> {
-        let stated = text(config.get("tokenizer_class")).or_else(|| text(model.get("tokenizer_class")));
+        let stated = token_text(config.get("tokenizer_class")).or_else(|| token_text(model.get("tokenizer_class")));
         let found = match stated {
             Some(class) => {
                 let name = class.strip_suffix("Fast").unwrap_or(class);
@@ -47,13 +47,13 @@ impl Kind {
                 KINDS.iter().find(|(classes, ..)| classes.contains(&name))
             }
             None => {
-                let family = text(model.get("model_type")).unwrap_or_default();
+                let family = token_text(model.get("model_type")).unwrap_or_default();
                 KINDS.iter().find(|(_, families, _)| families.contains(&family))
             }
         };
         let kind = found.map(|(.., kind)| *kind).filter(|kind| matches!(kind, Kind::Gpt2 | Kind::Roberta) == has_merges);
         kind.ok_or_else(|| {
-            let found = stated.or_else(|| text(model.get("model_type"))).unwrap_or("no class");
+            let found = stated.or_else(|| token_text(model.get("model_type"))).unwrap_or("no class");
             let files = if has_merges { "vocab.json and merges.txt" } else { "vocab.txt" };
             let known: Vec<&str> = KINDS.iter().flat_map(|(classes, ..)| classes.iter().copied()).collect();
             refused(format!("{files} of {found} are not supported without tokenizer.json: expected {}", known.join(", ")))
@@ -76,7 +76,7 @@ impl Kind {
     /// The vocabulary lacks these tokens.
     pub(super) fn around(self, added: &Added, config: &Map<String, Value>) -> Result<Value> {
         let token = |role: &str| {
-            let token = text(config.get(role)).and_then(|text| Some((text.to_owned(), added.id(text)?)));
+            let token = token_text(config.get(role)).and_then(|text| Some((text.to_owned(), added.id(text)?)));
             token.ok_or_else(|| refused(format!("the vocabulary has no token for `{role}`")))
         };
         match self {
