@@ -1,6 +1,6 @@
-//! Tokenizers that are published in other forms than `tokenizer.json`: SentencePiece's
-//! `tokenizer.model`, ranks of byte sequences (tiktoken's form of Llama 3's `tokenizer.model`,
-//! Mistral's `tekken.json`).
+//! Reads tokenizers in other formats than `tokenizer.json`: SentencePiece's `tokenizer.model`, and
+//! ranks of byte sequences (tiktoken's form of Llama 3's `tokenizer.model`, Mistral's
+//! `tekken.json`).
 
 mod ranks;
 mod sentence_piece;

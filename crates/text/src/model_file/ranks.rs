@@ -26,8 +26,8 @@ fn letter(byte: u8) -> char {
 /// The vocabulary of these byte sequences.
 ///
 /// # Errors
-/// [`ModelFileFault::Token`] for one that is empty, too long or listed twice,
-/// [`ModelFileFault::Form`] where a byte is none.
+/// [`ModelFileFault::Token`] for a sequence that is empty, too long or listed twice.
+/// [`ModelFileFault::Form`] if one of the 256 bytes is not a token.
 pub(super) fn ranked(list: &[Vec<u8>]) -> Result<Ranked, ModelFileFault> {
     if list.len() > MAX_TOKENS {
         return Err(ModelFileFault::Form { expected: "at most 2^21 tokens", found: list.len().to_string() });

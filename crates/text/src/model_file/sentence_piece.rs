@@ -153,7 +153,7 @@ impl Settings {
         while let Some((number, field, _)) = fields.next()? {
             match (number, field) {
                 (3, Field::Number(value)) => self.model_type = value,
-                // Minus one is none.
+                // -1 means that there is no such token.
                 (IDS..=43, Field::Number(value)) => self.special[(number - IDS) as usize] = u32::try_from(value).ok(),
                 _ => {}
             }

@@ -90,7 +90,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Vec<u8>, GgufVocab), ModelFileFault>
     Ok((vocab.to_tokenizer_json_cut_by(&file.config.pattern)?, vocab))
 }
 
-/// The texts of the special tokens, as many as are counted; those that have none are numbered.
+/// The texts of the `count` special tokens. Tokens without a text are numbered.
 fn special(listed: Option<Vec<Special>>, count: usize) -> Result<Vec<String>, ModelFileFault> {
     if count > super::MAX_TOKENS {
         return Err(ModelFileFault::Form { expected: "at most 2^21 special tokens", found: count.to_string() });
@@ -101,7 +101,7 @@ fn special(listed: Option<Vec<Special>>, count: usize) -> Result<Vec<String>, Mo
         None => SPECIAL.iter().map(|text| (*text).to_owned()).enumerate().collect::<Vec<_>>(),
     };
     for (rank, text) in known {
-        *texts.get_mut(rank).ok_or(ModelFileFault::Token { rank, what: "it is none of the special ones" })? = text;
+        *texts.get_mut(rank).ok_or(ModelFileFault::Token { rank, what: "its rank is not that of a special token" })? = text;
     }
     Ok(texts)
 }

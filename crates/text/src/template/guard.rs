@@ -1,4 +1,4 @@
-//! Limits for templates that mean harm.
+//! Limits against hostile templates.
 //!
 //! The template engine counts steps, but one step can double a string. So every operation with a
 //! result longer than its operands first pays for the result out of a budget. These are the
@@ -246,7 +246,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// The list as many times in a row.
+/// The list repeated `times` times.
 fn repeated(list: &Value, times: usize) -> Result<Value, Error> {
     let items: Vec<Value> = list.try_iter()?.collect();
     Ok(Value::from(std::iter::repeat_n(items, times).flatten().collect::<Vec<_>>()))
@@ -260,18 +260,18 @@ fn fields(text: &str, value: Value) -> Result<Vec<Value>, Error> {
     if is_list { Ok(value.try_iter()?.collect()) } else { Ok(vec![value]) }
 }
 
-/// Words that begin with capitals, as Python's method has it: a letter behind anything but a letter
-/// begins a word.
+/// The text with capitals at the beginning of words, as by Python's `str.title`. A word begins
+/// after any character that is not a letter.
 fn titled(text: &str) -> String {
-    let mut behind_letter = false;
+    let mut follows_letter = false;
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        if behind_letter {
+        if follows_letter {
             out.extend(c.to_lowercase());
         } else {
             out.extend(c.to_uppercase());
         }
-        behind_letter = c.is_alphabetic();
+        follows_letter = c.is_alphabetic();
     }
     out
 }

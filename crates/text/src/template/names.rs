@@ -1,4 +1,4 @@
-//! Variables that some templates read in the place of `tools`.
+//! Variables that some templates read instead of `tools` and `strftime_now`.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use serde_json::{Serializer, Value as Json, ser::PrettyFormatter};
 
 use super::{ChatInput, json};
 
-/// Variables that a template reads without setting them, outside of the usual ones.
+/// Which of these variables a template reads.
 #[derive(Debug, Clone, Default)]
 pub(super) struct OtherNames {
     /// `functions`: the tools as JSON text (Firefunction v2).
