@@ -213,9 +213,9 @@ fn feed(model: &mut Sequence, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// As `flambeau generate` and `flambeau serve` do it: where the engine draws tokens, steps are
-/// submitted before the tokens of those before
-/// are read; elsewhere sequences step together.
+/// Generates `count` tokens with each sequence, as `flambeau generate` and `flambeau serve` do. If
+/// the engine samples tokens, steps are submitted before earlier tokens are read. Otherwise all
+/// sequences step together.
 fn generate(models: &mut [Sequence], count: usize) -> Result<()> {
     if models.iter_mut().all(Sequence::can_pipeline) {
         return generate_pipelined(models, count);

@@ -61,8 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else {
         as_lines(&found).iter().try_for_each(files::print_line)?;
     }
-    // Who names a place wants to know whether it serves; without one, MLX is an option among
-    // others.
+    // A missing MLX is a failure only if the user names its path.
     let failed = args.selection.mlx_path.is_some() && found.loaded.is_err();
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -1,5 +1,4 @@
-//! A checkpoint case: a tiny model as it is published, with the logits that it has at every
-//! position.
+//! A checkpoint case: a tiny model in its published form, and its logits at every position.
 
 use std::{
     fmt,
@@ -21,7 +20,7 @@ use serde_json::Value as Json;
 use super::{Outcome, case::tensors};
 use crate::{checkpoint, lora};
 
-/// How many tokens a call takes.
+/// Number of tokens per call.
 #[derive(Clone, Copy)]
 enum Chunk {
     Tokens(usize),
@@ -75,8 +74,8 @@ impl CheckpointCase {
         Ok(CheckpointCase { tolerance, chunks, prompt: ids("prompt")?, continuation: ids("new")? })
     }
 
-    /// Exports the checkpoint in f32 and holds what the program says against the case. An adapter
-    /// is merged, and then applied at run time.
+    /// Exports the checkpoint in f32 and compares the program's results with the case. An adapter
+    /// is merged in one program, and applied at run time in another.
     pub(super) fn run(&self, folder: &Path, engine: &Arc<dyn Engine>) -> Result<Outcome> {
         let Some(model) = ["checkpoint", "checkpoint.gguf"].map(|name| folder.join(name)).into_iter().find(|path| path.exists())
         else {
@@ -127,7 +126,7 @@ impl CheckpointCase {
         self.chunks.iter().copied().filter(|chunk| matches!(chunk, Chunk::All) == whole).collect()
     }
 
-    /// The prompt goes in `longest` tokens at a time.
+    /// Compares the continuation of the prompt, which is read `longest` tokens at a time.
     fn compare_continuation(&self, method: &mut Method, longest: usize) -> Result<()> {
         let mut logits = None;
         for (part, first) in self.prompt.chunks(longest).zip((0..).step_by(longest)) {
@@ -145,7 +144,7 @@ impl CheckpointCase {
     }
 }
 
-/// The program of a checkpoint for that many positions and calls of up to `longest` tokens, in f32.
+/// The program of a checkpoint in f32, for these positions and at most `longest` tokens per call.
 fn program(model: &Path, (positions, longest): (usize, usize), how: Lora, engine: &Arc<dyn Engine>) -> Result<Program> {
     let options = zoo::Options { max_seq_len: Some(positions), prefill_chunk: Some(longest), ..zoo::Options::default() };
     let mut checkpoint = checkpoint::open_path(model)?;

@@ -1,4 +1,4 @@
-//! A case of a classifier: a tiny classifier or reranker as it is published, pairs of texts, and
+//! A classifier case: a tiny classifier or reranker in its published form, pairs of texts, and
 //! their scores.
 
 use std::{path::Path, sync::Arc};
@@ -51,8 +51,8 @@ impl ClassifierCase {
         read().context("case.json lacks pairs, their ids and types, or labels")
     }
 
-    /// Exports the checkpoint in f32 and holds the scores of all pairs at once, and of each alone,
-    /// against the case.
+    /// Exports the checkpoint in f32. Compares the scores of all pairs in one batch, and of each
+    /// pair alone, with the case.
     pub(super) fn run(&self, folder: &Path, engine: &Arc<dyn Engine>) -> Result<Outcome> {
         let checkpoint = published(folder)?;
         let program = program_with(&checkpoint, &zoo::Options::default(), engine)?;

@@ -1,5 +1,4 @@
-//! An embedding case: a tiny text encoder as it is published, texts, and the vectors that it makes
-//! of them.
+//! An embedding case: a tiny text encoder in its published form, texts, and their vectors.
 
 use std::{path::Path, sync::Arc};
 
@@ -26,7 +25,7 @@ pub(super) struct EmbeddingCase {
     texts: Vec<String>,
     /// The tokens of each text.
     ids: Vec<Vec<u32>>,
-    /// The prompt of each text that has one. Its text is part of the text.
+    /// The prompt of each text that has one. The text begins with it.
     prompts: Vec<Option<String>>,
     pooling: String,
     is_normalized: bool,
@@ -49,8 +48,8 @@ impl EmbeddingCase {
         read().context("case.json lacks texts, their ids, the pooling or whether vectors are normalized")
     }
 
-    /// Exports the checkpoint in f32 and holds the vectors of all texts at once, and of each alone,
-    /// against the case.
+    /// Exports the checkpoint in f32. Compares the vectors of all texts in one batch, and of each
+    /// text alone, with the case.
     pub(super) fn run(&self, folder: &Path, engine: &Arc<dyn Engine>) -> Result<Outcome> {
         let checkpoint = published(folder)?;
         if !self.texts.is_empty() {
@@ -85,7 +84,7 @@ impl EmbeddingCase {
         self.ids.iter().enumerate().map(tokens).collect()
     }
 
-    /// Holds the tokens of the texts against the case.
+    /// Compares the tokens of the texts with the case.
     fn check_tokens(&self, checkpoint: &Path) -> Result<()> {
         let tokenizer = match crate::checkpoint::open_path(checkpoint)?.tokenizer() {
             TokenizerSource::Gguf(vocab) => Tokenizer::from_gguf(vocab)?,

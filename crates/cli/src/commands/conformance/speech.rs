@@ -1,4 +1,4 @@
-//! A speech case: a tiny model as it is published, a recording, and what the model makes of it.
+//! A speech case: a tiny model in its published form, a recording, and the model's results.
 
 mod moonshine;
 mod parakeet;
@@ -41,7 +41,7 @@ enum Expected {
     Unknown(String),
 }
 
-/// The exported program, and what it listens to.
+/// The exported program and the recording.
 struct Setting<'a> {
     folder: &'a Path,
     tolerance: Tolerance,
@@ -63,7 +63,7 @@ impl SpeechCase {
         Ok(SpeechCase { tolerance, expected })
     }
 
-    /// Exports the checkpoint in f32 and holds each stage against the case.
+    /// Exports the checkpoint in f32 and compares each stage with the case.
     pub(super) fn run(&self, folder: &Path, engine: &Arc<dyn Engine>) -> Result<Outcome> {
         if let Expected::Unknown(family) = &self.expected {
             bail!("speech models of the family {family} are not supported yet");
@@ -88,7 +88,7 @@ impl SpeechCase {
 }
 
 impl Setting<'_> {
-    /// The tensor of a file, which a case may lack.
+    /// The tensor of a file. `None` if the case lacks the file.
     fn expected(&self, name: &str) -> Result<Option<Tensor>> {
         self.folder.join(name).is_file().then(|| one(self.folder, name)).transpose()
     }
@@ -101,7 +101,7 @@ impl Setting<'_> {
         }
     }
 
-    /// Holds rows one after the other against a tensor of a file, whatever axes it has.
+    /// Compares consecutive rows with the elements of a file's tensor, regardless of its axes.
     fn compare_floats(&self, name: &str, found: &[f32]) -> Result<()> {
         let Some(expected) = self.expected(name)? else { return Ok(()) };
         let found = Tensor::from_slice(found, &[found.len()])?;
@@ -109,7 +109,7 @@ impl Setting<'_> {
         compare(&found, &expected, self.tolerance).with_context(|| name.to_owned())
     }
 
-    /// Compares a tensor [.., rows, n] with one from a file, which may end in rows of padding.
+    /// Compares a tensor [.., rows, n] with a file's tensor. Rows of padding may follow the latter.
     fn compare_rows(&self, name: &str, found: &Tensor) -> Result<()> {
         let Some(expected) = self.expected(name)? else { return Ok(()) };
         let &[rows, n] = &found.shape()[found.rank() - 2..] else { bail!("{name}: found shape {:?}", found.shape()) };

@@ -1,5 +1,5 @@
-//! A case of a classifier of tokens: a tiny model as it is published, texts, the scores of their
-//! tokens, and the entities that these form.
+//! A case of a token classifier: a tiny model in its published form, texts, and the scores and
+//! entities of their tokens.
 
 use std::{path::Path, sync::Arc};
 
@@ -57,8 +57,8 @@ impl TaggerCase {
         read().context("case.json lacks texts, their ids, labels or entities")
     }
 
-    /// Exports the checkpoint in f32. Compares the scores of all texts at once and of each alone,
-    /// and the entities, with the case.
+    /// Exports the checkpoint in f32. Compares the entities, and the scores of all texts in one
+    /// batch and of each text alone, with the case.
     pub(super) fn run(&self, folder: &Path, engine: &Arc<dyn Engine>) -> Result<Outcome> {
         let checkpoint = published(folder)?;
         let tokenizer = tokenizer::at(&checkpoint)?.tokenizer;

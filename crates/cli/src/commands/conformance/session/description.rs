@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 
 use crate::{files, kv_cache::HostCache};
 
-/// Fields that tell how a session came about, and how other programs did at it.
+/// Ignored fields: the origin of a session, and results of other programs.
 const SESSION_REMARKS: [&str; 19] = [
     "atol",
     "bf16",

@@ -1,11 +1,11 @@
-//! Whether an output is the expected one.
+//! Compares an output with the expected one.
 
 use anyhow::{Result, bail};
 use flambeau::tensor::{DType, Tensor, Tolerance, cast, compare};
 
 use super::description::{Compare, Output};
 
-/// How far an output may be from the expected one.
+/// Maximum difference of an output from the expected one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) relative: f64,
@@ -14,9 +14,11 @@ pub(super) struct Bounds {
     pub(super) rms: f64,
 }
 
-/// Accepts an output: floats within the bounds and with the same best entry where rounding cannot
-/// change it, integers if they are
-/// equal or rounding can change them.
+/// Accepts floats within the bounds, with the same largest entry if rounding cannot change it.
+/// Accepts integers if they are equal, or if rounding can change them.
+///
+/// # Errors
+/// The output differs, or the expected output does not match its description.
 pub(super) fn output(actual: &Tensor, expected: &Tensor, described: &Output, kind: Compare, bounds: Bounds) -> Result<()> {
     if (expected.dtype(), expected.shape()) != (described.dtype, &described.shape[..]) {
         let (dtype, shape) = (expected.dtype(), expected.shape());

@@ -8,7 +8,7 @@ use super::{Setting, ids};
 
 /// `case.json` of a Moonshine.
 pub(super) struct Expected {
-    /// Ids ahead of the text.
+    /// IDs of the prompt, before the text.
     prompt: Vec<u32>,
     /// The greedy text of the recording.
     tokens: Vec<u32>,

@@ -15,9 +15,9 @@ pub(super) struct Expected {
     /// Position of each token, if the case has them.
     frames: Vec<u32>,
     durations: Vec<u32>,
-    /// Position of each row of logits; all one after the other in models of CTC.
+    /// Position of each row of logits. Empty for CTC, whose rows have consecutive positions.
     step_frames: Vec<u32>,
-    /// Positions behind which the reference has nothing but padding.
+    /// Number of positions before the reference's padding.
     valid_frames: Option<usize>,
 }
 

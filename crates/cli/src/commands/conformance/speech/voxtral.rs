@@ -8,10 +8,10 @@ use super::{Setting, ids};
 
 /// `case.json` of a Voxtral.
 pub(super) struct Expected {
-    /// Ids ahead of the rows that stand for the recording, and behind them.
+    /// IDs of the prompt before and after the recording's rows.
     head: Vec<u32>,
     tail: Vec<u32>,
-    /// How many rows there are.
+    /// Number of the recording's rows, if the case states it.
     rows: Option<u64>,
     /// The greedy text.
     tokens: Vec<u32>,

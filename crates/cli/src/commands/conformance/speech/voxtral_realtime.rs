@@ -8,7 +8,7 @@ use super::{Setting, ids};
 
 /// `case.json` of a Voxtral Realtime.
 pub(super) struct Expected {
-    /// Ids ahead of the first one that is chosen.
+    /// IDs of the prompt, before the first generated token.
     prompt: Vec<u32>,
     /// The greedy text.
     tokens: Vec<u32>,
@@ -22,12 +22,12 @@ impl Expected {
     pub(super) fn compare(&self, setting: &Setting<'_>) -> Result<()> {
         let mut model = VoxtralRealtime::load(&setting.program, setting.engine)?;
         if model.prompt_len() != self.prompt.len() {
-            bail!("{} tokens go ahead, expected {}", model.prompt_len(), self.prompt.len());
+            bail!("the prompt has {} tokens, expected {}", model.prompt_len(), self.prompt.len());
         }
         model.push(&setting.samples);
         model.finish();
         setting.compare("features.bin", &model.features()?)?;
-        // All at once, 80 ms at a time as they are spoken, and in blocks that fit nothing.
+        // All samples at once, blocks of one token's 80 ms, and blocks that no step divides evenly.
         for block in [setting.samples.len(), model.step_samples(), 1000] {
             model.restart();
             self.compare_stream(setting, &mut model, block).with_context(|| format!("in blocks of {block} samples"))?;
@@ -55,7 +55,7 @@ impl Expected {
         }
         setting.compare_floats("encoder.bin", &rows)?;
         if tokens.len() < self.tokens.len() {
-            bail!("{} tokens were chosen, expected {}", tokens.len(), self.tokens.len());
+            bail!("{} tokens were generated, expected {}", tokens.len(), self.tokens.len());
         }
         if let Some(i) = (0..self.tokens.len()).find(|&i| tokens[i] != self.tokens[i]) {
             bail!("token {i} is {}, expected {}", tokens[i], self.tokens[i]);

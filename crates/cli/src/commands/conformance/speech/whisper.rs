@@ -15,7 +15,7 @@ const LEAST_DIFFERENCE: f32 = 1e-3;
 
 /// `case.json` of a Whisper.
 pub(super) struct Expected {
-    /// Ids ahead of the text.
+    /// IDs of the prompt, before the text.
     prompt: Vec<u32>,
     /// The greedy text of the recording, without timestamps and with them.
     tokens: Vec<u32>,
