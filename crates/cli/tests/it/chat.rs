@@ -28,7 +28,7 @@ pub(crate) fn talk(folder: &Path, model: &str, flags: &[&str], lines: &[&str]) -
     finished(child.wait_with_output().unwrap())
 }
 
-/// Answers to lines, all of which must succeed.
+/// Answers to lines. Asserts that the command succeeds.
 fn answers(folder: &Path, lines: &[&str]) -> Vec<String> {
     let done = talk(folder, TINY, &[], lines);
     assert_eq!(done.code, 0, "{}", done.stderr);

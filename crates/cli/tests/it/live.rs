@@ -1,5 +1,5 @@
-//! Streams that are written down while they are heard, by tiny random models: what they say means
-//! nothing, and changes with every sample.
+//! Live transcription by tiny random models. Their texts have no meaning, and change with every
+//! sample.
 
 use std::{fs, path::Path};
 
@@ -17,7 +17,7 @@ pub(crate) fn of_case(family: &str, file: &str) -> String {
     cases.join(format!("speech-{family}")).join(file).to_string_lossy().into_owned()
 }
 
-/// Seconds of the committed recording at changing loudness, with silence in their midst.
+/// `seconds` of the committed recording, repeated with changing loudness and a silent part.
 pub(crate) fn samples(seconds: usize) -> Vec<f32> {
     let recording = fs::read(of_case("whisper", "audio.wav")).unwrap();
     let once = Recording::from_bytes(recording, SAMPLE_RATE).unwrap().read_to_end().unwrap();
@@ -28,9 +28,9 @@ pub(crate) fn samples(seconds: usize) -> Vec<f32> {
     (0..).flat_map(block).take(seconds * SAMPLE_RATE as usize).collect()
 }
 
-/// What is written of a stream whose samples come in blocks of that size. On the way no final word
-/// changes.
-fn written(model: &mut SpeechModel, tokenizer: &Tokenizer, samples: &[f32], block: usize, settings: &Settings) -> Vec<Segment> {
+/// The segments of a live stream whose samples arrive in blocks of `block`. Asserts that no final
+/// word changes.
+fn transcribed(model: &mut SpeechModel, tokenizer: &Tokenizer, samples: &[f32], block: usize, settings: &Settings) -> Vec<Segment> {
     let mut transcriber = Transcriber::new(model, tokenizer, settings.clone()).unwrap();
     let (mut blocks, mut all, mut closed, mut seen) = (samples.chunks(block), Vec::new(), String::new(), String::new());
     loop {
@@ -80,14 +80,14 @@ fn final_words_stay_and_do_not_depend_on_how_samples_come() {
             most_compression: None,
             ..Settings::default()
         };
-        let whole = written(&mut model, &tokenizer, &samples, samples.len(), &settings);
+        let whole = transcribed(&mut model, &tokenizer, &samples, samples.len(), &settings);
         assert!(!whole.is_empty(), "{family} says something");
         for pair in whole.windows(2) {
             assert!(pair[0].start <= pair[0].end && pair[0].end <= pair[1].start + 0.001, "{family}: {pair:?}");
         }
         assert!(whole.iter().all(|segment| segment.end <= 40.0), "{family}");
         for block in [1600, 33_333] {
-            assert_eq!(written(&mut model, &tokenizer, &samples, block, &settings), whole, "{family} in blocks of {block}");
+            assert_eq!(transcribed(&mut model, &tokenizer, &samples, block, &settings), whole, "{family} in blocks of {block}");
         }
     }
 }

@@ -225,7 +225,7 @@ fn mistakes_are_told_before_work_begins() {
     let language = flambeau(dir.path(), &["transcribe", "-m", &model(), &audio(), "-l", "xx"]);
     assert_eq!(language.code, 1);
     assert!(language.stderr.contains("expected one of en, fr, de"), "{}", language.stderr);
-    // Of ExecuTorch's three programs, one is there; then two, of another kind.
+    // One of ExecuTorch's three programs exists. Then all do, but two are not what their names say.
     fs::create_dir(dir.path().join("apart")).unwrap();
     let exported = flambeau(dir.path(), &["export", &model(), "-o", "apart/encoder.pte"]);
     assert_eq!(exported.code, 0, "{}", exported.stderr);

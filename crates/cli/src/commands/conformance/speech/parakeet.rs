@@ -15,7 +15,7 @@ pub(super) struct Expected {
     /// Position of each token, if the case has them.
     frames: Vec<u32>,
     durations: Vec<u32>,
-    /// Position of each row of logits. Empty for CTC, whose rows have consecutive positions.
+    /// Position of each row of logits, if the case states it. CTC has a row at every position.
     step_frames: Vec<u32>,
     /// Number of positions before the reference's padding.
     valid_frames: Option<usize>,
