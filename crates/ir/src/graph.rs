@@ -151,13 +151,6 @@ impl Graph {
         self.names.iter().rev().find(|(_, s)| *s == slot).map(|(n, _)| n.as_str())
     }
 
-    /// Whether running again from an earlier position undoes a run. All persistent writes must be
-    /// at positions given by the caller, so the next run overwrites them. Recurrent state and
-    /// random numbers without a seed prevent this.
-    pub fn is_rewindable(&self) -> bool {
-        !self.draws_without_seed() && self.carried_buffers().is_empty()
-    }
-
     /// Whether a run depends on random numbers without a seed.
     pub fn draws_without_seed(&self) -> bool {
         self.run_nodes().any(|node| node.effect() == Effect::Random(None))
@@ -256,11 +249,11 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_write_where_the_caller_says_can_be_taken_back() {
+    fn runs_that_write_at_positions_of_the_caller_carry_no_state() {
         let check = |nodes: &str, expected: bool| {
             let text = format!("slots constants=1 inputs=1 outputs=1 buffers=1 temps=0 values=1\nmain 0\nchain 0\n{nodes}");
             let graph = text.parse::<Graph>().unwrap();
-            assert_eq!(graph.is_rewindable(), expected, "{nodes}");
+            assert_eq!(!graph.draws_without_seed() && graph.carried_buffers().is_empty(), expected, "{nodes}");
             assert_eq!(graph.carried_buffers().is_empty(), expected || graph.draws_without_seed(), "{nodes}");
         };
         check("  SliceUpdate dst=t3 update=t1 out=t3 axis=0 start=v0 stop=4 step=1", true);

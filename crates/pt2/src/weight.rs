@@ -382,26 +382,6 @@ impl Weight {
             }
         }
     }
-
-    /// Whether both hold the same values: the same view, or equal fields. Tied quantized weights
-    /// are stored once per name, so this compares their bytes.
-    ///
-    /// # Errors
-    /// As [`View::tensor`].
-    pub fn same_value(&self, other: &Weight) -> Result<bool> {
-        let (Weight::Subclass(a), Weight::Subclass(b)) = (self, other) else { return Ok(self == other) };
-        let alike = a.class == b.class && a.dtype == b.dtype && a.shape == b.shape && a.attributes == b.attributes;
-        if !alike || a.tensors.len() != b.tensors.len() {
-            return Ok(false);
-        }
-        for ((name_a, x), (name_b, y)) in a.tensors.iter().zip(&b.tensors) {
-            let same = name_a == name_b && x.dtype == y.dtype && x.shape == y.shape;
-            if !same || (x != y && x.tensor()?.bytes() != y.tensor()?.bytes()) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
 }
 
 #[cfg(test)]

@@ -133,7 +133,7 @@ fn quantized_weights_give_their_fields() {
     assert_eq!(s.attributes["target_dtype"], Attribute::DType("int4".into()));
     assert_eq!(s.attributes["block_size"], Attribute::List(vec![Attribute::Int(1), Attribute::Int(32)]));
     assert!(values::<u8>(&View { dtype: DType::U8, ..s.tensors["qdata"].clone() }).iter().any(|&v| v != 0));
-    assert!(p.weights["0.weight"].same_value(&program("intx.pt2").weights["0.weight"]).unwrap());
+
     assert!(p.weights["0.weight"].tensor().is_err());
 }
 

@@ -27,8 +27,6 @@ pub enum Block {
 
 /// Elements of the largest block.
 pub const MAX_ELEMENTS: usize = 256;
-/// Groups of the block that has most.
-pub const MAX_GROUPS: usize = 16;
 
 /// (format, elements of a block, its bytes, bits of a code, elements of a group, type that holds
 /// scales and biases exactly)

@@ -160,11 +160,6 @@ impl Whisper {
         self.context
     }
 
-    /// Whether the program can align words with the sound.
-    pub fn can_align(&self) -> bool {
-        self.alignment.is_some()
-    }
-
     /// The method that decodes several texts at a time, with its own cache. It is loaded on first
     /// use.
     ///
