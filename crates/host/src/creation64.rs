@@ -152,7 +152,7 @@ fn logsumexp(line: &[f64]) -> f64 {
     if most.is_infinite() { most } else { line.iter().map(|v| (v - most).exp()).sum::<f64>().ln() + most }
 }
 
-/// The place of the first element that is as `better` says.
+/// The index of the first best element, as `better` chooses between two elements. NaN is best.
 fn extreme_index(call: &Call<'_>, better: fn(f64, f64) -> f64) -> Results {
     call.fold(|line| {
         let mut best = 0;

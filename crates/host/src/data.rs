@@ -1,4 +1,4 @@
-//! Results as long as the elements of the operands say.
+//! Calls whose result sizes depend on the elements of their operands.
 
 use flambeau_tensor::{Bool, DType, Tensor, cast};
 

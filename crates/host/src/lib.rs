@@ -71,7 +71,7 @@ const FAMILIES: [&[Kernel]; 10] = [
     unique::KERNELS,
 ];
 
-/// Number of tables with kernels for complex numbers. They stand first.
+/// Number of tables with kernels for complex numbers. They are the first ones.
 const COMPLEX_FAMILIES: usize = 3;
 
 impl Kernel {
@@ -92,7 +92,7 @@ impl Kernel {
     /// program declares: the caller converts.
     ///
     /// # Errors
-    /// If the operands are none that the operator takes.
+    /// If the operator does not support the operands.
     pub fn run(&self, call: &Call<'_>) -> Result<Vec<Tensor>, Error> {
         (self.run)(call)
     }

@@ -96,7 +96,7 @@ fn pairs<K: Copy>(keys: &[K], line: &[usize]) -> Vec<Pair<K>> {
     line.iter().enumerate().map(|(position, &place)| (keys[place], position)).collect()
 }
 
-/// Keys that ascend in the order that is asked for; NaN is larger than all numbers.
+/// Keys that ascend in the requested order. NaN is larger than all numbers.
 fn keys(x: &Tensor, descending: bool) -> Result<Vec<i64>, Error> {
     let keys = Keys::new(x)?.keys;
     Ok(if descending { keys.into_iter().map(|key| !key).collect() } else { keys })
@@ -126,7 +126,7 @@ fn sort(call: &Call<'_>) -> Results {
 }
 
 fn topk(call: &Call<'_>) -> Results {
-    /// PyTorch keeps a heap if there are that many elements for each one that is wanted.
+    /// Minimum number of elements per result for which PyTorch uses a heap.
     const HEAP_FROM: usize = 64;
     let lines = Lines::of(call)?;
     let k = lines.rank(call)?;

@@ -132,7 +132,7 @@ impl Lower {
         self.values.iter().rev().find_map(|scope| scope.get(size)).copied()
     }
 
-    /// Records the content of a value slot that only a run can tell.
+    /// Records the symbolic content of a value slot, whose number is known only at run time.
     pub(crate) fn know_value(&mut self, vid: Vid, content: &Expr) {
         if let Some(slot) = self.ssa.values.get_mut(vid.0 as usize) {
             *slot = content.clone();
@@ -336,8 +336,8 @@ pub(crate) fn infer_into(ssa: &mut SsaGraph, n_unknown: &mut u32, node: &Node) -
     node.infer(&mut FlowCx { ssa, n_unknown })
 }
 
-/// Inference context on an SSA graph: results get inferred specs; sizes that only a run can tell
-/// become fresh symbols.
+/// Inference context on an SSA graph. Results get inferred specs. Sizes that are known only at run
+/// time become fresh symbols.
 struct FlowCx<'a> {
     ssa: &'a mut SsaGraph,
     n_unknown: &'a mut u32,

@@ -38,8 +38,8 @@ struct Worker {
 /// streams may run concurrently.
 static OWNED: Mutex<Vec<Device>> = Mutex::new(Vec::new());
 
-/// Workers without an owner. MLX binds a stream to the thread that made it and keeps it, on a CPU
-/// with another thread, until the process ends. Later owners take what is there.
+/// Workers without an owner, for later owners. MLX binds a stream to the thread that made it, and
+/// keeps the stream until the process ends. On a CPU, the stream has another thread of its own.
 static IDLE: Mutex<Vec<Worker>> = Mutex::new(Vec::new());
 
 fn owned() -> MutexGuard<'static, Vec<Device>> {
@@ -139,7 +139,7 @@ impl Worker {
         let work = move || {
             let chosen = api.use_device(device);
             let works = chosen.is_ok();
-            // Fails only if the starting thread is gone; then no owners come either.
+            // Fails only if the starting thread has ended. Then there will be no owners.
             let _ = ready.send(chosen);
             while works && let Ok((queue, end)) = owners.recv() {
                 while let Ok(Some(job)) = receive(&queue, spin) {
@@ -149,7 +149,7 @@ impl Worker {
                 // Runs without a waiting caller may still compute on MLX's threads. Their errors
                 // have no reader any more.
                 let _ = api.synchronize();
-                // Jobs that came too late are dropped before the owner is gone.
+                // Late jobs are dropped before the owner's end is reported.
                 drop(queue);
                 let _ = end.send(());
             }
@@ -171,7 +171,7 @@ impl Queue {
     pub(crate) fn call<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Result<T, Lost> {
         let (reply, answer) = sync_channel(1);
         self.post(move || {
-            // Fails only if the caller is gone; then the value is dropped here.
+            // Fails only if the caller no longer waits. Then the value is dropped here.
             let _ = reply.send(job());
         });
         receive(&answer, self.spin).map_err(|_| Lost)

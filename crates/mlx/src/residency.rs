@@ -23,8 +23,8 @@ const MOST: usize = 1023;
 const BLOCKS: i32 = 4096;
 
 /// Bytes of shared memory of a block by compute capability (CUDA C++ Programming Guide, technical
-/// specifications), less what kernels declare by themselves. Zero where asynchronous copies are
-/// missing.
+/// specifications), without the static shared memory of kernels. 0 for devices without
+/// asynchronous copies.
 fn shared_memory(capability: u32) -> usize {
     let kib = match capability {
         0..800 => return 0,
@@ -40,7 +40,7 @@ fn shared_memory(capability: u32) -> usize {
 /// # Errors
 /// If MLX fails.
 pub(crate) fn measure(api: Api) -> Result<Residency> {
-    // Every block notes where it runs, and stays long enough that others go elsewhere.
+    // Every block marks its multiprocessor. It runs long enough that later blocks need others.
     let source = format!(
         "unsigned at;asm volatile(\"mov.u32 %0, %%smid;\":\"=r\"(at));
          if(threadIdx.x==0&&at<{MOST})seen[at]=1;

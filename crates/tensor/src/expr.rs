@@ -253,8 +253,8 @@ impl Expr {
         }
     }
 
-    /// The expression with each symbol replaced by `f(symbol)`; `None` if `f` or a division says
-    /// so.
+    /// The expression with each symbol replaced by `f(symbol)`. `None` if `f` returns `None`, or if
+    /// a division has no result.
     pub fn substitute(&self, f: &dyn Fn(&Symbol) -> Option<Expr>) -> Option<Expr> {
         let mut sum = Expr::Int(0);
         for term in self.to_terms() {

@@ -147,7 +147,8 @@ impl Prepare for ir::TakeAlongAxis {
     }
 }
 
-/// Slices of `sizes` of `ins[0]` that start where the lists after it say, one list an axis.
+/// Slices of `sizes` of `ins[0]`. The other operands list the starts of the slices, one list per
+/// axis in `axes`.
 fn gather(ins: &[Array], axes: &[usize], sizes: &[usize], out: &mut Array) -> Result<()> {
     let [x, lists @ ..] = ins else { return Err(OpError::value("an operand is missing")) };
     let mut starts = vec![x.offset as isize; out.shape[..out.rank() - x.rank()].iter().product()];

@@ -69,8 +69,8 @@ impl Undecoded {
         self.nodes.contains_key(&at)
     }
 
-    /// Whether codes are kept for a node.
-    pub(super) fn serves(&self, at: usize) -> bool {
+    /// Whether the attention at this node reads codes directly.
+    pub(super) fn is_read_by(&self, at: usize) -> bool {
         self.attentions.contains_key(&at)
     }
 }

@@ -38,7 +38,7 @@ pub(super) enum LeftOut {
     Decoded,
     /// Masks of windows.
     Masks,
-    /// Scores of queries and keys, and what is made of them.
+    /// Scores of queries and keys, and values computed from them.
     Scores,
 }
 
@@ -123,8 +123,9 @@ impl Implied {
 }
 
 impl Spans {
-    /// Whether they are spans for each of `queries` queries, alike in each head.
-    pub(super) fn serve(&self, queries: usize) -> bool {
+    /// Whether there is a span for each of `queries` queries, or one for all, and heads do not
+    /// differ.
+    pub(super) fn fits(&self, queries: usize) -> bool {
         let Some((_, rows)) = self.bounds.array.shape.split_last() else { return false };
         let (last, outer) = rows.split_last().map_or((1, rows), |(&last, outer)| (last, outer));
         (last == queries || last == 1) && outer.iter().all(|&n| n == 1)
@@ -209,7 +210,7 @@ impl Planner<'_> {
     /// The mask in a slot as spans of visible keys for each of `queries` rows.
     pub(crate) fn spans_of_mask(&mut self, slot: In, queries: usize) -> Option<Spans> {
         match self.implied(slot) {
-            Some(Implied::Spans(spans)) if spans.serve(queries) && !spans.is_inverted => Some(spans),
+            Some(Implied::Spans(spans)) if spans.fits(queries) && !spans.is_inverted => Some(spans),
             _ => None,
         }
     }

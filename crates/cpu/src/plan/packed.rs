@@ -57,7 +57,8 @@ impl Planner<'_> {
         Ok(true)
     }
 
-    /// Exchanges the axes of a deferred matrix that the node alone reads; `false` if `x` is none.
+    /// Exchanges the axes of a deferred matrix. `false` if `x` is not a deferred matrix that only
+    /// this node reads.
     pub(crate) fn transposed_matrix(&mut self, x: In, out: Out) -> Prepared<bool> {
         let Some(packed) = self.taken_matrix(x) else { return Ok(false) };
         let packed = PackedMatrix { transposed: !packed.transposed, ..packed };
@@ -65,8 +66,8 @@ impl Planner<'_> {
         Ok(true)
     }
 
-    /// Defers the product of `x` with a deferred matrix that the node alone reads; `false` if `w`
-    /// is none, or as rows.
+    /// Defers the product of `x` with a deferred matrix. `false` if `w` is not a transposed
+    /// deferred matrix that only this node reads.
     pub(crate) fn unpacked_layer(&mut self, x: &MemRef, w: In, out: Out) -> Prepared<bool> {
         match self.taken_matrix(w).filter(|packed| packed.transposed) {
             Some(packed) => self.packed_layer(x, &packed.weight, packed.format, out),

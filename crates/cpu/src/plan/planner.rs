@@ -17,7 +17,7 @@ use crate::{
     ops::copy::{cast_into, copy_into, duplicate},
 };
 
-/// Prepares nodes, ahead of a run or in it.
+/// Prepares nodes, before a run or during it.
 pub(crate) struct Planner<'a> {
     pub(super) m: &'a mut Machine,
     pub(super) mode: Mode<'a>,
@@ -78,7 +78,7 @@ impl Planner<'_> {
     /// The machine, for a node that runs chains.
     ///
     /// # Errors
-    /// Ahead of a run.
+    /// If the node is prepared before a run.
     pub(crate) fn machine(&mut self) -> Prepared<&mut Machine> {
         match self.mode {
             Mode::Now(_) => Ok(&mut *self.m),

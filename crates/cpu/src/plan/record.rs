@@ -82,7 +82,7 @@ pub(crate) fn build(m: &mut Machine, workspace: &Workspace, rows: OutputRows) ->
     }
 }
 
-/// The plan, or what it may not leave out.
+/// Records a plan. `Err` inside names a kind of values that the plan must compute after all.
 fn lay_out(m: &mut Machine, workspace: &Workspace, rows: OutputRows, needed: &[LeftOut]) -> Result<Result<RunPlan, LeftOut>> {
     let (graph, liveness) = (Arc::clone(&m.graph), Arc::clone(&m.liveness));
     let mut recorder = Recorder::new(m, workspace, needed);
@@ -452,7 +452,7 @@ impl Planner<'_> {
     fn record(&mut self, node: &Node) -> Result<()> {
         let Mode::Ahead(recorder) = &mut self.mode else { return Ok(()) };
         let (at, is_left_out) = (recorder.at, recorder.undecoded.has(recorder.at));
-        let serves = is_left_out || recorder.undecoded.serves(at);
+        let serves = is_left_out || recorder.undecoded.is_read_by(at);
         let prepared = match dynamic::infer(&mut recorder.env, &self.m.graph, node)? {
             None if is_left_out => self.keep_codes(at, node),
             None => self.imply(node).and_then(|is_left_out| if is_left_out { Ok(()) } else { self.prepare(node) }),

@@ -79,8 +79,8 @@ impl Rows {
         smallvec![&mut self.array]
     }
 
-    /// Whether these are rows for queries of this shape, with axes `last` at the end.
-    fn serve(&self, q: &MemRef, last: [usize; 2]) -> bool {
+    /// Whether the rows match queries of this shape, with axes `last` at the end.
+    fn fits(&self, q: &MemRef, last: [usize; 2]) -> bool {
         let (q, rows) = (&q.array, &self.array.array);
         let heads: &[Option<usize>] = if q.rank() == 5 { &[Some(0), Some(1), None] } else { &[Some(0), Some(1)] };
         let axes = heads.iter().copied().chain(last.map(Some));
@@ -191,7 +191,7 @@ impl Planner<'_> {
             return Ok(None);
         }
         let q = self.get(n.mat1)?;
-        let is_fit = q.is_fixed() && rows.serve(&q, [3, 2]) && q.array.shape.last() == rows.array.array.shape.last();
+        let is_fit = q.is_fixed() && rows.fits(&q, [3, 2]) && q.array.shape.last() == rows.array.array.shape.last();
         let Some(recorder) = self.recorder().filter(|_| is_fit) else { return Ok(None) };
         let (at, dtype) = (recorder.at, q.array.dtype);
         Ok(Some(Scores { at, q, k: rows.array, scale: 1.0, cap: None, spans: None, dtype }))
@@ -250,7 +250,7 @@ impl Planner<'_> {
         let (scores, other) = if spans.is_inverted { (n.y, n.x) } else { (n.x, n.y) };
         let (scores, at) = (self.scores_of(scores)?, self.recorder()?.at);
         spans.is_inverted = false;
-        let fits = scores.spans.is_none() && spans.serve(scores.queries()) && self.number(other)? == f32::NEG_INFINITY;
+        let fits = scores.spans.is_none() && spans.fits(scores.queries()) && self.number(other)? == f32::NEG_INFINITY;
         fits.then_some(Scores { at, spans: Some(spans), ..scores })
     }
 
@@ -291,7 +291,7 @@ impl Planner<'_> {
         let (queries, rank) = (scores.queries(), q.rank());
         let heads: usize = q.shape[1..rank - 2].iter().product();
         let is_bound = scores.cap.is_none_or(|cap| cap != 0.0);
-        let fits = is_bound && n.bias.is_none() && n.alpha == 1.0 && values.serve(&scores.q, [2, 3]);
+        let fits = is_bound && n.bias.is_none() && n.alpha == 1.0 && values.fits(&scores.q, [2, 3]);
         let are_sinks = sinks.as_ref().is_none_or(|sinks| has_entry_for_each_head(&sinks.array.shape, &q.shape));
         if !fits || !are_sinks || dtype != q.dtype || spec.dtype != dtype {
             return Ok(false);

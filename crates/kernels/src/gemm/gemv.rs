@@ -16,7 +16,7 @@ use crate::{
     simd::{Cpu, Isa, Kernel, load_partial},
 };
 
-/// Bytes from where a stream is read to where it is asked for ahead.
+/// Distance in bytes from the read position of a stream to its prefetched position.
 const AHEAD: usize = 4096;
 
 /// Columns a task of [`by_columns`] owns.

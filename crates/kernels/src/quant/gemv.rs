@@ -32,7 +32,7 @@ fn rows_at_hand(groups: usize) -> usize {
     (NUMBERS / groups.max(1)).max(1).next_multiple_of(16).min(64)
 }
 
-/// Bytes from where words are read to where they are asked for ahead.
+/// Distance in bytes from the read position of the words to their prefetched position.
 const AHEAD: usize = 8192;
 
 /// Maximum bytes read for a block, including the bytes beyond it.

@@ -119,8 +119,8 @@ mod tests {
         assert!(attention(false).contains(&"BroadcastTo"));
     }
 
-    /// Attention as arithmetic, over keys and values of so many heads, with a mask if its type is
-    /// stated.
+    /// Attention in primitive nodes, over keys and values of `heads` heads, with a mask of this
+    /// type.
     fn formula_of(axis: i64, heads: [i64; 2], mask: Option<DType>) -> crate::SsaGraph {
         let mut p = Program::new();
         let q = p.input("q", F32, &[1, 2, 0, 4]);

@@ -178,8 +178,7 @@ fn choose_qparams_per_token_asymmetric(cx: &mut Lower, call: &Call) -> Items {
     Ok(vec![Item::Tensor(scale), Item::Tensor(rounded(cx, zero_point)?)])
 }
 
-/// Rounds to the values that codes stand for. The second result says which elements are in the
-/// range of codes.
+/// Rounds to the values of codes. The second result marks the elements within the range of codes.
 fn fake_quantized(cx: &mut Lower, call: &Call, scale: Tid, zero_point: Tid) -> Items {
     let dtype = call.out(0)?.dtype;
     let (low, high) = range(call)?;

@@ -97,7 +97,7 @@ fn gather_elements(cx: &mut Lower, call: &Call, mut x: Tid, given: &[(usize, Tid
     let spec = cx.spec(x).clone();
     let axes: Vec<usize> = given.iter().map(|(a, _)| *a).collect();
     if axes.iter().any(|&a| spec.dims[a].as_int() == Some(0)) {
-        // Only empty indices fit an axis without elements, but the node wants an element there.
+        // Only empty indices fit an axis without elements, but the node requires an element there.
         let size = |(a, d): (usize, &Expr)| if axes.contains(&a) { Expr::Int(1) } else { d.clone() };
         let dims: Vec<Expr> = spec.dims.iter().enumerate().map(size).collect();
         x = ops::full(cx, 0.0, &dims, spec.dtype)?;

@@ -180,7 +180,7 @@ impl Api {
         call!(self, fl_synchronize())
     }
 
-    /// Reads or changes something about MLX's memory, which is one for the process.
+    /// Reads or sets a property of MLX's memory, which the whole process shares.
     pub(crate) fn memory(self, what: Memory, value: u64) -> Result<u64> {
         let mut out = 0;
         call!(self, fl_memory(what, value, &raw mut out))?;

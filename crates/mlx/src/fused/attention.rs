@@ -114,7 +114,7 @@ struct Window {
 /// The rows of the caches that attention reads, before a window restricts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
-    /// As many rows as the integer says, in order of their positions.
+    /// The first rows, in order of their positions. The value is their number.
     First(Vid),
     /// All rows: position `p` is in row `p` modulo their number.
     Ring(Ring),
@@ -261,7 +261,7 @@ impl Attention {
         };
         let text = self.text(m, ty, &constants, &operands, (splits, split_rows));
         let warps = b.warps();
-        b.part(text, self.shared_memory(warps), self.key_heads * self.share() * splits);
+        b.part(text, self.shared_memory(warps), self.key_heads * self.blocks_per_key_head() * splits);
         Ok(())
     }
 
@@ -285,7 +285,7 @@ impl Attention {
     fn text(&self, m: &Machine, ty: &str, constants: &Constants, o: &Operands<'_>, (splits, rows): (usize, usize)) -> String {
         let Constants { norms, norm_type, eps, periods, log2_base } = constants;
         let Operands { rows: [q, k, v], caches: [keys, values], scratch: [parts, tickets], out, position, wait } = o;
-        let (dim, group, share) = (self.q.dim, self.heads_of_block(), self.share());
+        let (dim, group, share) = (self.q.dim, self.heads_of_block(), self.blocks_per_key_head());
         let (step, rotated) = (self.q.step, self.q.rope.map_or(dim, |r| r.dims));
         let norm_values = self.fresh.as_ref().is_some_and(|fresh| fresh.v.norm.is_some());
         let (window, ring) = (self.width(m).unwrap_or(0), self.is_ring());
@@ -304,18 +304,18 @@ impl Attention {
         if self.q.dim > 128 { (WIDE_SPLITS, WIDE_SPLIT_ROWS) } else { (SPLITS, SPLIT_ROWS) }
     }
 
-    /// Blocks that serve a key head.
-    fn share(&self) -> usize {
+    /// Number of blocks that compute the query heads of one key head.
+    fn blocks_per_key_head(&self) -> usize {
         self.q.count / self.key_heads / self.heads_of_block()
     }
 
-    /// Bytes of shared memory of a block of so many warps.
+    /// Bytes of shared memory of a block with `warps` warps.
     fn shared_memory(&self, warps: usize) -> usize {
         let (dim, group) = (self.q.dim, self.heads_of_block());
         (group * dim + 2 * dim + 2 * warps * group + warps * group * dim) * 4
     }
 
-    /// Query heads that a block reads together: as many as its registers hold sums for.
+    /// Maximum number of query heads of a block whose sums fit its registers.
     fn heads_of_block(&self) -> usize {
         let group = self.q.count / self.key_heads;
         (1..=group).rev().find(|&heads| group.is_multiple_of(heads) && heads * self.q.dim <= MAX_SUMS).unwrap_or(1)
@@ -332,8 +332,8 @@ impl Attention {
         std::iter::once(&self.q).chain(self.fresh.iter().flat_map(|fresh| [&fresh.k, &fresh.v]))
     }
 
-    /// Positions that the step sees at most, where the host knows its bounds. Bounds are constants,
-    /// so they are read once.
+    /// Maximum number of visible positions, if the host knows the bounds of the window. Bounds are
+    /// constants, so they are read once.
     fn width(&self, m: &Machine) -> Option<i64> {
         match self.width.get() {
             Some(&width) => Some(width),

@@ -294,7 +294,7 @@ impl Delta {
         Ok(true)
     }
 
-    /// The model's type, if the slots hold one token of a sequence and what belongs to it.
+    /// The model's type. `None` unless the slots have the shapes and types of a single-token step.
     fn dtype(&self, m: &Machine, b: &Builder) -> Option<DType> {
         let dtype = m.env.tensors.get(self.qkv.0 as usize)?.as_ref()?.dtype;
         cuda::type_name(dtype)?;

@@ -206,7 +206,7 @@ impl Linear {
             }
             text.push_str("};");
         }
-        // Only now, since its slot may have held what the step reads.
+        // The step reads this slot's old contents above, so the slot is bound only now.
         if let Some(part) = &self.gated_input {
             b.keep(m, &Node::Slice(part.clone()))?;
             other = b.slot(m, part.out.0)?;

@@ -44,7 +44,7 @@ impl Coding {
         Format::Coded { bits: self.bits, group: self.group }
     }
 
-    /// Bytes of the codes of so many columns.
+    /// Bytes of the codes of `columns` columns.
     fn bytes(self, columns: usize) -> usize {
         columns * self.bits / 8
     }

@@ -76,7 +76,7 @@ impl Caches {
             return Ok(table.share()?);
         }
         let mut kernel = Text::new("if(threadIdx.x==0){".to_owned());
-        // The text is the same for any number of sequences that a kernel serves.
+        // All numbers of sequences with the same number of eights share one kernel text.
         let count = eights(machines.len()) * 8;
         for case in 0..count {
             let m = &machines[case.min(machines.len() - 1)];

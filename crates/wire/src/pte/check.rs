@@ -119,7 +119,7 @@ fn check_value(plan: &ExecutionPlan, at: usize, value: &EValue, resources: &Reso
         EValue::TensorList(items) => items.iter().try_for_each(|&v| {
             item(v, "a tensor", |v| matches!(v, EValue::Tensor(_)))?;
             // Values are built in table order, so a list's items must precede it.
-            if (v as usize) < at { Ok(()) } else { Err(Error::invalid("", format!("item {v} stands after its list"))) }
+            if (v as usize) < at { Ok(()) } else { Err(Error::invalid("", format!("item {v} comes after its list"))) }
         }),
         EValue::OptionalTensorList(items) => {
             let fits = |v: &EValue| matches!(v, EValue::Tensor(_) | EValue::None);

@@ -67,7 +67,7 @@ fn result(node: &ir::MetalKernel, index: usize) -> Result<ir::Out> {
     node.outputs.get(index).copied().ok_or_else(|| OpError::value("a result is missing"))
 }
 
-/// Converts and binds a result, which has as many elements as its rule says.
+/// Converts and binds a result. It has the number of elements that the node's rule infers.
 fn output(node: &ir::MetalKernel, p: &mut Planner<'_>, index: usize, y: MemRef) -> Prepared {
     let out = result(node, index)?;
     let spec = p.spec(out)?;

@@ -115,7 +115,7 @@ impl Attention {
             position: "at",
             wait: "once,first",
         };
-        let items = self.key_heads * self.share();
+        let items = self.key_heads * self.blocks_per_key_head();
         let text = format!(
             "unsigned before=0;bool waited=false;auto once=[&]{{if(!waited){{waited=true;wait();}}}};\
              for(int row=0;row<{sequences};++row){{\

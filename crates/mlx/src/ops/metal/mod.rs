@@ -122,7 +122,7 @@ fn input_as(node: &ir::MetalKernel, cx: &Cx<'_>, index: usize, dtype: DType) -> 
     cast(&input(node, cx, index)?, dtype)
 }
 
-/// Binds a result, which has as many elements as its rule says.
+/// Binds a result. It has the number of elements that the node's rule infers.
 fn output(node: &ir::MetalKernel, cx: &mut Cx<'_>, index: usize, y: &Array) -> Result<()> {
     let out = *node.outputs.get(index).ok_or_else(|| OpError::value("a result is missing"))?;
     let spec = cx.out(out)?;
