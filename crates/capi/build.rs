@@ -16,8 +16,7 @@ fn main() {
         Ok("windows") => {}
         _ => {
             println!("cargo:rustc-link-arg=-Wl,-soname,libflambeau.so.{version}");
-            // Crates that this library is made of export C functions of their own, which programs
-            // must not meet.
+            // Some linked crates export C functions. The library must not re-export them.
             println!("cargo:rustc-link-arg=-Wl,--exclude-libs,ALL");
         }
     }

@@ -55,8 +55,8 @@ pub struct VoiceActivity {
     /// Number of judged frames, and number of the last ones that rise above the noise.
     judged: usize,
     rising: usize,
-    /// Minimum rise with which found speech goes on.
-    goes_on: Rise,
+    /// Minimum rise of speech after its beginning.
+    continued: Rise,
 }
 
 impl Default for VoiceActivity {
@@ -74,21 +74,21 @@ impl Default for VoiceActivity {
             softest: VecDeque::new(),
             judged: 0,
             rising: 0,
-            goes_on: SPEECH,
+            continued: SPEECH,
         }
     }
 }
 
 impl VoiceActivity {
-    /// Detects speech with its soft ends: found speech goes on at a smaller rise than it begins
-    /// with. Ranges then reach into pauses, where noise varies.
+    /// Detects speech with its soft ends: speech needs a smaller rise to continue than to begin.
+    /// Ranges then reach into pauses if the noise varies.
     pub fn with_soft_ends() -> VoiceActivity {
-        VoiceActivity { goes_on: SOFT_ENDS, ..VoiceActivity::default() }
+        VoiceActivity { continued: SOFT_ENDS, ..VoiceActivity::default() }
     }
 
     /// Takes the next samples at 16 kHz and appends the ranges of speech, as indices over all
     /// samples in ascending order. Neighbouring ranges may overlap. Returns the index of the first
-    /// undecided sample, at most a second behind.
+    /// undecided sample. At most a second of samples is undecided.
     pub fn push(&mut self, samples: &[f32], speech: &mut Vec<Range<u64>>) -> u64 {
         self.pending.extend_from_slice(samples);
         let mut at = 0;
@@ -165,7 +165,7 @@ impl VoiceActivity {
 
     /// Whether the envelope around a frame exceeds the noise enough for speech to begin or go on.
     fn rises(&self, frame: usize, noise: &Bands) -> bool {
-        let [least, least_of_most] = if self.rising < LEAST_FRAMES { SPEECH } else { self.goes_on };
+        let [least, least_of_most] = if self.rising < LEAST_FRAMES { SPEECH } else { self.continued };
         let at = frame - self.first;
         let around = at.saturating_sub(AROUND)..(at + AROUND + 1).min(self.frames.len());
         let mut rise: Bands = std::array::from_fn(|band| {

@@ -153,7 +153,8 @@ class Tensor {
     return Tensor(handle);
   }
 
-  // Reads memory where it lies. It must stay, unchanged, until all copies of the tensor are gone.
+  // Refers to memory without a copy. The memory must stay unchanged until all copies of the tensor
+  // are destroyed.
   template <typename T>
   static Tensor borrow(const Shape &shape, const T *data, std::size_t count) {
     flb_tensor *handle = nullptr;
@@ -307,7 +308,7 @@ class Method {
   // Sets the state back to what loading left.
   void reset() const { detail::check(flb_method_reset(get())); }
 
-  // A copy of the tensor that the program calls by that name, as it is now.
+  // A copy of the current contents of the tensor with this name in the program.
   Tensor attribute(const std::string &name) const {
     flb_tensor *handle = nullptr;
     detail::check(flb_method_attribute(get(), name.c_str(), &handle));

@@ -31,7 +31,7 @@ pub struct CallReport {
     pub precision: Option<Precision>,
 }
 
-/// An element type that stands in for another one.
+/// An element type that replaces the program's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Precision {
     /// Element type that the program asks for.

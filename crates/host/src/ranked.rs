@@ -23,7 +23,7 @@ pub(crate) const KERNELS: &[Kernel] = &[
     Kernel::new("aten::topk", topk),
 ];
 
-/// A vector of integers that long sorts by digits, which is stable.
+/// Minimum length of a vector of integers that PyTorch sorts by digits. This sort is stable.
 const SORTS_BY_DIGITS: usize = 1 << 15;
 
 /// An operand, cut into lines along an axis.

@@ -320,7 +320,7 @@ fn execute_map<A: Element, C: Element, R: Runs<2>>(
 ) -> Result<(), Error> {
     let x = x.broadcast_to(out.shape())?;
     let walk = Walk::new(out.shape(), [out.strides(), x.strides()]);
-    // SAFETY: the walk and the pointers are those of these views.
+    // SAFETY: the walk and the pointers come from these views.
     unsafe { execute(pool, &walk, &runs(PtrMut(out.origin()), Ptr(x.origin()))) };
     Ok(())
 }
@@ -334,7 +334,7 @@ fn execute_zip<A: Element, B: Element, C: Element, R: Runs<3>>(
 ) -> Result<(), Error> {
     let (a, b) = (a.broadcast_to(out.shape())?, b.broadcast_to(out.shape())?);
     let walk = Walk::new(out.shape(), [out.strides(), a.strides(), b.strides()]);
-    // SAFETY: the walk and the pointers are those of these views.
+    // SAFETY: the walk and the pointers come from these views.
     unsafe { execute(pool, &walk, &runs(PtrMut(out.origin()), Ptr(a.origin()), Ptr(b.origin()))) };
     Ok(())
 }

@@ -16,7 +16,7 @@ mod installed;
 /// Names the folder of interfaces for the process of a case.
 const FOLDER: &str = "FLAMBEAU_TEST_INTERFACES";
 
-/// A shim whose cache is empty, and which has no compiler.
+/// A shim with an empty cache and without a compiler.
 fn without_compiler(ahead: PathBuf, cache: &Path) -> Shim {
     Shim { ahead: vec![ahead], cache: cache.to_owned(), compiler: Some("/no/such/compiler".into()), ..installed::source() }
 }

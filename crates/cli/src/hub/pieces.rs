@@ -136,7 +136,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// Whether this file's connections or those of other files must end.
+    /// Whether the connections must end, for this file or for all files.
     fn is_stopped(&self, ended: &AtomicBool) -> bool {
         self.stop.load(Ordering::Relaxed) || ended.load(Ordering::Relaxed)
     }

@@ -206,8 +206,8 @@ impl Group {
         Group { scale: round_to(scale, dtype), bias: round_to(bias, dtype), scale_code: 0 }
     }
 
-    /// A power of two that moves the peak into the element type's last binade, whose exponent is
-    /// `top`.
+    /// A scale that is a power of two. It moves the peak into the last binade of the element type,
+    /// with exponent `top`.
     fn power_of_two(peak: f32, top: i32) -> Group {
         let exponent = if peak > 0.0 { peak.log2().floor() as i32 - top } else { -127 };
         let exponent = exponent.clamp(-127, 127);

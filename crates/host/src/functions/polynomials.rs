@@ -3,8 +3,8 @@
 /// Degrees beyond which results of PyTorch in 32 bits are not numbers.
 const MAX_HERMITE: i64 = 128;
 
-/// The `n`-th polynomial of a recurrence that begins with 1 and `first`. `next` computes each from
-/// its degree, its predecessor and the one before that.
+/// The `n`-th polynomial of a recurrence that begins with 1 and `first`. `next` receives the degree
+/// and the two preceding polynomials, latest first.
 fn recurrence(n: i64, first: f64, next: impl Fn(f64, f64, f64) -> f64) -> f64 {
     let (mut before, mut value) = (1.0, first);
     if n == 0 {

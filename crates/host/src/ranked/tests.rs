@@ -54,7 +54,7 @@ fn positions_of_equal_elements_are_pytorchs() {
     }
 }
 
-/// A vector whose medians of three are as small as can be, so that heaps take over.
+/// A vector with the smallest possible medians of three, which makes quicksort switch to heaps.
 #[test]
 fn heaps_take_over_from_bad_pivots() {
     let (n, half) = (4096, 2048);

@@ -219,8 +219,8 @@ where
     }
 }
 
-/// A layer whose weight has contiguous columns: near the definition, and with the bits that its
-/// rows have alone.
+/// Checks a layer whose weight has contiguous columns. Results are near the definition. Each row
+/// has the same bits as in a product of this row alone.
 fn check_columns<T: Precision + PartialEq>(pool: &Pool, [m, n, k]: [usize; 3])
 where
     for<'a> FloatView<'a>: From<View<'a, T>>,

@@ -115,7 +115,7 @@ fn engines_that_agree_are_compared_at_every_node() {
     assert_eq!((verdict.nodes, verdict.skipped.len()), (27, 0));
 }
 
-/// Two choices whose branches use a slot of their own, which the other branch does not set.
+/// Two `If` nodes. Each branch uses a slot that the other branch does not set.
 const BRANCHES: &str = r#"slots constants=0 inputs=1 outputs=1 buffers=0 temps=3 values=1
 main 0
 input t0

@@ -34,7 +34,8 @@ pub(crate) fn probes_are_answered_and_requests_keep_their_names() {
     }
 }
 
-/// Messages that a template refuses in their place, and tools that nothing here runs.
+/// Requests of agents with a late system message, which the template refuses, and with hosted
+/// tools.
 pub(crate) fn agents_are_answered_or_told_why() {
     let strict = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('late') }}{% endif %}{{ m.content }} {% endfor %}";
     let server = Running::new(vec![script(&["yes"], strict)], config());

@@ -311,7 +311,7 @@ pub(crate) fn calls_that_are_asked_for_are_enforced() {
     let call = &post(server.address, PATH, &body).json()["choices"][0]["message"]["tool_calls"][0];
     assert_eq!(call["function"], json!({ "name": "weather", "arguments": "{\"city\": \"Ulm\"}" }));
 
-    // A template that knows no tools, and one whose calls are in no known format.
+    // A template without tools, and one with calls in an unknown format.
     let ask = |template: &str| {
         let server = Running::new(vec![script(&SAYING, template)], config());
         let body = json!({ "messages": [{ "role": "user", "content": "x" }], "tools": weather(), "tool_choice": "required", "parallel_tool_calls": false });

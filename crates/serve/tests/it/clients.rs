@@ -111,7 +111,7 @@ fn server(folder: &Path) -> Running {
     server_with(folder, Vec::new())
 }
 
-/// Models that think, and that call a tool of free text.
+/// A model with thoughts, and a model that calls a free-text tool.
 fn agents() -> Vec<NewModel> {
     let mut thinker = script(&["<think>", "so ", "be it", "</think>", "yes"], TEMPLATE);
     thinker.name = "thinker".into();
@@ -140,8 +140,8 @@ fn in_python(package: &str, more: &[&Path]) -> Json {
     worked(Command::new(python(package).unwrap()).arg(client(&format!("{package}_client.py"))).arg(address).args(more))
 }
 
-/// A client of the manual's table: its name there, its package with the version that
-/// `scripts/install-clients.sh` installs, and the calls that its test makes.
+/// A row of the manual's table of clients: name, package with the version of
+/// `scripts/install-clients.sh`, and the calls of its test.
 struct Row {
     name: &'static str,
     package: &'static str,

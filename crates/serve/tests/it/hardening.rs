@@ -114,7 +114,7 @@ pub(crate) fn heads_and_bodies_have_bounds() {
     assert_eq!(say(&format!("{head}content-length: 10000000000\r\n\r\n")).0, 413);
     let chunk = format!("400\r\n{}\r\n", "x".repeat(1024));
     assert_eq!(say(&format!("{head}transfer-encoding: chunked\r\n\r\n{}", chunk.repeat(3))).0, 413);
-    // A body that never arrives, and a head that never arrives.
+    // An incomplete body, and an incomplete head.
     let (status, mut client) = say(&format!("{head}content-length: 10\r\n\r\n{{"));
     assert!(status == 408 && client.is_closed());
     let (status, mut client) = say("POST /v1/chat");

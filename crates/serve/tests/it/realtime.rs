@@ -63,7 +63,7 @@ fn event(client: &mut Client) -> Json {
     serde_json::from_slice(&event).unwrap()
 }
 
-/// Reads the frame that closes a session of a server that stops.
+/// Reads the close frame of a stopping server.
 fn is_closed(client: &mut Client) {
     let (kind, reason) = client.frame().expect("a close frame");
     assert_eq!((kind, &reason[..2]), (8, &1001_u16.to_be_bytes()[..]));

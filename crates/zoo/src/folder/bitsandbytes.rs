@@ -21,8 +21,8 @@ const STATE: &str = "quant_state.bitsandbytes__";
 /// Names of the 4-bit types.
 const TYPES: [&str; 2] = ["nf4", "fp4"];
 
-/// A matrix of 4 bits: codes [out·in/2, 1], high bits first, in blocks that share a scale and may
-/// pass the end of a row. `None` for a tensor without a description, which is not quantized.
+/// A matrix of 4-bit codes [out·in/2, 1], high bits first. Each block of codes shares a scale, and
+/// blocks may cross rows. `None` for a tensor without a description, which is not quantized.
 pub(super) fn four_bits(module: &str, lead: &Stored, all: &Tensors) -> Result<Option<CheckpointTensor>> {
     let name = format!("{module}.weight");
     let Some(state) = TYPES.iter().find_map(|kind| all.get(&format!("{name}.{STATE}{kind}"))) else { return Ok(None) };

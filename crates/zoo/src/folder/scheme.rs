@@ -35,8 +35,8 @@ pub(super) enum Scheme<'a> {
     },
     Gptq(gptq::Settings),
     Awq,
-    /// `groups` are possible numbers of inputs that share a scale, if not all inputs do. `block` is
-    /// the block of 8-bit floats that shares one.
+    /// `groups` lists the possible numbers of inputs per scale; empty if all inputs share one.
+    /// `block` is the size of a block of 8-bit floats with one scale.
     CompressedTensors {
         groups: Vec<usize>,
         block: Option<[usize; 2]>,

@@ -53,7 +53,7 @@ fn falcon(keys: &Keys<'_>) -> Result<Value> {
     Ok(json!({"new_decoder_architecture": true, "num_ln_in_parallel_attn": norms}))
 }
 
-/// A largest bias of 0 means that there are none, which the family refuses.
+/// MPT. The family refuses models without biases by distance, which files state as a maximum of 0.
 fn mpt(keys: &Keys<'_>) -> Result<Value> {
     let most = keys.positive_opt("attention.max_alibi_bias")?;
     let clip = keys.positive_opt("attention.clamp_kqv")?;

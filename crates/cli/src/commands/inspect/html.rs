@@ -164,8 +164,8 @@ fn entry(node: &Node, numbers: &HashMap<Slot, usize>) -> Json {
     json!({ "op": node.name(), "text": node.to_string(), "weights": used })
 }
 
-/// Adds the nodes of branches and loop bodies after those of the main chain. Nodes that run chains
-/// list these by name, with the numbers of their first node and of their nodes.
+/// Adds the nodes of branches and loop bodies after the main chain. A node that runs chains lists
+/// each with its name, the number of its first node, and its number of nodes.
 fn add_inner(graph: &Checked, numbers: &HashMap<Slot, usize>, nodes: &mut Vec<Json>) {
     let mut starts: HashMap<u32, usize> = HashMap::new();
     let mut waiting: VecDeque<(usize, &Node)> = graph.chains[graph.main as usize].iter().enumerate().collect();

@@ -93,7 +93,8 @@ impl Sums {
         self.errors.iter().sum()
     }
 
-    /// As [`line`](Self::line), with a scale that is best if zero has the code that it almost has.
+    /// As [`line`](Self::line), for lines on which zero has a code: the code nearest to zero on the
+    /// unrestricted line.
     fn line_through_zero(&self, count: f32, total: f32) -> Option<[f32; 2]> {
         let [scale, bias] = self.line(count, total)?;
         let zero = (-bias / scale).round_ties_even();

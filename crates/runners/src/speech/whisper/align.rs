@@ -172,8 +172,9 @@ pub(super) fn settle(words: &mut [AlignedWord], speech: &mut Speech<'_>) {
     }
 }
 
-/// Words that share their time: each group has one word that is said in its time. The others join
-/// the neighbour that is slower for its letters. Without any such word, each word is a group.
+/// Groups of words that share their time. Each group has one word with sound in its time. Words
+/// without sound join the slower of their neighbours, by time per letter. If no word has sound,
+/// each word is a group.
 fn groups(words: &[AlignedWord], said: &[bool]) -> Vec<Range<usize>> {
     if !said.contains(&true) {
         return (0..words.len()).map(|at| at..at + 1).collect();
