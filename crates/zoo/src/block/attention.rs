@@ -64,7 +64,13 @@ impl Decoder<'_> {
             (None, _) => return Err(crate::Error::MissingTensor(format!("{path}.k_proj.weight"))),
         };
         let attended = self.attend(&q, &caches, a, path)?;
-        let mut attended = self.w.b.transpose(&attended, 1, 2);
+        self.attention_output(&attended, gate, a, path)
+    }
+
+    /// The layer's result for attended values [1, H, s, D]: the gate, the norm and the output
+    /// projection.
+    fn attention_output(&mut self, attended: &Val, gate: Option<Val>, a: &Attention, path: &str) -> Result<Val> {
+        let mut attended = self.w.b.transpose(attended, 1, 2);
         if a.value_dim() < a.head_dim {
             attended = self.w.b.slice(&attended, 3, &0.into(), &a.value_dim().into());
         }
