@@ -21,6 +21,7 @@ mod memref;
 mod packed;
 mod planner;
 mod record;
+mod recorder;
 mod scores;
 #[cfg(test)]
 mod tests;

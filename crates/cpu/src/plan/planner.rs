@@ -7,7 +7,7 @@ use flambeau_tensor::{DType, Shape};
 use smallvec::SmallVec;
 
 use super::{
-    Action, MemRef, Work, fused::Fused, layers::Layers, linear::Linear, memref::Place, packed::PackedMatrix, record::Recorder,
+    Action, MemRef, Work, fused::Fused, layers::Layers, linear::Linear, memref::Place, packed::PackedMatrix, recorder::Recorder,
 };
 use crate::{
     array::Array,
