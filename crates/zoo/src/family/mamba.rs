@@ -71,20 +71,28 @@ pub(super) fn second(f: &Fields<'_>) -> Result<DecoderConfig> {
     f.get("time_step_rank");
     f.size_opt("expand")?;
     let eps = f.positive_or("layer_norm_epsilon", 1e-5)?;
+    let mamba = mixer(f, ["num_heads", "head_dim", "state_size"], Norm::rms(eps))?;
+    alone(f, "mamba2", mamba, false)
+}
+
+/// Reads Mamba 2 of the module `mixer`. `sizes` are the keys of the number of heads, their size and
+/// the state's size.
+fn mixer(f: &Fields<'_>, sizes: [&str; 3], norm: Norm) -> Result<Mamba> {
+    let [heads, head_dim, state] = sizes;
     let mamba = Mamba {
-        heads: f.size_or("num_heads", 128)?,
-        head_dim: f.size_or("head_dim", 64)?,
-        state: f.size_or("state_size", 128)?,
+        heads: f.size_or(heads, 128)?,
+        head_dim: f.size_or(head_dim, 64)?,
+        state: f.size_or(state, 128)?,
         groups: f.size_or("n_groups", 8)?,
         taps: f.size_or("conv_kernel", 4)?,
         conv_bias: f.bool_or("use_conv_bias", true)?,
         proj_bias: f.bool_or("use_bias", false)?,
-        form: MambaForm::Heads { limits: limits(f)?, norm: Some(Norm::rms(eps)), gate_last: false },
+        form: MambaForm::Heads { limits: limits(f)?, norm: Some(norm), gate_last: false },
         module: "mixer",
         factors: MambaFactors::ONE,
     };
     checked(f, &mamba)?;
-    alone(f, "mamba2", mamba, false)
+    Ok(mamba)
 }
 
 /// Refuses heads that do not fill the groups.
@@ -352,19 +360,7 @@ pub(super) fn nemotron_h(f: &Fields<'_>) -> Result<DecoderConfig> {
     let bias = f.bool_or("attention_bias", false)?;
     let names = AttentionNames { module: "mixer", ..AttentionNames::COMMON };
     let attention = Attention { names, qkv_bias: bias.into(), output_bias: bias, ..base.attention(None) };
-    let mamba = Mamba {
-        heads: f.size_or("mamba_num_heads", 128)?,
-        head_dim: f.size_or("mamba_head_dim", 64)?,
-        state: f.size_or("ssm_state_size", 128)?,
-        groups: f.size_or("n_groups", 8)?,
-        taps: f.size_or("conv_kernel", 4)?,
-        conv_bias: f.bool_or("use_conv_bias", true)?,
-        proj_bias: f.bool_or("use_bias", false)?,
-        form: MambaForm::Heads { limits: limits(f)?, norm: Some(base.norm), gate_last: false },
-        module: "mixer",
-        factors: MambaFactors::ONE,
-    };
-    checked(f, &mamba)?;
+    let mamba = mixer(f, ["mamba_num_heads", "mamba_head_dim", "ssm_state_size"], base.norm)?;
     let mlp_bias = f.bool_or("mlp_bias", false)?;
     let mlp = Mlp { gated: false, bias: mlp_bias.into(), ..base.mlp_of(f.size_or("intermediate_size", 21_504)?, "mixer") };
     let experts = nemotron_experts(f, &base, kinds.contains(&"moe"))?;
