@@ -6,7 +6,6 @@
 Each case has a checkpoint and an adapter in PEFT's, mlx-lm's or llama.cpp's form. The logits are PEFT's, of the adapter beside the
 weights. `flambeau conformance OUT --from checkpoint` runs the cases. Needs torch, transformers, peft, gguf and bitsandbytes.
 """
-import argparse
 import json
 import shutil
 import sys
@@ -137,11 +136,7 @@ CASES = {"adapter-peft": peft_scales, "adapter-peft-four-bits": peft_four_bits, 
 
 @torch.no_grad()
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--only", default="", help="only cases whose name begins so")
-    args = parser.parse_args()
-    transformers.logging.set_verbosity_error()
+    args = checkpoint_cases.arguments(__doc__)
     for name, write in CASES.items():
         if name.startswith(args.only):
             folder = args.out / name

@@ -228,12 +228,17 @@ CASES = [
 ]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=pathlib.Path)
+def arguments(doc, folder="out"):
+    """The command line of a script that writes cases of checkpoints: a folder, and the beginning of their names."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(folder, type=pathlib.Path)
     parser.add_argument("--only", default="", help="only cases whose name begins so")
-    args = parser.parse_args()
     transformers.logging.set_verbosity_error()
+    return parser.parse_args()
+
+
+def main():
+    args = arguments(__doc__)
     written = failed = 0
     for name, family, config, *more in CASES:
         if not name.startswith(args.only):

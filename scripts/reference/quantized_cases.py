@@ -6,7 +6,6 @@
 Packs as GPTQ, AWQ, AutoRound, compressed-tensors, ModelOpt, bitsandbytes, BitNet, DeepSeek and FBGEMM (fp8), gpt-oss (mxfp4) and ExecuTorch
 (bundles by torchao) and torchao do. `flambeau conformance OUT --from checkpoint` runs them. Needs torch, transformers and bitsandbytes.
 """
-import argparse
 import json
 import pathlib
 import tempfile
@@ -341,11 +340,7 @@ def write(folder, family, sizes, config, pack):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=pathlib.Path)
-    parser.add_argument("--only", default="", help="only cases whose name begins so")
-    args = parser.parse_args()
-    transformers.logging.set_verbosity_error()
+    args = checkpoint_cases.arguments(__doc__)
     for name, (family, sizes), (config, pack) in CASES:
         if name.startswith(args.only):
             write(args.out / name, family, sizes, config, pack)

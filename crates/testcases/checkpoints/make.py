@@ -7,7 +7,6 @@ converter, a folder per quantization method, and folders of families, with trans
 LLAMA_CPP is a checkout of llama.cpp or the copy in llama-cpp-python's source package. Needs torch
 and transformers.
 """
-import argparse
 import shutil
 import sys
 import tempfile
@@ -15,7 +14,6 @@ from collections import OrderedDict
 from pathlib import Path
 
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 
 HERE = Path(__file__).resolve().parent
@@ -291,11 +289,7 @@ def bitnet(llama_cpp):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("llama_cpp", type=Path)
-    parser.add_argument("--only", default="", help="only cases whose name begins so")
-    args = parser.parse_args()
-    transformers.logging.set_verbosity_error()
+    args = checkpoint_cases.arguments(__doc__, "llama_cpp")
     families(args.only)
     gguf(args.llama_cpp, args.only)
     for name, (family, sizes), (config, pack) in quantized_cases.CASES:
