@@ -196,10 +196,7 @@ impl Linear {
                 let scales = if let [_, s, b] = &names[..] { format!("{s},{b}") } else { "nullptr,nullptr".to_owned() };
                 let bias = weights.bias.map_or(Ok("nullptr".to_owned()), |bias| b.slot(m, bias))?;
                 let update = match (self.updates.get(i), lows.get(i)) {
-                    (Some(update), Some(low)) => {
-                        let (name, scales, up) = (b.earlier(&low.name), b.slot(m, update.scales)?, b.slot(m, update.up)?);
-                        format!("{{{name},{scales},{up},{}}}", low.rank)
-                    }
+                    (Some(update), Some(low)) => update.operand(m, b, low)?,
                     _ => "{}".to_owned(),
                 };
                 let _ = write!(text, "{{{},{scales},@{i},{rows},{bias},{update}}},", names[0]);

@@ -1,4 +1,4 @@
-//! Linear layers of one row with the low-rank updates of adapters: `x W + ((x A) scales) B`.
+//! Linear layers with the low-rank updates of adapters: `x W + ((x A) scales) B`.
 //!
 //! The program computes all products of a row first, each followed by its product of low rank. The
 //! updates follow, and then a gate or the residual sum.
@@ -28,23 +28,53 @@ pub(crate) struct LowRank {
     /// A [rank, columns].
     down: Weights,
     /// Scales [1, 1, rank] of the text's adapters.
-    pub(super) scales: Tid,
+    pub(crate) scales: Tid,
     /// B [rank, rows].
-    pub(super) up: Tid,
+    up: Tid,
 }
 
 impl LowRank {
-    /// Whether the slots hold scales and a matrix of these sizes.
-    pub(super) fn fits(&self, m: &Machine, dtype: DType, [rank, rows]: [usize; 2]) -> bool {
-        let up = m.env.tensors.get(self.up.0 as usize).and_then(Option::as_ref);
-        up.is_some_and(|up| up.dtype == dtype && up.shape[..] == [rank, rows]) && content(m, self.scales, dtype, rank).is_some()
+    /// The rank, if the slots hold matrices for a product `[k, rows]` and the scales of `count`
+    /// sequences.
+    pub(super) fn rank(&self, m: &Machine, dtype: DType, [k, rows]: [usize; 2], count: usize) -> Option<usize> {
+        let rank = rows_of(m, &self.down, dtype, k)?;
+        let up = m.env.tensors.get(self.up.0 as usize)?.as_ref()?;
+        let fits = up.dtype == dtype && up.shape[..] == [rank, rows] && content(m, self.scales, dtype, count * rank).is_some();
+        fits.then_some(rank)
+    }
+
+    /// The update as the kernels' texts state it. `low` is the result of [`matrices`].
+    pub(super) fn operand(&self, m: &Machine, b: &mut Builder, low: &Low) -> Result<String> {
+        let (name, scales, up) = (b.earlier(&low.name), b.slot(m, self.scales)?, b.slot(m, self.up)?);
+        Ok(format!("{{{name},{scales},{up},{}}}", low.rank))
     }
 }
 
-/// A row of low rank: its name in the kernel's text, and its size.
+/// Rows of low rank `[sequences, rank]`: their name in the kernel's text, and the rank.
 pub(super) struct Low {
-    pub(super) name: String,
-    pub(super) rank: usize,
+    name: String,
+    rank: usize,
+}
+
+/// The declaration of the matrices A of some updates, as `lows`, and the results for `count`
+/// sequences, which the part under construction writes.
+pub(super) fn matrices(
+    updates: &[LowRank],
+    ranks: &[usize],
+    m: &Machine,
+    b: &mut Builder,
+    dtype: DType,
+    count: usize,
+) -> Result<(String, Vec<Low>)> {
+    let (mut text, mut lows) = (format!("Matrix<{}> lows[]={{", cuda::type_name(dtype).unwrap_or_default()), Vec::new());
+    for (update, &rank) in updates.iter().zip(ranks) {
+        let (down, name) = (b.slot(m, update.down.slots[0])?, b.inner(dtype, count * rank));
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{{{down},nullptr,nullptr,{name},{rank},nullptr,{{}}}},");
+        lows.push(Low { name, rank });
+    }
+    text.push_str("};");
+    Ok((text, lows))
 }
 
 /// Adds the part that computes the rows of low rank of a step. `None` if the kernel does not
@@ -54,11 +84,8 @@ pub(super) struct Low {
 /// If MLX fails.
 pub(super) fn build(linear: &Linear, m: &mut Machine, b: &mut Builder, sizes: &LinearSizes) -> Result<Option<Vec<Low>>> {
     let LinearSizes { dtype, k, .. } = *sizes;
-    let rank = |(update, &rows): (&LowRank, &usize)| {
-        let rank = rows_of(m, &update.down, dtype, k)?;
-        update.fits(m, dtype, [rank, rows]).then_some(rank)
-    };
-    let Some(ranks) = linear.updates.iter().zip(&sizes.rows).map(rank).collect::<Option<Vec<_>>>() else { return Ok(None) };
+    let ranks = linear.updates.iter().zip(&sizes.rows).map(|(update, &rows)| update.rank(m, dtype, [k, rows], 1));
+    let Some(ranks) = ranks.collect::<Option<Vec<_>>>() else { return Ok(None) };
     if ranks.is_empty() {
         return Ok(Some(Vec::new()));
     }
@@ -69,14 +96,9 @@ pub(super) fn build(linear: &Linear, m: &mut Machine, b: &mut Builder, sizes: &L
     let x = b.slot(m, linear.x)?;
     let norm = linear.norm.map_or_else(|| Ok(format!("static_cast<const {norm_type}*>(nullptr)")), |(norm, _)| b.slot(m, norm))?;
     let eps = linear.norm.map_or(0.0, |(_, eps)| eps);
-    let (mut text, mut lows) = (format!("Matrix<{ty}> lows[]={{"), Vec::new());
-    for (update, &rank) in linear.updates.iter().zip(&ranks) {
-        let (down, name) = (b.slot(m, update.down.slots[0])?, b.inner(dtype, rank));
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{{{down},nullptr,nullptr,{name},{rank},nullptr,{{}}}},");
-        lows.push(Low { name, rank });
-    }
-    let _ = write!(text, "}};low_rows<{ty},{norm_type},kW>({x},{norm},{eps:e}f,{k},lows,wait);");
+    let (mut text, lows) = matrices(&linear.updates, &ranks, m, b, dtype, 1)?;
+    // Writing to a string cannot fail.
+    let _ = write!(text, "low_rows<{ty},{norm_type},kW>({x},{norm},{eps:e}f,{k},lows,wait);");
     b.part(text, 0, ranks.iter().sum());
     Ok(Some(lows))
 }
