@@ -2,11 +2,12 @@
 // read once for all rows.
 //
 // `arrange_rows` normalises rows if required and stores them in the tensor-core operand order of
-// `RowProducts`. `RowProducts` divides tiles of 16 matrix rows among blocks, and the depth among a
+// `RowProducts`. `low_rows_of_each` computes the rows of low rank of adapters. `RowProducts` divides tiles of 16 matrix rows among blocks, and the depth among a
 // block's warps. The warps' sums are added in a fixed order. Codes are unpacked in registers. A
 // row's sums do not depend on the other rows or on their number.
 //
-// Both are parts of launches: they call `wait` before they read what other blocks may have written.
+// All are parts of launches: they call `wait` before they read what other blocks may have written.
+// `low_rows_of_each` shares a part with `arrange_rows`, which waits for both.
 
 // Columns per step of a warp: 32 for each of the four lanes of a row.
 constexpr int kStep = 128;
@@ -57,9 +58,52 @@ __device__ void arrange_rows(const T* x, const N* norm, float eps, int k, int co
   }
 }
 
+// y[n, row] = norm(x[n]) W for the few rows of all float matrices, a result per warp at a time. The
+// last blocks begin, because `arrange_rows` keeps the first ones busy.
+template <int WARPS, typename T, typename N, int COUNT>
+__device__ void low_rows_of_each(const T* x, const N* norm, float eps, int k, int count, const Matrix<T> (&all)[COUNT]) {
+  int total = 0;
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) {
+    total += all[i].rows;
+  }
+  int lane = threadIdx.x % 32;
+  int warp = (gridDim.x - 1 - blockIdx.x) * WARPS + threadIdx.x / 32;
+  for (int i = warp; i < total * count; i += gridDim.x * WARPS) {
+    int n = i / total;
+    int line = i % total;
+    Matrix<T> at = matrix_of(all, line);
+    const uint4* weights = static_cast<const uint4*>(at.w) + static_cast<size_t>(line) * (k / 8);
+    const T* row = x + static_cast<size_t>(n) * k;
+    float dot = 0.0f;
+    float squares = 0.0f;
+#pragma unroll 4
+    for (int piece = lane; piece < k / 8; piece += 32) {
+      uint4 w = load_once(weights + piece);
+      uint4 values = load_new(row + piece * 8);
+      float factors[8];
+      if (norm != nullptr) {
+        read_eight(norm + piece * 8, factors);
+      }
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        float value = wide_at<T>(values, j);
+        squares += value * value;
+        dot += value * (norm != nullptr ? factors[j] : 1.0f) * wide_at<T>(w, j);
+      }
+    }
+    dot = warp_sum(dot);
+    float factor = norm == nullptr ? 1.0f : rsqrtf(warp_sum(squares) / k + eps);
+    if (lane == 0) {
+      at.y[n * at.rows + line] = static_cast<T>(dot * factor);
+    }
+  }
+}
+
 // y[n, row] = [residual +] x[n] W for the rows of all matrices and `count` arranged rows x. With
 // GATE there are two matrices, and the one result is act(A x) * (B x). The same tile of both
-// matrices is then computed together. The rows of each matrix are whole tiles.
+// matrices is then computed together. The rows of each matrix are whole tiles. With UPDATED,
+// products get the low-rank updates of their matrices, with rows `low` and `scales` [n, rank].
 //
 // Matrices are of codes in groups of GROUP, or of floats if that is 0.
 //
@@ -67,7 +111,7 @@ __device__ void arrange_rows(const T* x, const N* norm, float eps, int k, int co
 // up to TILES tiles. DEEP such groups divide the depth. Dynamic shared memory: BUFFERS times 8
 // EIGHTS columns of 16 TILES SIDES + 4 sums for each of these groups. With two buffers, warps
 // continue while others still add their sums.
-template <typename T, int GROUP, int TILES, int EIGHTS, Gate GATE, int WARPS, int SIDES, int DEEP, int BUFFERS, int COUNT>
+template <typename T, int GROUP, int TILES, int EIGHTS, Gate GATE, int WARPS, int SIDES, int DEEP, int BUFFERS, bool UPDATED, int COUNT>
 struct RowProducts {
   static constexpr bool kGated = GATE != Gate::kNone;
   // Result tiles per round of a warp, and of a block.
@@ -225,6 +269,26 @@ struct RowProducts {
     }
   }
 
+  // A product with the bias and the update of `row` of its matrix.
+  __device__ float finished(const Matrix<T>& matrix, unsigned column, unsigned row, float value) const {
+    if (matrix.bias != nullptr) {
+      value = (kCoded ? rounded<T>(value) : value) + static_cast<float>(matrix.bias[row]);
+    }
+    if constexpr (UPDATED) {
+      const LowRank<T>& update = matrix.update;
+      const T* low = update.low + column * update.rank;
+      const T* scales = update.scales + column * update.rank;
+      float sum = 0.0f;
+#pragma unroll 4
+      for (int j = 0; j < update.rank; ++j) {
+        float scaled = rounded<T>(static_cast<float>(__ldcg(low + j)) * static_cast<float>(__ldcg(scales + j)));
+        sum += scaled * static_cast<float>(update.up[static_cast<size_t>(j) * matrix.rows + row]);
+      }
+      value = rounded<T>(value) + rounded<T>(sum);
+    }
+    return value;
+  }
+
   // Adds the sums of all warps and stores the results of `tiles` tiles from `unit` on.
   __device__ void leave(const float* parts, const T* residual, unsigned count, unsigned unit, unsigned tiles) const {
     auto total = [&](unsigned at) {
@@ -247,14 +311,12 @@ struct RowProducts {
       unsigned at = column * kPitch + (side * TILES + tile - tiles * side / SIDES) * 16 + line % 16;
       unsigned row;
       Matrix<T> matrix = find(unit + tile, row);
-      float value = total(at);
+      row += line % 16;
+      float value = finished(matrix, column, row, total(at));
       if constexpr (kGated) {
-        value = activate<GATE>(value) * total(at + kUnits * 16);
+        value = activate<GATE>(value) * finished(all[COUNT - 1], column, row, total(at + kUnits * 16));
       }
-      if (matrix.bias != nullptr) {
-        value = (kCoded ? rounded<T>(value) : value) + static_cast<float>(matrix.bias[row + line % 16]);
-      }
-      size_t to = static_cast<size_t>(column) * matrix.rows + row + line % 16;
+      size_t to = static_cast<size_t>(column) * matrix.rows + row;
       if (residual != nullptr) {
         value = rounded<T>(value) + static_cast<float>(residual[to]);
       }

@@ -96,7 +96,8 @@ impl BatchRun<'_, '_> {
     }
 
     fn add_linear(&mut self, run: &mut RowSteps<'_>, linear: &Linear, borrowed: &mut Borrowed) -> Result<bool> {
-        let sources: Vec<Tid> = std::iter::once(linear.x).chain(linear.residual).collect();
+        let scales = linear.updates.iter().map(|update| update.scales);
+        let sources: Vec<Tid> = std::iter::once(linear.x).chain(linear.residual).chain(scales).collect();
         Ok(self.lend(&sources, borrowed)? && run.linear(self.machine(0), linear)?)
     }
 

@@ -10,6 +10,7 @@ use super::{
     StepState,
     launch::{Builder, Text},
     linear::{Activation, Format, Linear, norm_type, rows_of},
+    low_rank::{self, Low},
 };
 use crate::{
     cuda,
@@ -180,6 +181,8 @@ struct Shapes {
     norm: DType,
     k: usize,
     rows: Vec<usize>,
+    /// Ranks of the updates, if there are any.
+    ranks: Vec<usize>,
     /// Columns of sums, in eights.
     eights: usize,
 }
@@ -208,7 +211,7 @@ impl Linear {
     /// not support the step.
     fn build_rows(&self, m: &mut Machine, run: &mut RowSteps<'_>) -> Result<bool> {
         let Some(shapes) = self.shapes(m) else { return Ok(false) };
-        let arranged = self.arrange(m, run, &shapes)?;
+        let (arranged, lows) = self.arrange(m, run, &shapes)?;
         let &Shapes { dtype, k, eights, ref rows, .. } = &shapes;
         let (ty, count) = (cuda::type_name(dtype).unwrap_or_default(), run.count()?);
         let b = &mut run.builder;
@@ -222,6 +225,7 @@ impl Linear {
             names.push(slots.join(","));
             biases.push(weights.bias.map_or(Ok(none()), |bias| b.slot(m, bias))?);
         }
+        let updates = self.updates.iter().zip(&lows).map(|(update, low)| update.operand(m, b, low)).collect::<Result<Vec<_>>>()?;
         let lead: Shape = m.slot(self.x)?.shape.split_last().map(|(_, lead)| lead.into()).unwrap_or_default();
         let shape_of = |rows: usize| -> Shape { lead.iter().copied().chain([rows]).collect() };
         let results = if self.gated { &rows[..1] } else { &rows[..] };
@@ -232,12 +236,13 @@ impl Linear {
             (true, Activation::Silu) => "kSilu",
             (true, Activation::Gelu) => "kGelu",
         };
-        let (mut text, mut memory, mut blocks) = (String::new(), 0, 0);
+        let (mut text, mut memory, mut blocks, is_updated) = (String::new(), 0, 0, !lows.is_empty());
         for format in self.formats() {
             let own = |i: &usize| self.weights[*i].format == format;
             let matrix = |i: usize| {
                 let out = outs.get(i).map_or("nullptr", String::as_str);
-                format!("{{{},{out},{},{}}}", names[i], rows[i], biases[i])
+                let update = updates.get(i).map_or("{}", String::as_str);
+                format!("{{{},{out},{},{},{update}}}", names[i], rows[i], biases[i])
             };
             let all: Vec<String> = (0..rows.len()).filter(own).map(matrix).collect();
             let tiles = (0..results.len()).filter(own).map(|i| rows[i]).sum::<usize>() / TILE;
@@ -251,7 +256,8 @@ impl Linear {
             // Writing to a string cannot fail.
             let _ = write!(
                 text,
-                "{}{{Matrix<{ty}> all[]={{{}}};RowProducts<{ty},{group},{most},{eights},Gate::{gate},kW,{sides},{deep},{buffers},{}>{{all,{k}}}\
+                "{}{{Matrix<{ty}> all[]={{{}}};RowProducts<{ty},{group},{most},{eights},Gate::{gate},kW,{sides},{deep},{buffers},{is_updated},{}>\
+                 {{all,{k}}}\
                  .run(reinterpret_cast<char*>(dynamic),reinterpret_cast<const uint4*>({arranged}),{residual},{count},wait);}}",
                 if text.is_empty() { "" } else { "__syncthreads();" },
                 all.join(","),
@@ -276,10 +282,11 @@ impl Linear {
         Shares { sides, deep, buffers, memory: buffers * buffer, blocks: tiles.div_ceil(of_warp) }
     }
 
-    /// Adds a part that normalises the rows if required and stores them in the products' operand
-    /// order. Returns the name of the stored rows.
-    fn arrange(&self, m: &Machine, run: &mut RowSteps<'_>, shapes: &Shapes) -> Result<String> {
-        let &Shapes { dtype, norm, k, eights, .. } = shapes;
+    /// Adds a part that normalises the rows if required, stores them in the products' operand order,
+    /// and computes the rows of low rank of all updates. Returns the names of the stored rows and of
+    /// the rows of low rank.
+    fn arrange(&self, m: &Machine, run: &mut RowSteps<'_>, shapes: &Shapes) -> Result<(String, Vec<Low>)> {
+        let &Shapes { dtype, norm, k, eights, ref ranks, .. } = shapes;
         let (ty, norm_type) = (cuda::type_name(dtype).unwrap_or_default(), cuda::value_type(norm).unwrap_or_default());
         let (count, columns) = (run.count()?, eights * 8);
         let b = &mut run.builder;
@@ -290,8 +297,15 @@ impl Linear {
         };
         let arranged = b.inner(dtype, columns * k);
         let to = format!("reinterpret_cast<uint4*>({arranged})");
-        b.part(format!("arrange_rows<kW,{ty},{norm_type}>({x},{weight},{eps:e}f,{k},{count},{columns},{to},wait);"), 0, columns);
-        Ok(arranged)
+        let mut text = format!("arrange_rows<kW,{ty},{norm_type}>({x},{weight},{eps:e}f,{k},{count},{columns},{to},wait);");
+        let (matrices, lows) = low_rank::matrices(&self.updates, ranks, m, b, dtype, columns)?;
+        if !lows.is_empty() {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{matrices}low_rows_of_each<kW,{ty},{norm_type}>({x},{weight},{eps:e}f,{k},{count},lows);");
+        }
+        let results = columns * ranks.iter().sum::<usize>();
+        b.part(text, 0, columns.max(results.div_ceil(b.warps())));
+        Ok((arranged, lows))
     }
 
     fn shapes(&self, m: &Machine) -> Option<Shapes> {
@@ -312,7 +326,6 @@ impl Linear {
         else {
             return None;
         };
-        updates.is_empty().then_some(())?;
         let slot = |tid: Tid| -> Option<&Slot> { m.env.tensors.get(tid.0 as usize)?.as_ref() };
         let x = slot(x)?;
         let (dtype, count, k) = (x.dtype, *x.shape.first()?, *x.shape.last()?);
@@ -326,6 +339,8 @@ impl Linear {
         (has_codes && formats.iter().all(is_known)).then_some(())?;
         let norm = norm.map_or(Some(dtype), |(weight, _)| norm_type(m, weight, dtype, narrows, k))?;
         let rows = weights.iter().map(|w| rows_of(m, w, dtype, k)).collect::<Option<Vec<_>>>()?;
+        let ranks = updates.iter().zip(&rows).map(|(update, &rows)| update.rank(m, dtype, [k, rows], count));
+        let ranks = ranks.collect::<Option<Vec<_>>>()?;
         let same = !gated || rows.windows(2).all(|w| w[0] == w[1]);
         let fits = k.is_multiple_of(STEP) && rows.iter().all(|rows| rows.is_multiple_of(TILE)) && same;
         if let Some(residual) = residual {
@@ -333,6 +348,6 @@ impl Linear {
             let is_like = residual.dtype == dtype && rows.len() == 1 && residual.shape.iter().product::<usize>() == count * rows[0];
             is_like.then_some(())?;
         }
-        fits.then_some(Shapes { dtype, norm, k, rows, eights: eights(count) })
+        fits.then_some(Shapes { dtype, norm, k, rows, ranks, eights: eights(count) })
     }
 }
