@@ -1,6 +1,7 @@
 //! Constrained generation: the tokens allowed next, so that the text becomes JSON of a schema or a
 //! sentence of a grammar.
 
+mod gbnf;
 mod limits;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,6 +15,7 @@ use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use crate::error::{Error, Result};
 use crate::tokenizer::Tokenizer;
 
+pub use gbnf::{is_gbnf, lark_of_gbnf};
 pub use limits::check_schema;
 
 /// Maximum number of lexer states of one constraint, of 1 to 2 kB each.
@@ -225,6 +227,37 @@ mod tests {
         let mut constraint = compiler.lark("start: \"yes\" | \"no\"".into()).unwrap();
         assert!(constraint.clone().accept(tokenizer.token_to_id("a").unwrap()).is_err());
         assert_eq!(text(&mut constraint, &tokenizer, ""), "no");
+    }
+
+    /// Whether a text follows a constraint to its end.
+    fn follows(constraint: &Constraint, tokenizer: &Tokenizer, text: &str) -> bool {
+        let mut constraint = constraint.clone();
+        let is_begun = text.chars().all(|c| constraint.accept(tokenizer.token_to_id(&c.to_string()).unwrap()).is_ok());
+        let mut logits = vec![0.0; tokenizer.vocab_size()];
+        is_begun && (constraint.mask(&mut logits).is_err() || logits[tokenizer.eos_ids()[0] as usize] == 0.0)
+    }
+
+    #[test]
+    fn grammars_in_gbnf_take_the_same_texts() {
+        let tokenizer = tokenizer();
+        let compiler = GrammarCompiler::new(&tokenizer, tokenizer.eos_ids()).unwrap();
+        for (grammar, taken, refused) in [
+            // Words that begin alike.
+            (
+                "root ::= \"ab\" \"d\" | \"abd\" \"c\" | \"abd\" [x-z]{2}",
+                &["abd", "abdc", "abdxz"][..],
+                &["ab", "abdx", "abdcc"][..],
+            ),
+            ("root ::= \"(\" root? \")\"", &["()", "((()))"], &["", "(()", "())"]),
+            ("root ::= item (\", \" item)*\nitem ::= [^, ]+ | \"\" # an item", &["a", "a, b, c", ", a", ""], &["a,b", "a ,b"]),
+            ("root ::= number \"\\x2e\" number\nnumber ::= [0-9]{1,2}", &["1.5", "12.34"], &["1", "123.4", "1x5"]),
+            ("root ::= . . \"-\" [a\\-c]", &["xy--", "xy-a"], &["xy-b", "x-a"]),
+        ] {
+            let constraint = compiler.lark(lark_of_gbnf(grammar).unwrap()).unwrap();
+            let is_taken = |text: &&&str| follows(&constraint, &tokenizer, text);
+            assert_eq!(taken.iter().filter(|text| !is_taken(text)).count(), 0, "{grammar}");
+            assert_eq!(refused.iter().filter(is_taken).count(), 0, "{grammar}");
+        }
     }
 
     #[test]
