@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf};
 use anyhow::{Context, Result};
 use flambeau::{
     runners::llm::ThinkingSplitter,
-    text::{Constraint, GrammarCompiler, Tokenizer, check_schema, spaced},
+    text::{Constraint, GrammarCompiler, Tokenizer, check_schema, is_gbnf, lark_of_gbnf, spaced},
 };
 use serde_json::Value as Json;
 
@@ -18,8 +18,9 @@ pub(crate) struct ConstraintArgs {
     #[arg(help_heading = "Form of the answer", short = 'j', long, value_name = "SCHEMA|FILE", alias = "json-schema-file")]
     json_schema: Option<String>,
 
-    /// Constrain the answer to this grammar, in llguidance's Lark notation
-    #[arg(help_heading = "Form of the answer", long, value_name = "LARK")]
+    /// Constrain the answer to this grammar, in llguidance's Lark notation (`start: "yes" | "no"`) or
+    /// in llama.cpp's GBNF (`root ::= "yes" | "no"`)
+    #[arg(help_heading = "Form of the answer", long, value_name = "GRAMMAR")]
     grammar: Option<String>,
 
     /// File with a grammar
@@ -36,10 +37,10 @@ impl ConstraintArgs {
     pub(crate) fn form(&self, tokenizer: &Tokenizer, stop_ids: &[u32]) -> Result<Option<AnswerForm>> {
         let (body, flag) = match (&self.json_schema, &self.grammar, &self.grammar_file) {
             (Some(given), ..) => (schema(given)?, "--json-schema"),
-            (None, Some(grammar), _) => (nested(grammar), "--grammar"),
+            (None, Some(grammar), _) => (nested(grammar, "--grammar")?, "--grammar"),
             (None, None, Some(path)) => {
                 let grammar = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-                (nested(&grammar), "--grammar-file")
+                (nested(&grammar, "--grammar-file")?, "--grammar-file")
             }
             (None, None, None) => return Ok(None),
         };
@@ -66,9 +67,10 @@ fn schema(given: &str) -> Result<String> {
     Ok(format!("%json {}", spaced(json)))
 }
 
-/// Grammar rule that embeds another grammar.
-fn nested(grammar: &str) -> String {
-    format!("%lark {{\n{grammar}\n}}")
+/// Grammar rule that embeds another grammar, in Lark's notation or in GBNF.
+fn nested(grammar: &str, flag: &'static str) -> Result<String> {
+    let grammar = if is_gbnf(grammar) { lark_of_gbnf(grammar).context(flag)? } else { grammar.to_owned() };
+    Ok(format!("%lark {{\n{grammar}\n}}"))
 }
 
 /// Constraint on answers.

@@ -92,6 +92,7 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     eprintln!("error: {}", with_hint(error));
+    let error = error.downcast_ref::<Hinted>().map_or(error, |hinted| &hinted.error);
     let usage = error.downcast_ref::<Usage>().is_some();
     ExitCode::from(if usage { USAGE } else { 1 })
 }

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod arguments;
 mod calibration;
 mod checkpoint;
 mod commands;
@@ -30,6 +31,8 @@ mod model;
 mod npy;
 pub mod op_test_runner;
 mod outputs;
+#[cfg(test)]
+mod page_commands;
 mod profile;
 mod progress;
 mod prompt;
@@ -55,12 +58,27 @@ use crate::commands::{
     man, ps, pull, rerank, rm, run, serve, show, template, tokenize, transcribe, verify,
 };
 
-/// Compile, run and inspect ExecuTorch programs whose work is delegated to MLX.
+/// A first use of each kind, below the list of commands.
+const EXAMPLES: &str = "\
+Examples:
+  flambeau chat qwen3:0.6b                         download a model and chat with it
+  flambeau serve qwen3:0.6b                        serve it to clients of OpenAI's API, with a page to chat on
+  flambeau transcribe -m whisper:tiny talk.mp3     write down a recording
+  flambeau embed all-minilm 'A text'               compute an embedding
+  flambeau export ./model -o model.pte             convert a checkpoint
+  flambeau compile net.pt2 -o net.pte              compile a PyTorch program
+  flambeau run net.pte --input x.npy -o y.npy      run it
+  flambeau COMMAND --help                          show all options of a command";
+
+/// Run language and speech models, and compile PyTorch programs into ExecuTorch .pte files.
+///
+/// MODEL is a program (.pte), a model folder, a GGUF file, or a name such as ORG/NAME on the Hugging
+/// Face hub, which is downloaded at its first use.
 ///
 /// Results go to stdout, everything else to stderr; `-` is stdin or stdout. Exit codes: 0 success,
 /// 1 failure, 2 wrong usage.
 #[derive(Debug, Parser)]
-#[command(name = "flambeau", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "flambeau", version, propagate_version = true, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -87,9 +105,12 @@ enum Command {
     Eval(eval::Args),
     Bench(bench::Args),
     Conformance(conformance::Args),
+    #[command(alias = "download")]
     Pull(pull::Args),
+    #[command(visible_alias = "ls")]
     List(list::Args),
     Show(show::Args),
+    #[command(aliases = ["remove", "delete"])]
     Rm(rm::Args),
     Cache(cache::Args),
     Doctor(doctor::Args),
@@ -99,7 +120,7 @@ enum Command {
 
 /// Runs the command line; the first argument is the program's name.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(kebab(args)) {
+    let cli = match Cli::try_parse_from(arguments::normal(args)) {
         Ok(cli) => cli,
         Err(error) => {
             // Help that cannot be printed has no reader.
@@ -139,23 +160,6 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     result.unwrap_or_else(|error| failure::report(&error))
 }
 
-/// Replaces `_` by `-` in long flags. Values after `=` and arguments after a lone `--` are
-/// unchanged.
-fn kebab(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    let mut plain = false;
-    let fix = |arg: OsString| {
-        plain |= arg == "--";
-        match arg.to_str().filter(|text| !plain && text.starts_with("--") && !text.contains(char::is_whitespace)) {
-            Some(text) => match text.split_once('=') {
-                Some((flag, value)) => format!("{}={value}", flag.replace('_', "-")).into(),
-                None => text.replace('_', "-").into(),
-            },
-            None => arg,
-        }
-    };
-    args.into_iter().map(fix).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,15 +171,15 @@ mod tests {
 
     #[test]
     fn every_command_teaches_by_example() {
+        let main = Cli::command().get_after_help().map(ToString::to_string).unwrap_or_default();
+        for line in main.lines().filter(|line| line.starts_with("  flambeau ") && !line.contains("COMMAND")) {
+            let words = line.split("  ").find(|part| part.starts_with("flambeau")).unwrap_or_default().replace('\'', "");
+            let args = words.split(' ').map(OsString::from);
+            assert!(Cli::try_parse_from(arguments::normal(args)).is_ok(), "{words}");
+        }
         for command in Cli::command().get_subcommands() {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.contains(&format!("flambeau {}", command.get_name())), "{} has no example", command.get_name());
         }
-    }
-
-    #[test]
-    fn underscores_in_flags_are_dashes() {
-        let fixed = kebab(["f", "--max_new_tokens", "3", "--a_b=c_d", "x_y", "--", "--k_l"].map(OsString::from));
-        assert_eq!(fixed, ["f", "--max-new-tokens", "3", "--a-b=c_d", "x_y", "--", "--k_l"].map(OsString::from));
     }
 }

@@ -9,7 +9,11 @@ use std::{
 use anyhow::{Context, Result};
 use flambeau::text::ChatTemplate;
 
-use crate::{files, tokenizer::TextModel};
+use crate::{
+    failure::{hint, usage},
+    files,
+    tokenizer::TextModel,
+};
 
 /// Prompt flags.
 #[derive(Debug, clap::Args)]
@@ -24,7 +28,7 @@ pub(crate) struct PromptArgs {
     prompt: Option<String>,
 
     /// File with the text; `-` reads stdin
-    #[arg(long, value_name = "FILE")]
+    #[arg(short = 'f', long, value_name = "FILE", alias = "file")]
     prompt_file: Option<PathBuf>,
 }
 
@@ -48,10 +52,20 @@ impl PromptArgs {
     }
 }
 
+/// The template of ChatML, which many models were trained with.
+const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}\
+    {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+/// Whether a text has expressions or statements of Jinja. A template without them would leave out
+/// the conversation.
+fn is_jinja(text: &str) -> bool {
+    text.contains("{{") || text.contains("{%")
+}
+
 /// A chat template that replaces the model's.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct TemplateArgs {
-    /// Chat template in Jinja that replaces the model's
+    /// Chat template that replaces the model's: Jinja, a file of it, or `chatml`
     #[arg(long, value_name = "JINJA", conflicts_with = "chat_template_file")]
     chat_template: Option<String>,
 
@@ -71,12 +85,16 @@ impl TemplateArgs {
     /// # Errors
     /// Fails if the file is unreadable or the template is invalid.
     pub(crate) fn apply(&self, text: &mut TextModel) -> Result<()> {
+        let read = |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
         let (source, flag) = match (&self.chat_template, &self.chat_template_file) {
-            (Some(source), _) => (source.clone(), "--chat-template"),
-            (None, Some(path)) => {
-                let source = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-                (source, "--chat-template-file")
+            (Some(given), _) if is_jinja(given) => (given.clone(), "--chat-template"),
+            (Some(given), _) if Path::new(given).is_file() => (read(Path::new(given))?, "--chat-template"),
+            (Some(given), _) if given.eq_ignore_ascii_case("chatml") => (CHATML.to_owned(), "--chat-template"),
+            (Some(given), _) => {
+                let refused = format!("--chat-template {given}: it is no template, because it has no {{{{ }}}} and no {{% %}}");
+                return Err(hint(usage(refused), "give a template in Jinja, its file, or `chatml`"));
             }
+            (None, Some(path)) => (read(path)?, "--chat-template-file"),
             (None, None) => return Ok(()),
         };
         let template = ChatTemplate::new(&source, text.tokenizer.special()).context(flag)?;

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use flambeau::text::{GenerationDefaults, SamplingParams};
+use flambeau::text::{GenerationDefaults, SamplingParams, Tokenizer};
 
 use crate::failure::usage;
 
@@ -48,7 +48,7 @@ pub(crate) struct SamplingArgs {
     logit_bias: Vec<(u32, f32)>,
 
     /// Seed for sampling; without it, or with -1, each run differs
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
     seed: Option<Seed>,
 }
 
@@ -83,6 +83,15 @@ fn bias(text: &str) -> Result<(u32, f32), String> {
 }
 
 impl SamplingArgs {
+    /// Refuses biases of tokens that the model does not have.
+    pub(crate) fn check_tokens(&self, tokenizer: &Tokenizer) -> Result<()> {
+        let size = tokenizer.vocab_size();
+        match self.logit_bias.iter().find(|(id, _)| *id as usize >= size) {
+            Some((id, _)) => Err(usage(format!("--logit-bias {id}: the model has no such token; its ids are below {size}"))),
+            None => Ok(()),
+        }
+    }
+
     /// Parameters from the flags, then from the model's `generation_config.json`.
     pub(crate) fn params(&self, advice: Option<&GenerationDefaults>) -> Result<SamplingParams> {
         let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);

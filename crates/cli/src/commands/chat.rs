@@ -65,7 +65,7 @@ pub(crate) struct Args {
     template: TemplateArgs,
 
     /// Maximum number of tokens per answer; by default as many as the context holds
-    #[arg(short = 'n', long, value_name = "N", alias = "max-tokens", allow_negative_numbers = true, value_parser = or_all)]
+    #[arg(short = 'n', long, value_name = "N", aliases = ["max-tokens", "n-predict", "predict"], allow_negative_numbers = true, value_parser = or_all)]
     max_new_tokens: Option<usize>,
 
     #[command(flatten)]
@@ -113,6 +113,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     loaded.model =
         args.draft.attach(loaded.model, &loaded.text.tokenizer, &loaded.engine, args.model.threads(), args.model.lock())?;
     args.template.apply(&mut loaded.text)?;
+    args.sampling.check_tokens(&loaded.text.tokenizer)?;
     let mut talk = Talk::new(args, loaded, sampling)?;
     if input.is_terminal() {
         eprintln!("{}: {}. /help lists commands, Ctrl-D leaves.", args.model.name(), talk.describe_context());

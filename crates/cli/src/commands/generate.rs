@@ -32,7 +32,12 @@ use crate::{
 
 /// Generate text with a language model
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  flambeau generate smollm2.pte 'What is the capital of France?' -n 50")]
+#[command(
+    override_usage = "flambeau generate [OPTIONS] <MODEL> <PROMPT>",
+    after_help = "Examples:\n  flambeau generate smollm2.pte 'What is the capital of France?' -n 50\n  \
+    flambeau generate qwen3:0.6b -f question.txt --temperature 0.7 --seed 1\n  \
+    flambeau generate model-Q4_1.gguf 'Name a river.' -j '{\"type\": \"object\", \"properties\": {\"river\": {\"type\": \"string\"}}}'"
+)]
 pub(crate) struct Args {
     #[command(flatten)]
     model: LanguageModelArgs,
@@ -56,7 +61,7 @@ pub(crate) struct Args {
     template: TemplateArgs,
 
     /// Maximum number of tokens to generate; -1 for as many as the context holds
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 256, alias = "max-tokens", allow_negative_numbers = true, value_parser = or_all)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 256, aliases = ["max-tokens", "n-predict", "predict"], allow_negative_numbers = true, value_parser = or_all)]
     max_new_tokens: usize,
 
     #[command(flatten)]
@@ -102,6 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let clock = args.profile.clock();
     let Loaded { model, mut text, engine } = args.model.load(args.draft.logits(), clock.clone())?;
     args.template.apply(&mut text)?;
+    args.sampling.check_tokens(&text.tokenizer)?;
     let model = args.draft.attach(model, &text.tokenizer, &engine, args.model.threads(), args.model.lock())?;
     let mut sequence = model.sequence()?;
     args.profile.watch(&mut [sequence.method()], clock);

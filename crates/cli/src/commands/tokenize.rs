@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use flambeau::{text::Tokenizer, zoo::TokenizerSource};
 use serde_json::json;
 
@@ -15,6 +15,7 @@ use crate::{checkpoint, failure::hint, file_kind::FileKind, files, prompt::Promp
 /// cache; its tokenizer is read without exporting it.
 #[derive(Debug, clap::Args)]
 #[command(
+    override_usage = "flambeau tokenize [OPTIONS] <MODEL> <PROMPT>",
     after_help = "Examples:\n  flambeau tokenize smollm2.pte 'Hello, world'\n  flambeau tokenize qwen3:0.6b --ids -p - < text.txt\n  \
     flambeau tokenize smollm2.pte --decode '19556 28 905'"
 )]
@@ -48,7 +49,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let tokenizer = find(&args.model)?;
     let text = args.text.read()?;
     if args.decode {
-        let text = tokenizer.decode(&ids(&text)?, false)?;
+        let (ids, size) = (ids(&text)?, tokenizer.vocab_size());
+        if let Some(unknown) = ids.iter().find(|id| **id as usize >= size) {
+            bail!("the model has no token {unknown}; its ids are below {size}");
+        }
+        let text = tokenizer.decode(&ids, false)?;
         if args.json {
             files::print_json(&json!({ "text": text }))?;
         } else {

@@ -27,6 +27,14 @@ fn prompts_come_in_three_ways() {
     let flag = ids(&generate(dir.path(), TINY, &["--raw", "-p", "the cat"]));
     assert_eq!(ids(&generate(dir.path(), TINY, &["the cat", "--raw"])), flag);
     assert_eq!(ids(&generate(dir.path(), TINY, &["--raw", "--prompt-file", "prompt.txt"])), flag);
+    assert_eq!(ids(&generate(dir.path(), TINY, &["--raw", "-f", "prompt.txt"])), flag);
+    for model in ["-m", "--model", "-hf"] {
+        let done = flambeau(
+            dir.path(),
+            &["generate", "the cat", "--raw", "-q", "--n-predict", "8", "--ignore-eos", model, TINY, "--json"],
+        );
+        assert_eq!(ids(&serde_json::from_str(&done.stdout).unwrap()), flag, "{}", done.stderr);
+    }
     let refused = |flags: &[&str]| flambeau(dir.path(), &[&["generate", TINY, "--raw"], flags].concat()).code;
     assert_eq!((refused(&[]), refused(&["the cat", "-p", "the dog"])), (2, 2));
     assert_eq!(refused(&["--prompt-file", "missing.txt"]), 1);
@@ -50,6 +58,8 @@ fn penalties_and_biases_change_the_choice() {
     assert!(!forbidden.contains(&greedy[0]), "{forbidden:?}");
     assert_eq!(run(&["--logit-bias", "15+100"]), [15; 8]);
     assert_eq!(flambeau(dir.path(), &["generate", TINY, "x", "--logit-bias", "dog"]).code, 2);
+    let beyond = flambeau(dir.path(), &["generate", TINY, "x", "--logit-bias", "99999+1"]);
+    assert!(beyond.code == 2 && beyond.stderr.contains("no such token; its ids are below"), "{}", beyond.stderr);
 }
 
 #[test]
@@ -82,6 +92,12 @@ fn another_template_replaces_the_models() {
     let raw = ids(&generate(dir.path(), TINY, &["the cat sat", "--raw"]));
     assert_eq!(ids(&generate(dir.path(), TINY, &["the cat", "--chat-template", "{{ messages[0].content }} sat"])), raw);
     assert_eq!(ids(&generate(dir.path(), TINY, &["the cat", "--chat-template-file", "t.jinja"])), raw);
+    assert_eq!(ids(&generate(dir.path(), TINY, &["the cat", "--chat-template", "t.jinja"])), raw);
+    let framed = "<|im_start|>user\nthe cat<|im_end|>\n<|im_start|>assistant\n";
+    let framed = ids(&generate(dir.path(), TINY, &[framed, "--raw"]));
+    assert_eq!(ids(&generate(dir.path(), TINY, &["the cat", "--chat-template", "chatml"])), framed);
+    let unknown = flambeau(dir.path(), &["generate", TINY, "the cat", "--chat-template", "chatmm"]);
+    assert!(unknown.code == 2 && unknown.stderr.contains("hint: give a template in Jinja"), "{}", unknown.stderr);
     let wrong = flambeau(dir.path(), &["generate", TINY, "the cat", "--chat-template", "{% if %}"]);
     assert!(wrong.code == 1 && wrong.stderr.contains("--chat-template"), "{}", wrong.stderr);
 }
@@ -124,6 +140,7 @@ fn answers_have_the_form_of_a_schema_or_grammar() {
         (["-j", "schema.json"], ["true", "false"]),
         (["--grammar", "start: tail\ntail: \"set\" | \"sat\""], ["set", "sat"]),
         (["--grammar-file", "grammar.lark"], ["fat", "rat"]),
+        (["--grammar", "root ::= tail\ntail ::= [st] \"e\" \"a\""], ["sea", "tea"]),
     ] {
         let done = answer(dir.path(), &flags);
         assert!(done.code == 0 && expected.contains(&done.stdout.trim_end()), "{flags:?}: {} {}", done.stdout, done.stderr);
@@ -131,6 +148,7 @@ fn answers_have_the_form_of_a_schema_or_grammar() {
     for (flags, expected) in [
         (["--json-schema", "{"], "--json-schema is no JSON"),
         (["--grammar", "start: ["], "--grammar"),
+        (["--grammar", "root ::= tail"], "there is no rule `tail`"),
         (["--grammar-file", "missing"], "missing"),
     ] {
         let done = answer(dir.path(), &flags);
@@ -172,6 +190,8 @@ fn texts_become_tokens_and_texts_again() {
     let json: Json = serde_json::from_str(&tokenize(&["-p", "the cat", "--json"])).unwrap();
     assert_eq!((&json["count"], &json["tokens"][1]), (&json!(2), &json!({ "id": 7, "text": "cat" })));
     assert_eq!(tokenize(&["--decode", "6, 7"]), "the cat\n");
+    let beyond = flambeau(dir.path(), &["tokenize", TINY, "--decode", "6 99999"]);
+    assert!(beyond.code == 1 && beyond.stderr.contains("no token 99999"), "{}", beyond.stderr);
     assert_eq!(flambeau(dir.path(), &["export", TINY, "-o", "t.pte"]).code, 0);
     assert_eq!(flambeau(dir.path(), &["tokenize", "t.pte", "the dog", "--ids"]).stdout, "6 15\n");
     let missing = flambeau(dir.path(), &["tokenize", "org/m", "the dog"]);

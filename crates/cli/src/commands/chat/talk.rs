@@ -49,7 +49,7 @@ pub(super) struct Talk<'a> {
 impl<'a> Talk<'a> {
     pub(super) fn new(args: &'a Args, loaded: Loaded, sampling: SamplingParams) -> Result<Talk<'a>> {
         let template = loaded.text.template.context("the chat template")?.context("the tokenizer has no chat template");
-        let template = template.map_err(|e| hint(e, "`flambeau generate --raw` continues text with a model without one"))?;
+        let template = template.map_err(|e| hint(e, "`--chat-template chatml` or a template of your own starts a conversation, and `flambeau generate --raw` continues a text"))?;
         let stop_ids = loaded.model.metadata().eos.clone();
         Ok(Talk {
             args,
