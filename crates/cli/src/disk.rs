@@ -13,7 +13,7 @@ use crate::{failure::hint, memory::human};
 pub(crate) fn admit(what: &str, bytes: u64, folder: &Path, advice: &str) -> Result<()> {
     match free(folder) {
         Some(free) if bytes > free => {
-            let error = anyhow!("{what} takes {}, and the disk of {} has {}", human(bytes), folder.display(), human(free));
+            let error = anyhow!("{what} takes {}, and the disk of {} has {} free", human(bytes), folder.display(), human(free));
             Err(hint(error, advice))
         }
         _ => Ok(()),

@@ -126,7 +126,7 @@ mod tests {
         let name = ModelName::parse("org/m@abc").unwrap();
         let out = tempfile::tempdir().unwrap();
         let copied = hub.copy_cached(&hub.cached(&name).unwrap().unwrap(), out.path()).unwrap();
-        assert_eq!(copied, ["config.json", "model.safetensors"].map(|f| out.path().join(f)));
+        assert_eq!(copied, ["README.md", "config.json", "model.safetensors"].map(|f| out.path().join(f)));
         let outside = tempfile::NamedTempFile::new().unwrap();
         std::os::unix::fs::symlink(outside.path(), snapshot.join("evil.json")).unwrap();
         let error = hub.copy_cached(&hub.cached(&name).unwrap().unwrap(), out.path()).unwrap_err();

@@ -4,8 +4,13 @@ use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+/// Whether progress bars are shown.
+pub(crate) fn is_shown() -> bool {
+    std::io::stderr().is_terminal()
+}
+
 fn bar(length: u64, template: &str) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
+    if !is_shown() {
         return ProgressBar::hidden();
     }
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());

@@ -55,6 +55,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.json {
         files::print_json(&held.iter().map(|held| to_json(held, &programs)).collect())?;
     } else {
+        if held.is_empty() && args.text.is_some() {
+            eprintln!("no model of the cache is named so");
+        } else if held.is_empty() {
+            eprintln!("the cache has no models; `flambeau pull NAME` downloads one");
+        }
         table(&["NAME", "FAMILY", "WEIGHTS", "SIZE", "PROGRAMS", "FETCHED"], held.iter().map(|held| row(held, &programs)))?;
     }
     Ok(ExitCode::SUCCESS)

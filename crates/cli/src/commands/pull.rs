@@ -22,7 +22,8 @@ use crate::{
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  flambeau pull HuggingFaceTB/SmolLM2-135M-Instruct\n  flambeau pull unsloth/Qwen3-0.6B-GGUF:Q8_0\n  \
-    flambeau pull qwen3:0.6b -o ./qwen3"
+    flambeau pull qwen3:0.6b -o ./qwen3\n  \
+    flambeau pull openai/whisper-tiny --include '*.json' --include '*.safetensors'"
 )]
 pub(crate) struct Args {
     /// Model as ORG/NAME or a short name, with :QUANT for a GGUF file, and with @REVISION for a
@@ -45,6 +46,11 @@ pub(crate) struct Args {
     /// Download only files whose paths match this pattern, such as '*.json'; repeatable
     #[arg(long, value_name = "PATTERN")]
     include: Vec<Pattern>,
+
+    /// Leave out files whose paths match this pattern; repeatable. Without --include and --file, all
+    /// other files of the repository are downloaded
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<Pattern>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -54,7 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         None => ModelName::parse(&args.name)?,
     };
     let hub = Hub::from_environment();
-    let wanted = Wanted { files: args.files.clone(), include: args.include.clone() };
+    let wanted = Wanted { files: args.files.clone(), include: args.include.clone(), exclude: args.exclude.clone() };
     let list = match &args.output {
         Some(folder) => {
             std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;

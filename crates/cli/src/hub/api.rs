@@ -1,6 +1,6 @@
 //! Requests to the hub: list of files, contents, and explanations of errors.
 
-use std::io::Read;
+use std::{io::Read, thread, time::Duration};
 
 use anyhow::{Context, Result, anyhow};
 use serde_json::Value as Json;
@@ -12,6 +12,26 @@ use crate::failure::hint;
 
 /// Maximum size of a file list in bytes.
 const MAX_LISTING: u64 = 64 << 20;
+
+/// Waits before a busy hub is asked for a list again, unless it states its own.
+const WAITS: [Duration; 3] = [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
+
+/// Longest wait for a list.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+/// Statuses of a busy or broken server, which may answer later.
+const BUSY: [u16; 6] = [408, 429, 500, 502, 503, 504];
+
+/// Whether a request with this status may be tried again.
+pub(super) fn is_busy(status: u16) -> bool {
+    BUSY.contains(&status)
+}
+
+/// The wait that a busy hub asks for.
+pub(super) fn asked_wait(response: &Response<Body>) -> Option<Duration> {
+    let seconds = response.headers().get("Retry-After")?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
 
 /// A file of a repository.
 #[derive(Clone, Debug)]
@@ -79,7 +99,7 @@ impl<'a> Client<'a> {
     pub(super) fn list(&self) -> Result<Listing> {
         let revision = self.name.revision.replace('/', "%2F");
         let url = format!("{}/api/models/{}/revision/{revision}?blobs=true", self.hub.endpoint, self.name.repository());
-        let mut response = self.get(&url, Part::default()).map_err(|error| self.unreachable(&error))?;
+        let mut response = self.get_patiently(&url)?;
         if response.status().as_u16() != 200 {
             return Err(self.refusal(&response, None));
         }
@@ -90,6 +110,18 @@ impl<'a> Client<'a> {
         let commit = json["sha"].as_str().filter(is_commit).unwrap_or(&self.name.revision).to_owned();
         let siblings = json["siblings"].as_array().context("the hub's answer lists no files")?;
         Ok(Listing { files: siblings.iter().filter_map(|entry| self.remote(entry, &commit)).collect(), commit })
+    }
+
+    /// The answer to a request for all bytes. A busy hub is asked again.
+    fn get_patiently(&self, url: &str) -> Result<Response<Body>> {
+        for wait in WAITS {
+            let response = self.get(url, Part::default()).map_err(|error| self.unreachable(&error))?;
+            if !is_busy(response.status().as_u16()) {
+                return Ok(response);
+            }
+            thread::sleep(asked_wait(&response).unwrap_or(wait).min(LONGEST_WAIT));
+        }
+        self.get(url, Part::default()).map_err(|error| self.unreachable(&error))
     }
 
     fn remote(&self, entry: &Json, commit: &str) -> Option<Remote> {

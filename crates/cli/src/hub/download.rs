@@ -20,7 +20,7 @@ use super::{
     selection::{Selection, select},
     transfer::{Transfer, length, matches},
 };
-use crate::{disk, failure, progress};
+use crate::{disk, failure, memory::human, progress};
 
 /// Connections at the same time, of several files or of one.
 const WORKERS: usize = 4;
@@ -32,12 +32,14 @@ pub(crate) struct Wanted {
     pub(crate) files: Vec<String>,
     /// Glob patterns of paths; `*` also matches slashes.
     pub(crate) include: Vec<Pattern>,
+    /// Glob patterns of paths that are left out.
+    pub(crate) exclude: Vec<Pattern>,
 }
 
 impl Wanted {
     /// Whether the default files are selected.
     pub(crate) fn is_model(&self) -> bool {
-        self.files.is_empty() && self.include.is_empty()
+        self.files.is_empty() && self.include.is_empty() && self.exclude.is_empty()
     }
 
     /// Selected files of a repository.
@@ -52,12 +54,21 @@ impl Wanted {
         if let Some(missing) = self.files.iter().find(|file| !names.contains(file)) {
             bail!("{} has no file {missing}", name.repository());
         }
-        let is_included = |name: &&String| self.include.iter().any(|pattern| pattern.matches(name));
+        // `--exclude` alone leaves files out of the whole repository.
+        let is_all = self.files.is_empty() && self.include.is_empty();
+        let is_included = |name: &&String| {
+            let named = |list: &[Pattern]| list.iter().any(|pattern| pattern.matches(name));
+            (is_all || named(&self.include)) && !named(&self.exclude)
+        };
         if let Some(pattern) = self.include.iter().find(|pattern| !names.iter().any(|name| pattern.matches(name))) {
             bail!("{} has no file like {pattern}", name.repository());
         }
         let others = names.iter().filter(is_included).filter(|name| !self.files.contains(name));
-        Ok(Selection { files: self.files.iter().chain(others).cloned().collect(), single: None })
+        let files: Vec<String> = self.files.iter().chain(others).cloned().collect();
+        if files.is_empty() {
+            bail!("--exclude leaves no file of {}", name.repository());
+        }
+        Ok(Selection { files, single: None })
     }
 }
 
@@ -171,6 +182,10 @@ fn fetch_all(
     let bytes = missing.iter().map(|(_, remote)| remote.size.unwrap_or(0).saturating_sub(target.begun(remote))).sum();
     let advice = "`flambeau pull NAME -o DIR` takes another folder, and HF_HUB_CACHE another cache";
     disk::admit(&format!("the download of {name}"), bytes, target.disk(), advice)?;
+    if !missing.is_empty() && !progress::is_shown() {
+        let count = missing.len();
+        eprintln!("downloading {} of {name} in {count} {}", human(bytes), if count == 1 { "file" } else { "files" });
+    }
     let bar = progress::bytes(missing.iter().filter_map(|(_, remote)| remote.size).sum());
     bar.set_message(format!("{name}, {} files", missing.len()));
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));

@@ -13,6 +13,12 @@ const MAIN: &str = "main";
 /// Ollama's tag for the default quantization.
 const LATEST: &str = "latest";
 
+/// End of the names of GGUF files.
+pub(super) const GGUF: &str = ".gguf";
+
+/// Advice about names.
+const SHORT_NAMES: &str = "`flambeau list --known` prints short names of well-known models";
+
 /// URL prefixes that users copy along with a name.
 const SITES: [&str; 3] = ["hf.co/", "huggingface.co/", "hf://"];
 
@@ -27,12 +33,17 @@ pub(crate) struct ModelName {
 }
 
 impl ModelName {
-    /// Parses a model name or a short name. Names that could escape the cache's folder are
-    /// rejected.
+    /// Parses a model name, a short name, or the address of a model's page or file. Names that
+    /// could escape the cache's folder are rejected.
     pub(crate) fn parse(text: &str) -> Result<ModelName> {
-        let bad = || usage(format!("`{text}` is no model name; expected ORG/NAME, ORG/NAME:QUANT or ORG/NAME@REVISION"));
+        let bad = || {
+            let refused = usage(format!("`{text}` is no model name; expected ORG/NAME, ORG/NAME:QUANT or ORG/NAME@REVISION"));
+            hint(refused, SHORT_NAMES)
+        };
         let plain_text = text.strip_prefix("https://").unwrap_or(text);
-        let rest = SITES.iter().find_map(|site| plain_text.strip_prefix(site)).unwrap_or(text);
+        let site = SITES.iter().find_map(|site| plain_text.strip_prefix(site));
+        let page = site.and_then(of_page);
+        let rest = page.as_deref().or(site).unwrap_or(text);
         let rest = known::repository(rest).unwrap_or(rest);
         let (name, revision) = rest.split_once('@').unwrap_or((rest, MAIN));
         let (name, tag) = name.split_once(':').map_or((name, None), |(name, tag)| (name, Some(tag)));
@@ -48,10 +59,7 @@ impl ModelName {
     /// Parses a text as a model name if no such file or folder exists.
     pub(crate) fn of_no_file(text: &str) -> Result<ModelName> {
         ModelName::parse(text).map_err(|_| {
-            hint(
-                anyhow!("there is no file or folder {text}, and it is no model name, which is ORG/NAME"),
-                "`flambeau list --known` prints short names of well-known models",
-            )
+            hint(anyhow!("there is no file or folder {text}, and it is no model name, which is ORG/NAME"), SHORT_NAMES)
         })
     }
 
@@ -70,6 +78,21 @@ impl ModelName {
         let (organisation, model) = folder.strip_prefix("models--")?.split_once("--")?;
         ModelName::parse(&format!("{organisation}/{model}")).ok()
     }
+}
+
+/// The name of the model on a page of a branch (`ORG/NAME/tree/REVISION`), or of the model of a file
+/// (`ORG/NAME/blob/REVISION/FILE`). Of a GGUF file, the name has its tag.
+fn of_page(address: &str) -> Option<String> {
+    let address = address.split(['?', '#']).next()?.trim_end_matches('/');
+    let mut parts = address.splitn(5, '/');
+    let (organisation, model) = (parts.next()?, parts.next()?);
+    let Some(kind) = parts.next() else { return Some(format!("{organisation}/{model}")) };
+    if !["tree", "blob", "resolve"].contains(&kind) {
+        return None;
+    }
+    let (revision, file) = (parts.next()?, parts.next().unwrap_or_default());
+    let tag = file.rsplit('/').next().filter(|name| name.ends_with(GGUF)).map(|name| format!(":{name}")).unwrap_or_default();
+    Some(format!("{organisation}/{model}{tag}@{revision}"))
 }
 
 /// Whether a part of a name is valid in paths and URLs.
@@ -105,6 +128,12 @@ mod tests {
             ("org/m:latest", "org/m"),
             ("hf.co/org/m:Q8_0", "org/m:Q8_0"),
             ("https://huggingface.co/org/m", "org/m"),
+            ("https://huggingface.co/org/m/", "org/m"),
+            ("https://huggingface.co/org/m/tree/main", "org/m"),
+            ("https://huggingface.co/org/m/tree/v2?not-for-all-audiences=true", "org/m@v2"),
+            ("https://huggingface.co/org/m/blob/main/m-Q8_0.gguf", "org/m:m-Q8_0.gguf"),
+            ("hf.co/org/m/resolve/v2/BF16/m-BF16-00001-of-00002.gguf?download=true", "org/m:m-BF16-00001-of-00002.gguf@v2"),
+            ("https://huggingface.co/org/m/blob/main/config.json", "org/m"),
         ] {
             assert_eq!(ModelName::parse(text).unwrap().to_string(), shown);
         }
@@ -112,7 +141,22 @@ mod tests {
 
     #[test]
     fn names_cannot_lead_elsewhere() {
-        for bad in ["model", "a/b/c", "../x", "a/..", "a/b@", "a/b@../c", "a/b?c", "/b", "a/b:", "a/b:..", "a/b:c/d", "a/b:c:d"] {
+        for bad in [
+            "model",
+            "a/b/c",
+            "../x",
+            "a/..",
+            "a/b@",
+            "a/b@../c",
+            "a/b?c",
+            "/b",
+            "a/b:",
+            "a/b:..",
+            "a/b:c/d",
+            "a/b:c:d",
+            "hf.co/a/b/c",
+            "hf.co/a/b/tree/..",
+        ] {
             assert!(ModelName::parse(bad).is_err(), "{bad}");
         }
     }

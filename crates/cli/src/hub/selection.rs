@@ -1,13 +1,19 @@
 //! Selects the files of a repository that form one model.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use flambeau::zoo::{Checkpoint, gguf::Gguf};
+
+use super::name::GGUF;
+use crate::failure::hint;
 
 /// Quantizations to select without a tag, in order of preference.
 const PREFERRED: [&str; 2] = ["Q4_K_M", "UD-Q4_K_XL"];
 
 /// Prefix of Unsloth's mixed quantizations.
 const MIXED: &str = "ud";
+
+/// The description of a model, which states its licence.
+const README: &str = "README.md";
 
 /// The weights of a CTranslate2 folder.
 const CTRANSLATE2: &str = "model.bin";
@@ -45,7 +51,10 @@ pub(crate) fn select(names: &[String], tag: Option<&str>) -> Result<Selection> {
     match (chosen, tag) {
         (Some(variant), _) => Ok(Selection { files: variant.files.clone(), single: variant.files.first().cloned() }),
         (None, None) => Ok(Selection { files: folder, single: None }),
-        (None, Some(tag)) if variants.is_empty() => bail!("there are no GGUF files, so `:{tag}` names none"),
+        (None, Some(tag)) if variants.is_empty() => {
+            let missing = anyhow!("there are no GGUF files, so `:{tag}` names none");
+            Err(hint(missing, format!("leave out `:{tag}`; --qlinear chooses the bits of a model of floats")))
+        }
         (None, Some(tag)) => {
             let labels: Vec<String> = variants.iter().map(|variant| label(&variant.stem)).collect();
             bail!("no GGUF file is `{tag}`; there are {}", labels.join(", "))
@@ -82,11 +91,15 @@ fn is_standard(name: &str) -> bool {
     !name.contains('/') && !name.starts_with('.') && is_kept
 }
 
-/// The files that a folder's model needs, without duplicate weights in other forms.
+/// The files that a folder's model needs, without duplicate weights in other forms, and its
+/// description.
 fn standard(names: &[String]) -> Vec<String> {
     let is_twice = names.iter().any(|name| name.starts_with("model") && name.ends_with(".safetensors"));
     let kept = |name: &&String| is_standard(name) && !(is_twice && (name.starts_with("consolidated") || is_binary(name)));
     let mut files: Vec<String> = names.iter().filter(kept).cloned().collect();
+    if files.iter().any(|name| is_weights(name)) {
+        files.extend(names.iter().filter(|name| *name == README).cloned());
+    }
     files.sort();
     files
 }
@@ -142,6 +155,8 @@ fn stem(name: &str) -> String {
 /// The variant that matches a tag best.
 fn tagged<'a>(variants: &'a [Variant], tag: &str) -> Option<&'a Variant> {
     let tag = tag.to_lowercase();
+    // The name of a file, or of the first part of a split one.
+    let tag = if tag.ends_with(GGUF) { stem(&tag) } else { tag };
     let ranked = variants.iter().filter_map(|variant| Some((rank(&variant.stem, &tag)?, variant)));
     ranked.min_by_key(|(rank, variant)| (*rank, variant.stem.len())).map(|(_, variant)| variant)
 }
@@ -207,6 +222,8 @@ mod tests {
             ("bf16", &["BF16/M-BF16-00001-of-00002.gguf", "BF16/M-BF16-00002-of-00002.gguf"]),
             ("Half", &["half/model.gguf"]),
             ("M-Q3_K_M", &["M-Q3_K_M.gguf"]),
+            ("M-Q3_K_M.gguf", &["M-Q3_K_M.gguf"]),
+            ("M-BF16-00001-of-00002.gguf", &["BF16/M-BF16-00001-of-00002.gguf", "BF16/M-BF16-00002-of-00002.gguf"]),
         ] {
             assert_eq!(selected(&REPOSITORY, Some(tag)), expected, "{tag}");
         }
@@ -235,6 +252,8 @@ mod tests {
     fn folders_with_weights_come_before_files() {
         let both = ["config.json", "model.safetensors", "m-Q4_K_M.gguf"];
         assert_eq!(selected(&both, None), ["config.json", "model.safetensors"]);
+        let described = [&both[..], &["README.md"]].concat();
+        assert_eq!(selected(&described, None), ["README.md", "config.json", "model.safetensors"]);
         assert_eq!(selected(&both, Some("q4_k_m")), ["m-Q4_K_M.gguf"]);
         assert_eq!(all(&owned(&both)).len(), 2);
         assert!(select(&owned(&both[..2]), Some("Q8_0")).unwrap_err().to_string().contains("no GGUF"));

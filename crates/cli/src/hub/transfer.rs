@@ -14,7 +14,7 @@ use indicatif::ProgressBar;
 use sha2::{Digest, Sha256};
 use ureq::{Body, http::Response};
 
-use super::api::{Client, Part, Remote};
+use super::api::{Client, Part, Remote, asked_wait, is_busy};
 
 /// Maximum number of consecutive failures without new bytes.
 const TRIES: u32 = 5;
@@ -27,9 +27,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Smallest number of missing bytes for which a file comes by several connections.
 const SHORTEST: u64 = 64 << 20;
-
-/// Statuses of a busy or broken server, which may answer later.
-const BUSY: [u16; 6] = [408, 429, 500, 502, 503, 504];
 
 /// Downloads of a model's files.
 pub(super) struct Transfer<'a> {
@@ -170,9 +167,8 @@ impl Transfer<'_> {
         let response = self.client.file(self.commit, &remote.name, part).map_err(|error| Ended::Early(error, None))?;
         match response.status().as_u16() {
             200 | 206 | 416 => Ok(response),
-            status if BUSY.contains(&status) => {
-                let seconds = response.headers().get("Retry-After").and_then(|value| value.to_str().ok()?.trim().parse().ok());
-                Err(Ended::Early(self.client.refusal(&response, Some(&remote.name)), seconds.map(Duration::from_secs)))
+            status if is_busy(status) => {
+                Err(Ended::Early(self.client.refusal(&response, Some(&remote.name)), asked_wait(&response)))
             }
             _ => Err(Ended::Failed(self.client.refusal(&response, Some(&remote.name)))),
         }

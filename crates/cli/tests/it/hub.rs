@@ -90,6 +90,11 @@ impl Hub {
         edit(self.replies.lock().unwrap().get_mut(&format!("/{repository}/resolve/{COMMIT}/{file}")).unwrap());
     }
 
+    /// Answers the next requests for a path with status 503.
+    pub(crate) fn set_busy(&self, path: &str, times: usize) {
+        self.replies.lock().unwrap().get_mut(path).unwrap().busy = times;
+    }
+
     pub(crate) fn requests(&self) -> Vec<Request> {
         self.requests.lock().unwrap().clone()
     }

@@ -47,9 +47,9 @@ fn files_are_fetched_continued_and_kept() {
     for _ in 0..2 {
         let done = on(&hub, dir.path(), &["pull", "org/m", "-o", "m"]);
         assert_eq!(done.code, 0, "{}", done.stderr);
-        assert_eq!(done.stdout.lines().collect::<Vec<_>>(), ["m/config.json", "m/model.safetensors"]);
+        assert_eq!(done.stdout.lines().collect::<Vec<_>>(), ["m/README.md", "m/config.json", "m/model.safetensors"]);
         assert_eq!(fs::read(dir.path().join("m/model.safetensors")).unwrap(), b"hello");
-        assert_eq!(names(&dir.path().join("m")).len(), 2);
+        assert_eq!(names(&dir.path().join("m")).len(), 3);
     }
     let weights: Vec<usize> = hub.requests().iter().filter(|r| r.path.ends_with("safetensors")).map(|r| r.from).collect();
     assert_eq!(weights, [3]);
@@ -66,10 +66,10 @@ fn the_cache_has_hugging_faces_form() {
     assert_eq!(done.code, 0, "{}", done.stderr);
     assert_eq!(fs::read_to_string(repository.join("refs/main")).unwrap(), COMMIT);
     let snapshot = repository.join("snapshots").join(COMMIT);
-    assert_eq!(names(&snapshot), ["config.json", "model.safetensors"]);
+    assert_eq!(names(&snapshot), ["README.md", "config.json", "model.safetensors"]);
     assert_eq!(fs::read_link(snapshot.join("model.safetensors")).unwrap(), Path::new("../../blobs").join(&digest));
     assert_eq!(fs::read(snapshot.join("model.safetensors")).unwrap(), b"hello");
-    assert_eq!(names(&blobs).len(), 2);
+    assert_eq!(names(&blobs).len(), 3);
     assert!(names(&dir.path().join("no-hub/hub/.locks/models--org--m")).contains(&format!("{digest}.lock")));
     assert!(hub.requests().iter().any(|request| request.from == 3));
     // Nothing is fetched again, not even into a folder.
@@ -94,6 +94,48 @@ fn revisions_and_patterns_choose_files() {
         assert!(done.code == 1 && done.stderr.contains("has no file"), "{}", done.stderr);
     }
     assert_eq!(on(&hub, dir.path(), &["pull", "org/m@a", "--revision", "b"]).code, 2);
+}
+
+#[test]
+fn patterns_leave_files_out() {
+    let (dir, hub) = (tempfile::tempdir().unwrap(), published());
+    let pull = |args: &[&str]| on(&hub, dir.path(), &[&["pull", "org/m"], args].concat());
+    let files = |args: &[&str]| {
+        let done = pull(args);
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        done.stdout.lines().map(|line| Path::new(line).file_name().unwrap().to_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(files(&["--exclude", "*.md"]), ["config.json", "model.safetensors"]);
+    assert_eq!(files(&["--include", "*e*", "--exclude", "*.md", "--exclude", "config.*"]), ["model.safetensors"]);
+    let none = pull(&["--exclude", "*"]);
+    assert!(none.code == 1 && none.stderr.contains("--exclude leaves no file of org/m"), "{}", none.stderr);
+}
+
+#[test]
+fn the_size_of_a_download_is_told_where_no_bar_is_shown() {
+    let (dir, hub) = (tempfile::tempdir().unwrap(), published());
+    let done = on(&hub, dir.path(), &["pull", "org/m"]);
+    assert_eq!((done.code, done.stderr.as_str()), (0, "downloading 14 B of org/m in 3 files\n"));
+    assert_eq!(on(&hub, dir.path(), &["pull", "org/m"]).stderr, "");
+}
+
+#[test]
+fn addresses_of_pages_and_files_are_names() {
+    let (dir, (hub, _)) = (tempfile::tempdir().unwrap(), gguf());
+    let pull = |name: &str| on(&hub, dir.path(), &["pull", name]);
+    for name in ["https://huggingface.co/org/m/blob/main/m-F16.gguf", "org/m:m-F16.gguf"] {
+        let done = pull(name);
+        assert!(done.code == 0 && done.stdout.ends_with("m-F16.gguf\n"), "{}{}", done.stdout, done.stderr);
+    }
+    assert!(pull("https://huggingface.co/org/m/tree/main").stdout.ends_with("m-Q4_K_M.gguf\n"));
+}
+
+#[test]
+fn a_busy_hub_is_asked_again_for_its_list() {
+    let (dir, hub) = (tempfile::tempdir().unwrap(), published());
+    hub.set_busy("/api/models/org/m/revision/main?blobs=true", 1);
+    let done = on(&hub, dir.path(), &["pull", "org/m"]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
 }
 
 #[test]
@@ -250,7 +292,7 @@ fn two_commands_fetch_a_file_once() {
         }
     });
     assert_eq!(hub.requests().iter().filter(|request| request.path.ends_with("safetensors")).count(), 1);
-    assert_eq!(names(&repository(dir.path()).join("blobs")).len(), 2);
+    assert_eq!(names(&repository(dir.path()).join("blobs")).len(), 3);
 }
 
 #[test]
@@ -380,7 +422,7 @@ for name in ['config.json', 'model.safetensors']:
     let mut command = std::process::Command::new(python);
     command.args(["-c", script]).env("HF_HOME", dir.path().join("no-hub")).env("HF_ENDPOINT", &hub.address);
     let done = finished(command.env("HF_HUB_DISABLE_XET", "1").env("NO_PROXY", "127.0.0.1").output().unwrap());
-    assert_eq!((done.code, done.stdout.as_str()), (0, "hello\n1 0 7\n"), "{}", done.stderr);
+    assert_eq!((done.code, done.stdout.as_str()), (0, "hello\n1 0 14\n"), "{}", done.stderr);
     let done = with(&hub, dir.path(), &["pull", "org/other", "-o", "other"], &[("HF_HUB_OFFLINE", "1")]);
     assert_eq!(done.code, 0, "{}", done.stderr);
     assert_eq!(fs::read(dir.path().join("other/model.safetensors")).unwrap(), b"other");

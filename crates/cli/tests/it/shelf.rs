@@ -18,7 +18,11 @@ fn filled(folder: &Path) -> Hub {
     let hub = Hub::new();
     let read = |name: &str| fs::read(Path::new(TINY).join(name)).unwrap();
     let (config, weights, tokenizer) = (read("config.json"), read("model.safetensors"), read("tokenizer.json"));
-    hub.publish("org/tiny", &[("config.json", &config), ("model.safetensors", &weights), ("tokenizer.json", &tokenizer)]);
+    let readme = b"---\nlicense: mit\n---\n";
+    hub.publish(
+        "org/tiny",
+        &[("README.md", readme), ("config.json", &config), ("model.safetensors", &weights), ("tokenizer.json", &tokenizer)],
+    );
     let gguf = fs::read(CHECKPOINT).unwrap();
     hub.publish("org/m", &[("m-F16.gguf", &gguf), ("m-Q8_0.gguf", b"GGUF")]);
     for name in ["org/tiny", "org/m:F16", "org/m:Q8_0"] {
@@ -58,7 +62,11 @@ fn models_of_the_cache_are_listed_and_shown() {
     let shown = flambeau(dir.path(), &["show", "org/m:f16"]).stdout;
     assert!(shown.contains("org/m:F16") && shown.contains("parameters") && shown.contains("m-F16.gguf"), "{shown}");
     assert_eq!(parsed(&flambeau(dir.path(), &["show", "org/tiny", "--json"]))["revision"], "main");
+    assert_eq!(parsed(&flambeau(dir.path(), &["show", "org/tiny", "--json"]))["licence"], "mit");
     assert_eq!(parsed(&flambeau(dir.path(), &["show", TINY, "--json"]))["family"], "llama");
+    assert_eq!(flambeau(dir.path(), &["ls", "tiny"]).stdout, flambeau(dir.path(), &["list", "tiny"]).stdout);
+    let none = flambeau(dir.path(), &["list", "zebra"]);
+    assert!(none.code == 0 && none.stderr.contains("no model of the cache is named so"), "{}", none.stderr);
     let missing = flambeau(dir.path(), &["show", "org/m:Q2_K"]);
     assert!(missing.code == 1 && missing.stderr.contains("flambeau pull org/m:Q2_K"), "{}", missing.stderr);
     // A folder of weights without a config is incomplete.
@@ -91,6 +99,7 @@ fn models_are_removed_with_their_programs() {
     assert_eq!(flambeau(dir.path(), &["rm", "org/m", "org/tiny", "--yes"]).code, 0);
     assert!(!repository(dir.path()).exists() && programs().is_empty());
     assert_eq!(parsed(&flambeau(dir.path(), &["list", "--json"])), json!([]));
+    assert!(flambeau(dir.path(), &["list"]).stderr.contains("flambeau pull"));
     let again = flambeau(dir.path(), &["rm", "org/m", "--yes"]);
     assert!(again.code == 1 && again.stderr.contains("no files in the cache"), "{}", again.stderr);
     drop(hub);
