@@ -22,13 +22,16 @@ pub(crate) fn open(model: &str) -> Result<Checkpoint> {
     let path = Path::new(model);
     let cached = || match Hub::from_environment().cached(&ModelName::of_no_file(model)?)? {
         Some(model) => Ok(model.path()),
-        None => {
-            let missing = anyhow::anyhow!("there is no file or folder {model}, and no model of that name in the local cache");
-            Err(hint(missing, format!("fetch it with `flambeau pull {model}`")))
-        }
+        None => Err(missing(model)),
     };
     let found = if path.exists() { None } else { Some(cached()?) };
     open_path(found.as_deref().unwrap_or(path))
+}
+
+/// The error for a name without a file, a folder or a model in the local cache.
+pub(crate) fn missing(model: &str) -> anyhow::Error {
+    let missing = anyhow::anyhow!("there is no file or folder {model}, and no model of that name in the local cache");
+    hint(missing, format!("fetch it with `flambeau pull {model}`"))
 }
 
 /// Opens a folder, a GGUF file, a .nemo file or a whisper.cpp file.

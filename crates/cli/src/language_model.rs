@@ -120,7 +120,15 @@ impl LoadArgs {
         let (program, path) = model.with_overrides(self.given()).open(logits, self.engine.threads)?;
         let text = self.tokenizer(&program, &path)?;
         let engine = engine()?;
-        Ok(Loaded { model: self.model(&program, &engine)?, text, engine })
+        let loaded = self.model(&program, &engine)?;
+        // An exported program has the context that was asked for, or the largest that is possible.
+        let is_program = path == Path::new(model.name());
+        if let (true, Some(asked), Some(own)) = (is_program, self.ctx_size, loaded.context())
+            && asked != own
+        {
+            eprintln!("-c {asked} has no effect: {} was exported with a context of {own} tokens", path.display());
+        }
+        Ok(Loaded { model: loaded, text, engine })
     }
 
     /// The language model of a program.

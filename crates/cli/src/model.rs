@@ -135,6 +135,11 @@ impl Kind {
         }
     }
 
+    /// Whether all programs of the kind state it.
+    fn states_itself(self) -> bool {
+        [Kind::Encoder, Kind::Classifier, Kind::Tagger].contains(&self)
+    }
+
     /// Description of the kind, and the commands that take it.
     fn advice(self) -> &'static str {
         match self {
@@ -231,16 +236,16 @@ impl ModelArgs {
             }
         };
         let program = self.weights.open(&path)?;
-        // A program without metadata may be of any kind.
         let kind = Kind::of_program(&program);
-        if [Kind::Encoder, Kind::Classifier, Kind::Tagger].contains(&kind) {
+        // A program without metadata may be a language model, or ExecuTorch's model of speech.
+        if kind != Kind::Language || wanted.iter().all(|kind| kind.states_itself()) {
             self.check_kind(kind, wanted)?;
         }
         Ok(Opened { program, path, kind })
     }
 
     /// Refuses a model of another kind than the wanted ones, if there are some.
-    fn check_kind(&self, found: Kind, wanted: &[Kind]) -> Result<()> {
+    pub(crate) fn check_kind(&self, found: Kind, wanted: &[Kind]) -> Result<()> {
         if !wanted.is_empty() && !wanted.contains(&found) {
             bail!("{} is {}", self.model, found.advice());
         }

@@ -160,6 +160,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if kind == Kind::Speech {
         return speech::run(args, &program, &path);
     }
+    args.model.check_kind(kind, &[Kind::Language])?;
     if args.audio.is_some() {
         return Err(usage("--audio takes a model of speech"));
     }

@@ -15,7 +15,15 @@ use flambeau::{
 use serde_json::{Value as Json, json};
 
 use crate::{
-    count::positive, engine::EngineArgs, file_kind::ProgramArgs, files, inputs, kv_cache, outputs, profile::ProfileArgs, tensors,
+    count::positive,
+    engine::EngineArgs,
+    failure::{hint, usage},
+    file_kind::ProgramArgs,
+    files,
+    hub::ModelName,
+    inputs, kv_cache, outputs,
+    profile::ProfileArgs,
+    tensors,
 };
 
 /// Run a method of a .pte file on tensors from files
@@ -24,6 +32,10 @@ use crate::{
 pub(crate) struct Args {
     #[command(flatten)]
     program: ProgramArgs,
+
+    /// Prompt, as other programs' `run` takes it; refused with advice.
+    #[arg(hide = true, value_name = "PROMPT")]
+    prompt: Vec<String>,
 
     /// Method to run
     #[arg(long, value_name = "NAME", default_value = "forward", alias = "method-name")]
@@ -61,7 +73,13 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// Advice for those who expect `run` to start a conversation.
+const TALKS: &str = "`flambeau chat MODEL` talks with a language model, and `flambeau generate MODEL PROMPT` continues a text";
+
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(word) = args.prompt.first() {
+        return Err(hint(usage(format!("unexpected argument `{word}`: tensors are given with --input FILE")), TALKS));
+    }
     if let Some(path) = &args.output {
         tensors::check_writable(path)?;
     }
@@ -69,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         args.output.as_deref().into_iter().chain(args.profile.files()).chain(args.debug_buffer.as_deref()).collect();
     outputs::check(&written, args.program.paths().chain(args.inputs.iter().map(PathBuf::as_path)))?;
     written.into_iter().try_for_each(files::check_writable)?;
-    let program = args.program.open()?;
+    let program = args.program.open().map_err(|error| advise(error, &args.program.program))?;
     let options = LoadOptions { kv_cache: args.kv_cache.clone(), ..LoadOptions::default() };
     let clock = args.profile.clock();
     let engine = args.engine.engine_with(clock.clone())?;
@@ -86,7 +104,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for path in &args.inputs {
         inputs.extend(tensors::read(path)?);
     }
-    let inputs = inputs::arguments(method.inputs(), inputs)?;
+    let inputs = inputs::arguments(method.inputs(), inputs).map_err(|error| {
+        if args.inputs.is_empty() { hint(error, format!("--input FILE gives a tensor; {TALKS}")) } else { error }
+    })?;
     let (outputs, times) = timed_runs(&mut method, &inputs, args.repeat)?;
     if let Some(path) = &args.output {
         tensors::write(path, &named(&method, &outputs))?;
@@ -100,6 +120,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     report(args, &times);
     args.profile.report(&mut [&mut method], &*engine, args.debug_buffer.as_deref())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Adds advice if the argument is no file but the name of a model.
+fn advise(error: anyhow::Error, program: &Path) -> anyhow::Error {
+    let is_name = !program.exists() && program.extension().is_none_or(|end| end != "pte");
+    let name = program.to_str().filter(|_| is_name).and_then(|text| ModelName::parse(text).ok());
+    if name.is_some() { hint(error, format!("`flambeau run` takes a .pte file; {TALKS}")) } else { error }
 }
 
 fn timed_runs(method: &mut Method, inputs: &[Value], repeat: usize) -> Result<(Vec<Value>, Vec<Duration>)> {

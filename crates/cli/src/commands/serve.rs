@@ -46,8 +46,8 @@ use crate::{
 /// waiting prompt a chunk. The server reuses the computed beginning of a prompt that an earlier
 /// request shares. SIGTERM or Ctrl-C lets running requests end.
 ///
-/// The server listens on this machine alone unless --host says otherwise, which takes an API key.
-/// Prompts and answers are never logged.
+/// The server listens on this machine only. Another --host needs an API key, or --insecure. Prompts
+/// and answers are never logged.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  flambeau serve HuggingFaceTB/SmolLM2-135M-Instruct\n  flambeau serve chat=model-Q4_1.gguf draft.pte --parallel 8 --port 9000\n  \
@@ -225,8 +225,11 @@ pub(crate) fn names<'a>(models: &'a [String], aliases: &[String], loading: &Load
             Some((name, model)) if !Path::new(text).exists() => (name.to_owned(), model),
             _ => (default_name(text), text.as_str()),
         };
-        if name.is_empty() || names.iter().any(|(known, _)| *known == name) {
-            return Err(usage(format!("models need names of their own, and {name:?} is none: write NAME=MODEL")));
+        if name.is_empty() {
+            return Err(usage(format!("{text}: there is no name before `=`")));
+        }
+        if names.iter().any(|(known, _)| *known == name) {
+            return Err(usage(format!("several models are called {name:?}: give each its own name, as NAME=MODEL")));
         }
         names.push((name, model));
     }

@@ -10,13 +10,14 @@ use anyhow::{Context, Result, anyhow};
 use flambeau::{
     runtime::Program,
     text::{ChatTemplate, SpecialTokens, Tokenizer},
-    zoo::{Checkpoint, TokenizerSource},
+    zoo::TokenizerSource,
 };
 use flambeau_serve::TemplateProbe;
 use serde_json::{Map, Value as Json, json};
 
 use crate::{
-    failure::{hint, usage},
+    checkpoint,
+    failure::usage,
     file_kind::FileKind,
     files,
     hub::{Hub, ModelName},
@@ -49,7 +50,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "JSON")]
     variables: Option<String>,
 
-    /// Text of a model to read as an answer; `-` is stdin
+    /// Answer of a model to parse; `-` is stdin
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     parse: Option<String>,
 
@@ -59,7 +60,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let template = find(&args.model).with_context(|| args.model.clone())?;
+    let template = find(&args.model)?;
     let probe = TemplateProbe::new(&template);
     let tools = list("--tools", args.tools.as_deref())?;
     let messages = list("--messages", args.messages.as_deref())?;
@@ -133,7 +134,7 @@ fn value(flag: &str, given: &str) -> Result<Json> {
 /// The template of a model or file.
 fn find(model: &str) -> Result<ChatTemplate> {
     let path = &resolve(model)?;
-    let missing = || anyhow!("the model has no chat template");
+    let missing = || anyhow!("{model} has no chat template");
     if path.extension().is_some_and(|extension| extension == "jinja") {
         let source = fs::read_to_string(path).context("cannot read the template")?;
         let special = SpecialTokens { bos: Some("<s>".into()), eos: Some("</s>".into()), ..SpecialTokens::default() };
@@ -141,7 +142,7 @@ fn find(model: &str) -> Result<ChatTemplate> {
     }
     let found = match FileKind::of_file(path) {
         Some(FileKind::Program) => tokenizer::find(&Program::open(path)?, path, None)?.template?,
-        Some(FileKind::Gguf) => match Checkpoint::from_gguf(files::read(path)?)?.tokenizer() {
+        Some(FileKind::Gguf) => match checkpoint::open_path(path)?.tokenizer() {
             TokenizerSource::Gguf(vocab) => match &vocab.chat_template {
                 Some(source) => Some(ChatTemplate::new(source, Tokenizer::from_gguf(vocab)?.special())?),
                 None => None,
@@ -161,7 +162,5 @@ pub(crate) fn resolve(model: &str) -> Result<PathBuf> {
     }
     let name = ModelName::of_no_file(model)?;
     let cached = Hub::from_environment().cached(&name)?;
-    cached
-        .map(|model| model.path())
-        .ok_or_else(|| hint(anyhow!("no such file, and no such model in the cache"), format!("`flambeau pull {model}` fetches it")))
+    cached.map(|model| model.path()).ok_or_else(|| checkpoint::missing(model))
 }

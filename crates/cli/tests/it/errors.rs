@@ -96,11 +96,39 @@ fn files_of_another_kind_are_told_apart_with_what_serves() {
 }
 
 #[test]
+fn models_of_another_kind_are_named_with_their_commands() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = |path: &str| format!("{}/../{path}", env!("CARGO_MANIFEST_DIR"));
+    for (model, program) in [
+        ("flambeau/examples/data/tiny-llama", "text.pte"),
+        ("testcases/checkpoints/speech-whisper/checkpoint", "speech.pte"),
+        ("testcases/checkpoints/embedding-bert/checkpoint", "encoder.pte"),
+    ] {
+        assert_eq!(flambeau(dir.path(), &["export", &data(model), "-o", program]).code, 0);
+    }
+    for (args, part) in [
+        (&["generate", "speech.pte", "x"][..], "speech.pte is a model of speech: use it with `flambeau transcribe`"),
+        (&["chat", "speech.pte"], "speech.pte is a model of speech"),
+        (&["embed", "text.pte", "x"], "text.pte is a language model: use it with `flambeau generate`"),
+        (&["embed", "speech.pte", "x"], "speech.pte is a model of speech"),
+        (&["bench", "encoder.pte"], "encoder.pte is a text encoder: use it with `flambeau embed`"),
+    ] {
+        let done = flambeau(dir.path(), args);
+        assert!(done.code == 1 && done.stderr.contains(part), "{args:?}: {}", done.stderr);
+    }
+    let generate = |tokens: &str| flambeau(dir.path(), &["generate", "text.pte", "x", "--raw", "-n", "1", "-q", "-c", tokens]);
+    let ignored = generate("7").stderr;
+    assert!(ignored.contains("-c 7 has no effect: text.pte was exported with a context of "), "{ignored}");
+    let own = ignored.trim_end().rsplit(' ').nth(1).unwrap();
+    assert_eq!(generate(own).stderr, "");
+}
+
+#[test]
 fn unfit_inputs_are_named_with_what_is_expected() {
     check(&["run", "add.pte", "-i", "ints.bin"], 1, &["input 0", "f32[2]", "i32[2]"]);
     check(&["run", "add.pte", "-i", "rank.bin"], 1, &["input 0", "f32[2]", "f32[1, 2]"]);
     check(&["run", "add.pte", "-i", "long.bin"], 1, &["input 0", "f32[2]", "f32[3]"]);
-    check(&["run", "add.pte"], 1, &["takes 1 inputs", "found 0"]);
+    check(&["run", "add.pte"], 1, &["takes 1 inputs", "found 0", "hint: --input FILE"]);
     check(&["run", "add.pte", "-i", "x.bin", "-i", "x.bin"], 1, &["takes 1 inputs", "found 2"]);
 }
 
@@ -120,6 +148,7 @@ fn outputs_that_cannot_be_written_are_named() {
 
 #[test]
 fn wrong_usage_exits_with_2() {
+    check(&["pull", "not-a-model"], 2, &["expected ORG/NAME", "flambeau list --known"]);
     for args in [
         &["frobnicate"][..],
         &[],
@@ -149,6 +178,17 @@ fn wrong_usage_exits_with_2() {
     check(&["bench", "add.pte", "-p", "0", "-n", "0"], "nothing is left to measure");
     check(&["export", "folder", "-o", "a.pte", "--max-seq-len", "0"], "--max-seq-len");
     check(&["conformance", "cases", "--jobs", "0"], "--jobs");
+}
+
+#[test]
+fn those_who_expect_a_conversation_of_run_are_told_of_chat() {
+    check(&["run", "qwen3:0.6b"], 1, &["cannot read qwen3:0.6b", "hint: ", "flambeau chat MODEL"]);
+    check(&["run", "org/model"], 1, &["flambeau chat MODEL"]);
+    check(
+        &["run", "qwen3:0.6b", "Why is the sky blue?"],
+        2,
+        &["unexpected argument `Why is the sky blue?`", "flambeau chat MODEL"],
+    );
 }
 
 #[test]
