@@ -35,7 +35,7 @@ pub(crate) struct Args {
     output: PathBuf,
 
     /// Program (.pte), model folder, GGUF file, or ORG/NAME on the Hugging Face hub. NAME=MODEL
-    /// says what requests call it; repeat it for more models
+    /// sets its name in requests; repeat it for more models
     #[arg(short, long = "model", value_name = "MODEL", required = true)]
     models: Vec<String>,
 

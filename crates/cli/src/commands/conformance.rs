@@ -48,8 +48,8 @@ pub(crate) struct Args {
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 
-    /// Program to run: the .pte file, what this compiler makes of the .pt2 file, or of the
-    /// checkpoint in f32
+    /// Program to run: the .pte file, the .pt2 file as compiled now, or the checkpoint as
+    /// exported now in f32
     #[arg(long, value_name = "FORMAT", default_value = "pte")]
     from: case::ProgramFormat,
 

@@ -42,7 +42,7 @@ use crate::{
 /// Transcribe recordings with Whisper, Parakeet, Moonshine or Voxtral
 ///
 /// Reads WAV, AIFF, CAF, FLAC, MP3, AAC, ALAC, Vorbis and Opus, up to 384 kHz and 64 channels. Text
-/// comes out as it is recognized; Ctrl-C keeps what is done.
+/// is printed as it is recognized, and Ctrl-C keeps the finished part.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  flambeau transcribe -m ./whisper-tiny.en talk.mp3\n  \
     flambeau transcribe -m openai/whisper-small -l fr --translate entretien.m4a -f srt -o entretien.srt\n  \
@@ -60,7 +60,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = seconds)]
     live: Option<f64>,
 
-    /// Forms of the transcript, separated by commas
+    /// Formats of the transcript, separated by commas
     #[arg(short, long, value_name = "FORMAT", value_delimiter = ',', default_value = "txt", alias = "output-format")]
     format: Vec<Format>,
 
@@ -88,8 +88,8 @@ pub(crate) struct Args {
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ModelFlags {
     /// Model: a program (.pte), a folder (of weights, or of ExecuTorch's three programs of
-    /// Whisper), .nemo file or whisper.cpp's ggml file, or ORG/NAME on the Hugging Face hub; what
-    /// is no program is exported once, into the cache, with its decoder in 8 bits (--qlinear none
+    /// Whisper), .nemo file or whisper.cpp's ggml file, or ORG/NAME on the Hugging Face hub. All
+    /// but programs are exported once, into the cache, with the decoder in 8 bits (--qlinear none
     /// keeps floats)
     #[arg(short, long, value_name = "MODEL")]
     model: String,
@@ -112,15 +112,15 @@ pub(crate) struct ModelFlags {
 /// How to transcribe.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct SpeechArgs {
-    /// Language that is spoken, such as en, fr or french (Whisper); by default the model tells
+    /// Spoken language, such as en, fr or french (Whisper, Voxtral); by default the model detects it
     #[arg(help_heading = "Speech", short, long, value_name = "LANGUAGE", default_value = "auto")]
     language: String,
 
-    /// Write down in English what is said in another language (Whisper)
+    /// Translate speech in other languages into English (Whisper)
     #[arg(help_heading = "Speech", long)]
     translate: bool,
 
-    /// Text to have in mind in every window: names and spellings that may occur (Whisper)
+    /// Prompt before every window, with names and spellings to prefer (Whisper)
     #[arg(
         help_heading = "Speech",
         long,
@@ -135,15 +135,15 @@ pub(crate) struct SpeechArgs {
     #[arg(help_heading = "Speech", long, value_name = "WORDS", default_value = "", hide_default_value = true)]
     hotwords: String,
 
-    /// Tell when each word was said, in JSON (Whisper, Parakeet)
+    /// Add the time of each word to JSON (Whisper, Parakeet)
     #[arg(help_heading = "Speech", long)]
     word_timestamps: bool,
 
-    /// Decode each window of 30 seconds with the text before it in mind (Whisper)
+    /// Put the preceding text into the prompt of each window (Whisper)
     #[arg(help_heading = "Speech", long, alias = "condition-on-previous-text")]
     previous_text: bool,
 
-    /// Windows that are decoded at a time, which end in pauses; 1 to 16 (Whisper)
+    /// Number of windows that are decoded at a time, 1 to 16; the windows end in pauses (Whisper)
     #[arg(help_heading = "Speech", long, value_name = "N", default_value_t = 1, value_parser = windows)]
     batch_size: usize,
 
@@ -151,16 +151,16 @@ pub(crate) struct SpeechArgs {
     #[arg(help_heading = "Speech", long, value_name = "N", default_value_t = 1, value_parser = texts)]
     beam_size: usize,
 
-    /// Go on with the search until this many times the beam size have ended (Whisper)
+    /// Continue the beam search until X times the beam size of texts have ended (Whisper)
     #[arg(help_heading = "Speech", long, value_name = "X", default_value_t = 1.0)]
     patience: f32,
 
-    /// Prefer longer texts the higher this is; by default their mean log-probability ranks them
-    /// (Whisper)
+    /// Length penalty: higher values prefer longer texts; by default the mean log-probability ranks
+    /// texts (Whisper)
     #[arg(help_heading = "Speech", long, value_name = "X")]
     length_penalty: Option<f32>,
 
-    /// Texts that are drawn where a window is decoded again at a temperature above 0; 1 to 8
+    /// Number of texts to sample when a window is decoded again at a temperature above 0, 1 to 8
     /// (Whisper)
     #[arg(help_heading = "Speech", long, value_name = "N", default_value_t = 1, value_parser = texts)]
     best_of: usize,
@@ -169,7 +169,7 @@ pub(crate) struct SpeechArgs {
     #[arg(help_heading = "Speech", long, alias = "vad-filter", overrides_with = "no_vad")]
     vad: bool,
 
-    /// Let the model hear everything, which is the default
+    /// Transcribe all sound, silence included (default)
     #[arg(help_heading = "Speech", long, overrides_with = "vad")]
     no_vad: bool,
 }

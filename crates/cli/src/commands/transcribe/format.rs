@@ -11,7 +11,7 @@ pub(super) enum Format {
     Srt,
     /// WebVTT subtitles
     Vtt,
-    /// Segments with everything known of them, in OpenAI's field names
+    /// Segments with times, tokens and probabilities, under OpenAI's field names
     Json,
     /// Start and end in milliseconds and text, between tabs
     Tsv,

@@ -26,20 +26,20 @@ pub(super) struct SourceArgs {
     #[arg(value_name = "FILE", required_unless_present = "mic")]
     files: Vec<PathBuf>,
 
-    /// Transcribe the default microphone, or the one named NAME, until Ctrl-C; implies --live
+    /// Transcribe the default microphone, or DEVICE, until Ctrl-C; implies --live
     #[arg(long, value_name = "DEVICE", num_args = 0..=1, require_equals = true, default_missing_value = "", conflicts_with_all = ["files", "pcm", "channels"])]
     mic: Option<String>,
 
-    /// The recordings are samples without a container, in this form
-    #[arg(long, value_name = "FORM")]
+    /// Format of recordings without a container, which hold raw samples
+    #[arg(long, value_name = "FORMAT")]
     pcm: Option<PcmForm>,
 
-    /// Samples a second of such recordings
+    /// Sample rate of raw recordings
     #[arg(long, value_name = "HZ", default_value_t = SAMPLE_RATE, requires = "pcm")]
     rate: u32,
 
-    /// `separate` transcribes each channel by itself; N is how many such recordings have, whose
-    /// samples follow one another
+    /// `separate` transcribes each channel by itself; a number N states the channels of raw
+    /// recordings, whose samples are interleaved
     #[arg(long, value_name = "separate|N", value_parser = channels)]
     channels: Vec<Channels>,
 }
