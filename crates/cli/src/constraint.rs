@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf};
 use anyhow::{Context, Result};
 use flambeau::{
     runners::llm::ThinkingSplitter,
-    text::{Constraint, GrammarCompiler, Tokenizer, check_schema, is_gbnf, lark_of_gbnf, spaced},
+    text::{Constraint, GrammarCompiler, Tokenizer, check_schema, lark_rule, spaced},
 };
 use serde_json::Value as Json;
 
@@ -37,10 +37,10 @@ impl ConstraintArgs {
     pub(crate) fn form(&self, tokenizer: &Tokenizer, stop_ids: &[u32]) -> Result<Option<AnswerForm>> {
         let (body, flag) = match (&self.json_schema, &self.grammar, &self.grammar_file) {
             (Some(given), ..) => (schema(given)?, "--json-schema"),
-            (None, Some(grammar), _) => (nested(grammar, "--grammar")?, "--grammar"),
+            (None, Some(grammar), _) => (lark_rule(grammar).context("--grammar")?, "--grammar"),
             (None, None, Some(path)) => {
                 let grammar = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-                (nested(&grammar, "--grammar-file")?, "--grammar-file")
+                (lark_rule(&grammar).context("--grammar-file")?, "--grammar-file")
             }
             (None, None, None) => return Ok(None),
         };
@@ -65,12 +65,6 @@ fn schema(given: &str) -> Result<String> {
     let json: Json = serde_json::from_str(&text).map_err(|error| usage(format!("--json-schema is no JSON: {error}")))?;
     check_schema(&json).context("--json-schema")?;
     Ok(format!("%json {}", spaced(json)))
-}
-
-/// Grammar rule that embeds another grammar, in Lark's notation or in GBNF.
-fn nested(grammar: &str, flag: &'static str) -> Result<String> {
-    let grammar = if is_gbnf(grammar) { lark_of_gbnf(grammar).context(flag)? } else { grammar.to_owned() };
-    Ok(format!("%lark {{\n{grammar}\n}}"))
 }
 
 /// Constraint on answers.

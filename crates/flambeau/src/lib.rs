@@ -392,8 +392,7 @@ pub mod text {
     pub use flambeau_text::{
         ChatInput, ChatTemplate, Clock, Constraint, ConvertedTokenizer, DetokenizeStream, Error, GenerationDefaults, GgufVocab,
         GrammarCompiler, Placed, Sampler, SamplingParams, SpecialTokens, StopMatcher, StopStep, Tokenizer, TokenizerFiles,
-        VOCABULARY_FILES, argmax, check_schema, is_gbnf, lark_of_gbnf, likeliest, log_probabilities, message, spaced,
-        tokenizer_files,
+        VOCABULARY_FILES, argmax, check_schema, lark_rule, likeliest, log_probabilities, message, spaced, tokenizer_files,
     };
 }
 

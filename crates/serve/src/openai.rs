@@ -3,6 +3,7 @@
 mod answers;
 pub(crate) mod chat;
 pub(crate) mod completions;
+mod form;
 pub(crate) mod logprobs;
 pub(crate) mod messages;
 pub(crate) mod params;

@@ -15,7 +15,7 @@ use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use crate::error::{Error, Result};
 use crate::tokenizer::Tokenizer;
 
-pub use gbnf::{is_gbnf, lark_of_gbnf};
+pub use gbnf::lark_rule;
 pub use limits::check_schema;
 
 /// Maximum number of lexer states of one constraint, of 1 to 2 kB each.
@@ -159,7 +159,7 @@ impl Constraint {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{gbnf::lark_of_gbnf, *};
 
     /// A tokenizer of bytes, and of some words.
     fn tokenizer() -> Tokenizer {

@@ -32,7 +32,7 @@ pub use config::{GenerationDefaults, SpecialTokens, TokenizerFiles};
 pub use detokenize::DetokenizeStream;
 pub use error::{ConfigFault, Error, GgufFault, LibraryError, ModelFileFault, Result, TemplateFault, TemplateLimit};
 pub use gguf::GgufVocab;
-pub use grammar::{Constraint, GrammarCompiler, check_schema, is_gbnf, lark_of_gbnf, spaced};
+pub use grammar::{Constraint, GrammarCompiler, check_schema, lark_rule, spaced};
 pub use rng::Rng;
 pub use sampler::{Sampler, SamplingParams, argmax, likeliest, log_probabilities};
 pub use stop::{MAX_STOP_BYTES, MAX_STOP_STRINGS, StopMatcher, StopStep};

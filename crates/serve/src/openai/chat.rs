@@ -3,11 +3,11 @@
 use axum::response::Response;
 use flambeau::{
     runners::llm::{Part, ThinkingSplitter},
-    text::{ChatInput, Clock, Constraint, check_schema, spaced},
+    text::{ChatInput, Clock, Constraint},
 };
 use serde_json::{Map, Value as Json, json};
 
-use super::{HARMLESS, answers::Answers, logprobs, messages, params::MAX_TOP, params::Params, prompt, usage::timings};
+use super::{HARMLESS, answers::Answers, form::Form, logprobs, messages, params::MAX_TOP, params::Params, prompt, usage::timings};
 use crate::{
     answer::{Choice, Finish},
     error::{ApiError, Result},
@@ -87,31 +87,28 @@ impl Conversation {
         written.map_err(|error| ApiError::value("messages", error))
     }
 
-    /// Constraint on an answer by `schema` and by the allowed or required tools.
+    /// Constraint on an answer by `form` and by the allowed or required tools.
     ///
     /// Thoughts already open in the prompt come first and are unconstrained.
     ///
     /// # Errors
-    /// Fails if the schema is invalid or the model's vocabulary does not support constraints.
-    fn constraint(&self, model: &Served, schema: Option<&Json>, prompt: &str) -> Result<Option<Constraint>> {
+    /// Fails if the form is invalid or the model's vocabulary does not support constraints.
+    fn constraint(&self, model: &Served, form: Option<&Form>, prompt: &str) -> Result<Option<Constraint>> {
         let only = if let ToolChoice::Named(name) = &self.choice { Some(name.as_str()) } else { None };
         let calls = self.tools.as_ref().map(|(tools, format)| {
             let is_single = self.single_call || !format.several;
             tools.grammar(format.format, model.control_tokens(), only, is_single)
         });
-        if let Some(schema) = schema {
-            check_schema(schema).map_err(|error| ApiError::value("response_format", error.to_string()))?;
-        }
-        let schema = schema.map(|schema| spaced(schema.clone()));
-        let (param, form, rules) = match (schema, calls) {
+        let answer = form.map(Form::rule).transpose()?;
+        let (param, start, rules) = match (form.zip(answer), calls) {
             (_, Some(calls)) if self.must_call() => ("tool_choice", "calls", calls),
-            (Some(schema), Some(calls)) => ("response_format", "(answer | calls)", format!("answer: %json {schema}\n{calls}")),
-            (Some(schema), None) => ("response_format", "answer", format!("answer: %json {schema}\n")),
+            (Some((form, answer)), Some(calls)) => (form.param, "(answer | calls)", format!("answer: {answer}\n{calls}")),
+            (Some((form, answer)), None) => (form.param, "answer", format!("answer: {answer}\n")),
             (None, _) => return Ok(None),
         };
         let grammar = match ThinkingSplitter::new(prompt).close() {
-            Some(close) => format!("start: thoughts {form}\n{rules}{}", model.control_tokens().thoughts(close)),
-            None => format!("start: {form}\n{rules}"),
+            Some(close) => format!("start: thoughts {start}\n{rules}{}", model.control_tokens().thoughts(close)),
+            None => format!("start: {start}\n{rules}"),
         };
         model.grammars(param)?.lark(grammar).map(Some).map_err(|error| ApiError::value(param, error.to_string()))
     }
@@ -185,8 +182,7 @@ fn variables(fields: &mut Fields, model: &Served) -> Result<Map<String, Json>> {
 pub(crate) struct ChatRequest {
     pub(crate) conversation: Conversation,
     pub(crate) params: Params,
-    /// Requested JSON schema.
-    schema: Option<Json>,
+    form: Option<Form>,
     pub(crate) stream: bool,
     include_usage: bool,
 }
@@ -205,20 +201,21 @@ impl ChatRequest {
             return Err(ApiError::value("top_logprobs", "`top_logprobs` needs `logprobs` to be true"));
         }
         params.logprobs = wants_logprobs.then(|| top.unwrap_or(0));
-        let schema = response_schema(&mut fields)?;
+        let form = Form::read(&mut fields)?;
+        check_modalities(&mut fields)?;
         let stream = fields.flag("stream")?.unwrap_or(false);
         let include_usage = stream_usage(&mut fields)?;
         fields.finish(HARMLESS)?;
         params.shown_ids = conversation.shown_ids(model);
-        Ok(ChatRequest { conversation, params, schema, stream, include_usage })
+        Ok(ChatRequest { conversation, params, form, stream, include_usage })
     }
 
     /// Constrains answers to this prompt as requested.
     ///
     /// # Errors
-    /// Fails if the schema is invalid or the model's vocabulary does not support constraints.
+    /// Fails if the form is invalid or the model's vocabulary does not support constraints.
     pub(crate) fn constrain(&mut self, model: &Served, prompt: &str) -> Result<()> {
-        self.params.constraint = self.conversation.constraint(model, self.schema.as_ref(), prompt)?;
+        self.params.constraint = self.conversation.constraint(model, self.form.as_ref(), prompt)?;
         Ok(())
     }
 
@@ -243,29 +240,13 @@ impl ChatRequest {
     }
 }
 
-/// Requested JSON schema.
-fn response_schema(fields: &mut Fields) -> Result<Option<Json>> {
-    const NAME: &str = "response_format";
-    let schema = match fields.object(NAME)?.map(Json::Object) {
-        None => None,
-        Some(format) => match format["type"].as_str() {
-            Some("text") => None,
-            Some("json_object") => Some(json!({ "type": "object" })),
-            Some("json_schema") => match &format["json_schema"]["schema"] {
-                schema @ (Json::Object(_) | Json::Bool(_)) => Some(schema.clone()),
-                other => return Err(wrong("response_format", "json_schema with its `schema`", other)),
-            },
-            _ => {
-                let message = format!("`{NAME}` {} is not supported: it can be text, json_object or json_schema", format["type"]);
-                return Err(ApiError::unsupported(NAME, message));
-            }
-        },
-    };
+/// Refuses answers that are not texts.
+fn check_modalities(fields: &mut Fields) -> Result<()> {
     match fields.list("modalities")? {
         Some(kinds) if kinds.iter().any(|kind| kind != "text") => {
             Err(ApiError::unsupported("modalities", "`modalities` can be text only"))
         }
-        _ => Ok(schema),
+        _ => Ok(()),
     }
 }
 

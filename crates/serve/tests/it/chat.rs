@@ -393,6 +393,15 @@ pub(crate) fn answers_have_the_form_that_is_asked_for() {
     assert_eq!(content(&post(thinking.address, PATH, &body)), pieces.concat());
     let found: Json = serde_json::from_str(&content(&ask(json!({ "type": "json_object" })))).unwrap();
     assert!(found.is_object());
+    for (field, form, expected) in [
+        ("grammar", json!("root ::= \"no \" \"x\""), "no x"),
+        ("structured_outputs", json!({ "choice": ["true"] }), "true"),
+        ("structured_outputs", json!({ "regex": "(7, ){2}x" }), "7, 7, x"),
+        ("json_schema", json!({ "const": 7 }), "7"),
+    ] {
+        let body = json!({ "messages": [{ "role": "user", "content": "go" }], field: form });
+        assert_eq!(content(&post(server.address, PATH, &body)), expected, "{field}");
+    }
     for wrong in [
         schema(json!({ "type": "nothing" })),
         schema(json!(3)),

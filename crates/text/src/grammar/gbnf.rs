@@ -16,8 +16,17 @@ const MAX_DEPTH: usize = 64;
 /// The rule that texts follow.
 const ROOT: &str = "root";
 
+/// The body of a rule in Lark's notation that embeds a whole grammar in this notation or in GBNF.
+///
+/// # Errors
+/// As [`lark_of_gbnf`].
+pub fn lark_rule(grammar: &str) -> Result<String> {
+    let lark = if is_gbnf(grammar) { lark_of_gbnf(grammar)? } else { grammar.to_owned() };
+    Ok(format!("%lark {{\n{lark}\n}}"))
+}
+
 /// Whether a grammar is in GBNF: it defines a rule by `::=`.
-pub fn is_gbnf(grammar: &str) -> bool {
+fn is_gbnf(grammar: &str) -> bool {
     grammar.lines().any(|line| {
         let defined = line.split_once("::=").map(|(name, _)| name.trim());
         defined.is_some_and(|name| !name.is_empty() && name.chars().all(is_name))
@@ -28,7 +37,7 @@ pub fn is_gbnf(grammar: &str) -> bool {
 ///
 /// # Errors
 /// The grammar is malformed, or lacks a rule that it uses. The message names the line or the rule.
-pub fn lark_of_gbnf(grammar: &str) -> Result<String> {
+pub(super) fn lark_of_gbnf(grammar: &str) -> Result<String> {
     let mut reader = Reader { rest: grammar, whole: grammar, rules: Rules::default() };
     reader.skip_blanks();
     let mut lark = String::new();
