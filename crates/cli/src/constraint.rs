@@ -18,8 +18,8 @@ pub(crate) struct ConstraintArgs {
     #[arg(help_heading = "Form of the answer", short = 'j', long, value_name = "SCHEMA|FILE", alias = "json-schema-file")]
     json_schema: Option<String>,
 
-    /// Constrain the answer to this grammar, in llguidance's Lark notation (`start: "yes" | "no"`) or
-    /// in llama.cpp's GBNF (`root ::= "yes" | "no"`)
+    /// Constrain the answer to this grammar, in llguidance's Lark notation (`start: "yes" | "no"`)
+    /// or in llama.cpp's GBNF (`root ::= "yes" | "no"`)
     #[arg(help_heading = "Form of the answer", long, value_name = "GRAMMAR")]
     grammar: Option<String>,
 

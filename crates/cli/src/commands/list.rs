@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         files::print_json(&held.iter().map(|held| to_json(held, &programs)).collect())?;
     } else {
         if held.is_empty() && args.text.is_some() {
-            eprintln!("no model of the cache is named so");
+            eprintln!("no model in the cache has a name with {:?}", args.text.as_deref().unwrap_or_default());
         } else if held.is_empty() {
             eprintln!("the cache has no models; `flambeau pull NAME` downloads one");
         }

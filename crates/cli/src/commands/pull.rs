@@ -47,8 +47,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATTERN")]
     include: Vec<Pattern>,
 
-    /// Leave out files whose paths match this pattern; repeatable. Without --include and --file, all
-    /// other files of the repository are downloaded
+    /// Leave out files whose paths match this pattern; repeatable. Without --include and --file,
+    /// all other files of the repository are downloaded
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<Pattern>,
 }

@@ -112,7 +112,8 @@ pub(crate) struct ModelFlags {
 /// How to transcribe.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct SpeechArgs {
-    /// Spoken language, such as en, fr or french (Whisper, Voxtral); by default the model detects it
+    /// Spoken language, such as en, fr or french (Whisper, Voxtral); by default the model detects
+    /// it
     #[arg(help_heading = "Speech", short, long, value_name = "LANGUAGE", default_value = "auto")]
     language: String,
 

@@ -80,8 +80,8 @@ impl ModelName {
     }
 }
 
-/// The name of the model on a page of a branch (`ORG/NAME/tree/REVISION`), or of the model of a file
-/// (`ORG/NAME/blob/REVISION/FILE`). Of a GGUF file, the name has its tag.
+/// The name of the model on a page of a branch (`ORG/NAME/tree/REVISION`) or of a file
+/// (`ORG/NAME/blob/REVISION/FILE`). The name of a GGUF file becomes the tag.
 fn of_page(address: &str) -> Option<String> {
     let address = address.split(['?', '#']).next()?.trim_end_matches('/');
     let mut parts = address.splitn(5, '/');

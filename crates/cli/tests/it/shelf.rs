@@ -66,7 +66,7 @@ fn models_of_the_cache_are_listed_and_shown() {
     assert_eq!(parsed(&flambeau(dir.path(), &["show", TINY, "--json"]))["family"], "llama");
     assert_eq!(flambeau(dir.path(), &["ls", "tiny"]).stdout, flambeau(dir.path(), &["list", "tiny"]).stdout);
     let none = flambeau(dir.path(), &["list", "zebra"]);
-    assert!(none.code == 0 && none.stderr.contains("no model of the cache is named so"), "{}", none.stderr);
+    assert!(none.code == 0 && none.stderr.contains("no model in the cache has a name with \"zebra\""), "{}", none.stderr);
     let missing = flambeau(dir.path(), &["show", "org/m:Q2_K"]);
     assert!(missing.code == 1 && missing.stderr.contains("flambeau pull org/m:Q2_K"), "{}", missing.stderr);
     // A folder of weights without a config is incomplete.
