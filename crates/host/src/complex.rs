@@ -22,6 +22,7 @@ pub(crate) const KERNELS: &[Kernel] = &[
     Kernel::new("aten::conj_physical", |call| call.each_complex(|z| z.conj())),
     Kernel::new("aten::cos", |call| call.each_complex(|z| z.cos())).on(For::Complex),
     Kernel::new("aten::cosh", |call| call.each_complex(|z| z.cosh())).on(For::Complex),
+    Kernel::new("aten::cumprod", |call| products(call, true)).on(For::Complex),
     Kernel::new("aten::div", |call| call.pairs_complex(|a, b, _| a / b)).on(For::Complex),
     Kernel::new("aten::eq", |call| call.compare_complex(|a, b| a == b)).on(For::Complex),
     Kernel::new("aten::exp", |call| call.each_complex(|z| z.exp())).on(For::Complex),
@@ -36,6 +37,7 @@ pub(crate) const KERNELS: &[Kernel] = &[
     Kernel::new("aten::polar", |call| call.of_two(Complex64::from_polar, ["abs", "angle"])),
     Kernel::new("aten::pow", |call| call.pairs_complex(|a, b, _| if b.im == 0.0 { a.powf(b.re) } else { a.powc(b) }))
         .on(For::Complex),
+    Kernel::new("aten::prod", |call| products(call, false)).on(For::Complex),
     Kernel::new("aten::reciprocal", |call| call.each_complex(|z| z.inv())).on(For::Complex),
     Kernel::new("aten::rsqrt", |call| call.each_complex(|z| z.sqrt().inv())).on(For::Complex),
     Kernel::new("aten::sgn", |call| call.each_complex(sign)).on(For::Complex),
@@ -142,6 +144,36 @@ fn parts(x: &Tensor) -> Result<Tensor, Error> {
     Ok(Tensor::new(part, &shape, x.bytes().clone())?.aligned())
 }
 
+/// Products along an axis, or of all elements. `running` keeps the product of each element with
+/// those before it.
+fn products(call: &Call<'_>, running: bool) -> Results {
+    let x = call.tensor("self")?;
+    let mut values = numbers(x)?;
+    let listed = call.listed_axes(x.rank().max(1))?;
+    let (outer, length, inner) = match (listed.first(), x.shape()) {
+        (Some(&axis), shape) if axis < shape.len() => {
+            (shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product())
+        }
+        _ => (1, values.len(), 1),
+    };
+    let mut totals = vec![Complex64::ONE; outer * inner];
+    for (i, value) in values.iter_mut().enumerate() {
+        let total = &mut totals[i / (length * inner).max(1) * inner + i % inner.max(1)];
+        *total *= *value;
+        *value = *total;
+    }
+    if running {
+        return Ok(vec![tensor_of(&values, x.shape(), call.complex_result())?]);
+    }
+    let mut shape = x.shape().to_vec();
+    match listed.first() {
+        Some(&axis) if axis < shape.len() && call.flag("keepdim") => shape[axis] = 1,
+        Some(&axis) if axis < shape.len() => drop(shape.remove(axis)),
+        _ => shape.clear(),
+    }
+    Ok(vec![tensor_of(&totals, &shape, call.complex_result())?])
+}
+
 /// Complex numbers from their parts along the last axis.
 fn whole(call: &Call<'_>) -> Results {
     let (x, dtype) = (call.tensor("self")?, call.complex_result());
@@ -172,6 +204,23 @@ mod tests {
         let args = [Argument::Tensor(z.clone()), Argument::Tensor(z)];
         let square = run("aten.mul.Tensor", &args, &[DType::C64]).unwrap().remove(0);
         assert_eq!(numbers(&square).unwrap(), [Complex64::new(-3.0, 4.0)]);
+    }
+
+    #[test]
+    fn products_run_along_an_axis_or_over_all_elements() {
+        let parts = Tensor::from_slice(&[1.0f32, 1.0, 2.0, 0.0, 0.0, 1.0, 3.0, 0.0], &[8]).unwrap();
+        let z = Tensor::new(DType::C64, &[2, 2], parts.bytes().clone()).unwrap();
+        let found = |target, args: &[Argument]| {
+            let args = [&[Argument::Tensor(z.clone())], args].concat();
+            let made = run(target, &args, &[DType::C64]).unwrap().remove(0);
+            (made.shape().to_vec(), numbers(&made).unwrap())
+        };
+        let i = Complex64::new;
+        assert_eq!(found("aten.prod.default", &[]), (vec![], vec![i(-6.0, 6.0)]));
+        let keep = [Argument::Int(0), Argument::Bool(true)];
+        assert_eq!(found("aten.prod.dim_int", &keep), (vec![1, 2], vec![i(-1.0, 1.0), i(6.0, 0.0)]));
+        let (shape, running) = found("aten.cumprod.default", &[Argument::Int(1)]);
+        assert_eq!((shape, running), (vec![2, 2], vec![i(1.0, 1.0), i(2.0, 2.0), i(0.0, 1.0), i(0.0, 3.0)]));
     }
 
     #[test]

@@ -40,7 +40,7 @@ def functions(x):
 def arranged(x):
     z, columns = torch.view_as_complex(x), torch.tensor([[1, 0, 3], [2, 2, 1], [0, 1, 3]])
     made = (z.diagonal(1), torch.diag_embed(z), z.tril(), z.triu(1), z[:, :3].trace(), z.diff(), z.gather(1, columns), z.scatter_add(1, columns, z[:, :3]),
-            torch.nn.functional.pad(z, (1, 2)), z.rot90(), z.unfold(1, 2, 1), z.tile(2), z.take(columns), z.repeat_interleave(2, 0))
+            torch.nn.functional.pad(z, (1, 2)), z.rot90(), z.unfold(1, 2, 1), z.tile(2), z.take(columns), z.repeat_interleave(2, 0), z.roll(1))
     return tuple(torch.view_as_real(z) for z in made)
 
 
@@ -59,10 +59,20 @@ def factors(a, b):
             torch.linalg.matrix_norm(a, "nuc"), torch.linalg.svdvals(a))
 
 
+def statistics(x):
+    """Variances and norms are real; products of a whole axis are not."""
+    z = torch.view_as_complex(x)
+    real = (z.var(), z.var(1), z.std(0, correction=0, keepdim=True), z.norm(), z.norm(dim=1), torch.linalg.vector_norm(z, 3, dim=0), torch.linalg.matrix_norm(z),
+            torch.linalg.matrix_norm(z, 1), torch.linalg.norm(z))
+    predicates = (z.isfinite(), z.isnan(), z.log().isinf(), z.isreal())
+    return (*real, *predicates, *(torch.view_as_real(made) for made in (z.prod(), z.prod(1), z.prod(0, keepdim=True), z.cumprod(1))))
+
+
 def complex_and_linear():
     case("complex.rope", ComplexRope(), randn(2, 7, 3, 8), dyn={0: {1: N}})
     case("complex.spectrum", SpectralConv(), randn(2, 2, 6, 8))
     case("complex.frames", frames, randn(2, 24))
     case("complex.functions", functions, randn(3, 4, 2))
+    case("complex.statistics", statistics, randn(3, 4, 2))
     case("complex.arranged", arranged, randn(3, 4, 2))
     case("linear.factors", factors, randn(4, 3, 3), randn(4, 3, 2))

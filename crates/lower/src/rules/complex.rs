@@ -4,6 +4,7 @@
 mod arithmetic;
 mod moves;
 mod products;
+mod statistics;
 
 use flambeau_ir::Tid;
 use flambeau_tensor::{DType, Expr};
@@ -74,7 +75,14 @@ const RULES: &[(&str, Rule)] = &[
     ("index_copy", by_parts),
     ("index_put", |cx, call| moved(cx, call, None, &[], 0)),
     ("index_select", |cx, call| moved(cx, call, None, &["dim"], 0)),
+    ("isfinite", |cx, call| statistics::of_parts(cx, call, ops::logical_and)),
+    ("isinf", |cx, call| statistics::of_parts(cx, call, ops::logical_or)),
+    ("isnan", |cx, call| statistics::of_parts(cx, call, ops::logical_or)),
+    ("isreal", statistics::is_real),
     ("lift_fresh_copy", |cx, call| mapped(cx, call, |_, x| Ok(x))),
+    ("linalg_matrix_norm", statistics::norm),
+    ("linalg_norm", statistics::norm),
+    ("linalg_vector_norm", statistics::norm),
     ("linear", linear),
     ("log", |cx, call| mapped(cx, call, logarithm)),
     ("mT", |cx, call| transpose(cx, call, false)),
@@ -97,6 +105,7 @@ const RULES: &[(&str, Rule)] = &[
     ("new_full", |cx, call| filled(cx, call, 0.0)),
     ("new_ones", |cx, call| filled(cx, call, 1.0)),
     ("new_zeros", |cx, call| filled(cx, call, 0.0)),
+    ("norm", statistics::norm),
     ("ones", |cx, call| filled(cx, call, 1.0)),
     ("ones_like", |cx, call| filled(cx, call, 1.0)),
     ("outer", |cx, call| bilinear(cx, call, ["self", "vec2"])),
@@ -122,7 +131,11 @@ const RULES: &[(&str, Rule)] = &[
     ("reshape_as", sized_as_result),
     ("resolve_conj", |cx, call| mapped(cx, call, |_, x| Ok(x))),
     ("resolve_neg", |cx, call| mapped(cx, call, |_, x| Ok(x))),
-    ("roll", |cx, call| moved(cx, call, None, &["dims"], 0)),
+    // Without axes, the elements roll in their flat order.
+    ("roll", |cx, call| match call.arg("dims") {
+        Some(Arg::Ints(dims)) if !dims.is_empty() => moved(cx, call, None, &["dims"], 0),
+        _ => by_parts(cx, call),
+    }),
     ("rot90", by_parts),
     ("rsub", |cx, call| {
         let (a, b) = (Operand::of(cx, call, "self")?, Operand::of(cx, call, "other")?);
@@ -138,6 +151,7 @@ const RULES: &[(&str, Rule)] = &[
     ("split_with_sizes", |cx, call| moved(cx, call, None, &["dim"], 0)),
     ("square", |cx, call| mapped(cx, call, |cx, x| product(cx, Operand::Complex(x), Operand::Complex(x)))),
     ("squeeze", |cx, call| moved(cx, call, None, &["dim"], 0)),
+    ("std", statistics::std),
     ("stack", |cx, call| moved(cx, call, None, &["dim"], 1)),
     ("sub", |cx, call| sum(cx, call, -1.0)),
     ("sum", |cx, call| over_axes(cx, call, "dim")),
@@ -160,6 +174,7 @@ const RULES: &[(&str, Rule)] = &[
     ("unfold", by_parts),
     ("unsafe_split", |cx, call| moved(cx, call, None, &["dim"], 0)),
     ("unsqueeze", |cx, call| moved(cx, call, None, &["dim"], 1)),
+    ("var", statistics::var),
     ("view", |cx, call| moved(cx, call, Some("size"), &[], 0)),
     ("view_as", sized_as_result),
     ("view_as_complex", viewed),
