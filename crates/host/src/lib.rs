@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod arrays;
+mod bits;
 mod call;
 mod complex;
 mod creation64;
@@ -52,14 +53,16 @@ enum For {
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
     /// Namespace and name of the operator, whose overloads all have this kernel: `aten::nonzero`.
+    /// Or of one overload and its out variant: `aten::view_copy.dtype`.
     name: &'static str,
     on: For,
     run: fn(&Call<'_>) -> Result<Vec<Tensor>, Error>,
 }
 
 /// The tables, the more particular first.
-const FAMILIES: [&[Kernel]; 10] = [
+const FAMILIES: [&[Kernel]; 11] = [
     data::KERNELS,
+    bits::KERNELS,
     complex::KERNELS,
     fft::KERNELS,
     linalg::KERNELS,
@@ -72,11 +75,17 @@ const FAMILIES: [&[Kernel]; 10] = [
 ];
 
 /// Number of tables with kernels for complex numbers. They are the first ones.
-const COMPLEX_FAMILIES: usize = 3;
+const COMPLEX_FAMILIES: usize = 4;
 
 impl Kernel {
     const fn new(name: &'static str, run: fn(&Call<'_>) -> Result<Vec<Tensor>, Error>) -> Kernel {
         Kernel { name, on: For::Any, run }
+    }
+
+    /// Namespace and name of the operator, and its overload if the kernel is for one alone.
+    fn operator(&self) -> (Option<(&str, &str)>, Option<&str>) {
+        let (name, overload) = self.name.split_once('.').map_or((self.name, None), |(name, overload)| (name, Some(overload)));
+        (name.split_once("::"), overload)
     }
 
     const fn on(self, on: For) -> Kernel {
@@ -111,7 +120,11 @@ impl For {
 /// The kernel of an operator, or of its variant that writes to an operand, for these element types
 /// of operands and results.
 pub fn kernel_for(schema: &Schema, dtypes: &[DType]) -> Option<&'static Kernel> {
-    let is_named = |kernel: &&Kernel| kernel.name.split_once("::") == Some((schema.namespace, schema.name));
+    let is_named = |kernel: &&Kernel| {
+        let (operator, overload) = kernel.operator();
+        operator == Some((schema.namespace, schema.name))
+            && overload.is_none_or(|overload| schema.overload.trim_end_matches("_out") == overload)
+    };
     let families = if For::Complex.admits(dtypes) { &FAMILIES[..COMPLEX_FAMILIES] } else { &FAMILIES[..] };
     families.iter().copied().flatten().filter(is_named).find(|kernel| kernel.on.admits(dtypes))
 }
@@ -158,7 +171,7 @@ mod tests {
     fn every_kernel_has_an_operator_with_a_schema_and_is_the_only_one_for_its_types() {
         let kernels: Vec<&Kernel> = FAMILIES.into_iter().flatten().collect();
         for (i, kernel) in kernels.iter().enumerate() {
-            let named = |o: flambeau_aten::Operator| Some((o.schema().namespace, o.schema().name)) == kernel.name.split_once("::");
+            let named = |o: flambeau_aten::Operator| Some((o.schema().namespace, o.schema().name)) == kernel.operator().0;
             assert!(flambeau_aten::all().any(named), "{} has no schema: run crates/aten/schemas.py", kernel.name);
             let same = |other: &&&Kernel| other.name == kernel.name && other.on == kernel.on;
             assert_eq!(kernels.iter().position(|k| same(&k)), Some(i), "{} has two kernels for {:?}", kernel.name, kernel.on);
