@@ -137,6 +137,11 @@ def patches(x):
     return unfolded, F.fold(unfolded, x.shape[2:], (3, 2), padding=(1, 0), stride=(2, 1), dilation=(1, 2)), F.pixel_unshuffle(x, 2)
 
 
+def channels(x, y, w, v, u, q):
+    """Numbers of channels, kernels and heads' elements that only a run tells."""
+    return (F.group_norm(x, 2), F.conv1d(x, w, padding="same"), F.conv3d(y, v, groups=3, padding=1), F.conv3d(y, u, groups=3), F.scaled_dot_product_attention(q, q, q))
+
+
 def open_sizes():
     """Sizes of slices, pools, resampled axes and scatters that the bounds of the program decide, or nodes compute."""
     any_size = Dim.AUTO
@@ -149,6 +154,9 @@ def open_sizes():
          test=((randn(6, 3), ints(6, 4, 3), randn(4, 3)), {}))
     case("open.computed", computed, randn(3, 2), dyn={0: {0: Dim("n", min=2, max=12)}}, test=((randn(7, 2), ), {}))
     case("open.image", lambda x: F.conv2d(x, torch.ones(2, 3, 3, 3)), randn(2, 3, 5, 6), dyn={0: {0: any_size, 2: any_size, 3: any_size}}, test=((randn(1, 3, 8, 7), ), {}))
+    case("open.channels", channels, randn(2, 4, 7), randn(1, 6, 4, 5, 5), randn(5, 4, 3), randn(6, 2, 3, 3, 3), randn(3, 2, 4, 2, 2), randn(2, 2, 3, 8),
+         dyn={0: {1: any_size}, 1: {1: any_size}, 2: {1: any_size, 2: any_size}, 3: {1: any_size}, 4: {1: any_size}, 5: {3: any_size}},
+         test=((randn(2, 6, 7), randn(1, 9, 4, 5, 5), randn(5, 6, 4), randn(6, 3, 3, 3, 3), randn(3, 3, 4, 2, 2), randn(2, 2, 3, 5)), {}))
     case("open.patches", patches, randn(2, 3, 6, 8), dyn={0: {2: any_size, 3: any_size}}, test=((randn(2, 3, 8, 10), ), {}))
     case("open.causal", lambda q, k: F.scaled_dot_product_attention(q, k, k, is_causal=True), randn(2, 2, 5, 8), randn(2, 2, 7, 8),
          dyn={0: {2: any_size}, 1: {2: any_size}}, test=((randn(2, 2, 6, 8), randn(2, 2, 4, 8)), {}))

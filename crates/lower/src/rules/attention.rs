@@ -14,14 +14,22 @@ use crate::{
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// Scale of the scores: the argument, or one over the square root of the head size.
-fn scale_of(cx: &Lower, call: &Call, q: Tid) -> Result<f32, Refuse> {
-    match call.float_opt("scale")? {
-        Some(scale) => Ok(scale as f32),
-        None => match cx.spec(q).dims.last().and_then(Expr::as_int) {
-            Some(d) if d > 0 => Ok((1.0 / (d as f64).sqrt()) as f32),
-            _ => Err(Refuse::Dynamic { param: "head size".into(), found: "symbolic".into() }),
-        },
+/// Queries and the scale of the scores: the argument, or one over the square root of the head size.
+/// A symbolic head size scales the queries instead.
+fn scaled_queries(cx: &mut Lower, call: &Call, q: Tid) -> Result<(Tid, f32), Refuse> {
+    if let Some(scale) = call.float_opt("scale")? {
+        return Ok((q, scale as f32));
+    }
+    let size = cx.spec(q).dims.last().cloned().unwrap_or(Expr::Int(1));
+    match size.as_int() {
+        Some(d) => Ok((q, (1.0 / (d.max(1) as f64).sqrt()) as f32)),
+        None => {
+            let dtype = cx.spec(q).dtype;
+            let size = super::ops::size_number(cx, &size, 1.0, 0.0, DType::F32)?;
+            let scale = super::ops::rsqrt(cx, size)?;
+            let scale = cx.cast(scale, dtype)?;
+            Ok((super::ops::mul(cx, q, scale)?, 1.0))
+        }
     }
 }
 
@@ -51,7 +59,7 @@ fn sdpa(cx: &mut Lower, call: &Call) -> Items {
         let lead = cx.spec(tensors[0]).dims[..rank - 3].to_vec();
         mask = Some(folded_mask(cx, own, &lead)?);
     }
-    let scale = scale_of(cx, call, q)?;
+    let (q, scale) = scaled_queries(cx, call, q)?;
     let mut causal = call.bool_or("is_causal", false)?;
     if causal && may_have_more_queries(cx, q, k) {
         (causal, mask) = (false, Some(lower_triangle(cx, q, k)?));
@@ -154,7 +162,7 @@ fn custom_sdpa(cx: &mut Lower, call: &Call) -> Items {
     let stop = call.size("start_pos")? + cx.spec(q).dims[2].clone();
     let zero = Expr::Int(0);
     let (k, v) = (slice_axis(cx, k, 2, &zero, &stop, 1)?, slice_axis(cx, v, 2, &zero, &stop, 1)?);
-    let scale = scale_of(cx, call, q)?;
+    let (q, scale) = scaled_queries(cx, call, q)?;
     one(cx.emit(Sdpa { q: In(q), k: In(k), v: In(v), out: NEW, scale, mask: mask.map(In), causal })?)
 }
 

@@ -69,11 +69,7 @@ fn transposed_weight_last(cx: &mut Lower, w: Tid, n: usize, groups: i32) -> Emit
     }
     let dims = cx.spec(w).dims.to_vec();
     let g = Expr::Int(i64::from(groups));
-    let per_group = match (dims[0].exact_div(&g), dims[0].as_int()) {
-        (Some(per_group), _) => per_group,
-        (None, None) => dims[0].floor_div(&g),
-        (None, Some(_)) => return unsupported("input channels do not divide into groups"),
-    };
+    let Some(per_group) = ops::share(&dims[0], &g) else { return unsupported("input channels do not divide into groups") };
     let split = [&[g.clone(), per_group.clone()], &dims[1..]].concat();
     let split = cx.reshape(w, &split)?;
     let perm: Vec<usize> = [0, 2].into_iter().chain(3..n + 3).chain([1]).collect();
@@ -149,15 +145,19 @@ fn pad_same(cx: &mut Lower, x: Tid, w: Tid, walk: &mut Walk) -> Emitted {
     if walk.axes.iter().any(|axis| axis.stride != 1) {
         return unsupported("`same` padding with a stride");
     }
-    let kernel = ops::known("kernel size", &cx.spec(w).dims[1..=walk.axes.len()])?;
-    let totals: Vec<i64> = kernel.iter().zip(&walk.axes).map(|(k, axis)| axis.span(*k) - 1).collect();
-    if totals.iter().all(|t| t % 2 == 0) {
-        walk.axes.iter_mut().zip(&totals).for_each(|(axis, t)| axis.padding = t / 2);
+    let kernel = &cx.spec(w).dims[1..=walk.axes.len()];
+    let totals: Vec<Expr> = kernel.iter().zip(&walk.axes).map(|(k, axis)| axis.span(k.clone()) - Expr::Int(1)).collect();
+    let even = |t: &Expr| t.as_int().filter(|t| t % 2 == 0);
+    if let Some(known) = totals.iter().map(even).collect::<Option<Vec<i64>>>() {
+        walk.axes.iter_mut().zip(known).for_each(|(axis, t)| axis.padding = t / 2);
         return Ok(x);
     }
     let none = (Expr::Int(0), Expr::Int(0));
     let mut widths = vec![none.clone()];
-    widths.extend(totals.iter().map(|t| (Expr::Int(t / 2), Expr::Int(t - t / 2))));
+    widths.extend(totals.iter().map(|t| {
+        let before = t.floor_div(&Expr::Int(2));
+        (before.clone(), t.clone() - before)
+    }));
     widths.push(none);
     ops::pad(cx, x, &widths, "constant", 0.0)
 }

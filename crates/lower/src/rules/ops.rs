@@ -236,10 +236,16 @@ pub(super) fn split(cx: &mut Lower, x: Tid, lengths: &[Expr], axis: usize) -> Re
     Ok(slots.into_iter().filter_map(|s| if let Slot::Tensor(t) = s { Some(t) } else { None }).collect())
 }
 
-/// Splits an axis into `n` equal parts; its size must be a known multiple of `n`.
+/// A size divided by `n`. A symbolic size divides without rest, since the program ran at capture;
+/// `None` if a known one does not.
+pub(super) fn share(size: &Expr, n: &Expr) -> Option<Expr> {
+    size.exact_div(n).or_else(|| size.as_int().is_none().then(|| size.floor_div(n)))
+}
+
+/// Splits an axis into `n` equal parts.
 pub(super) fn split_evenly(cx: &mut Lower, x: Tid, n: usize, axis: usize) -> Result<Vec<Tid>, Refuse> {
     let size = &cx.spec(x).dims[axis];
-    match size.exact_div(&Expr::Int(n as i64)) {
+    match share(size, &Expr::Int(n as i64)) {
         Some(part) => split(cx, x, &vec![part; n], axis),
         None => unsupported(format!("an axis of {size} elements does not divide into {n} parts")),
     }

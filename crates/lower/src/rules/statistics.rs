@@ -226,7 +226,7 @@ fn grouped(cx: &mut Lower, call: &Call, x: Tid, groups: Expr) -> Emitted {
     if dims.len() < 2 {
         return unsupported("an input without channels");
     }
-    let Some(per_group) = dims[1].exact_div(&groups) else {
+    let Some(per_group) = ops::share(&dims[1], &groups) else {
         return unsupported(format!("{} channels in {groups} groups", dims[1]));
     };
     let flat = cx.reshape(x, &[dims[0].clone(), groups, per_group * ops::volume(&dims[2..])])?;
@@ -249,7 +249,7 @@ fn native_group_norm(cx: &mut Lower, call: &Call) -> Items {
         let dims = call.out(1)?.dims.clone();
         let numel = cx.spec(x).numel();
         let [n, g] = &dims[..] else { return unsupported("statistics of other than batch and groups") };
-        let Some(rest) = numel.exact_div(&(n.clone() * g.clone())) else { return unsupported("groups of unknown size") };
+        let Some(rest) = ops::share(&numel, &(n.clone() * g.clone())) else { return unsupported("groups of unknown size") };
         let flat = cx.reshape(x, &[n.clone(), g.clone(), rest])?;
         let saved = moments(cx, flat, &[2], call.float_or("eps", 1e-5)?)?;
         for (item, t) in items[1..].iter_mut().zip(saved) {
