@@ -5,7 +5,7 @@ mod bessel;
 mod gamma;
 mod polynomials;
 
-use flambeau_tensor::{DType, Tensor, cast};
+use flambeau_tensor::{DType, DTypeClass, Tensor, cast};
 
 use crate::{
     Call, Error, Kernel,
@@ -63,6 +63,7 @@ pub(crate) const KERNELS: &[Kernel] = &[
 fn operand(call: &Call<'_>, name: &'static str, dtype: DType) -> Result<Tensor, Error> {
     match call.arg(name) {
         Some(Argument::Tensor(t)) => Ok(cast(t, dtype)?),
+        Some(Argument::Int(v)) => Ok(cast(&Tensor::scalar(*v), dtype)?),
         _ => Ok(cast(&Tensor::scalar(call.number(name)?), dtype)?),
     }
 }
@@ -86,8 +87,11 @@ fn pairs(call: &Call<'_>, left: &'static str, right: &'static str, f: fn(f64, f6
     Ok(vec![Tensor::from_slice(&values, a.shape())?])
 }
 
+/// Integers in the type of the result, to which PyTorch cuts numbers.
 fn integers(call: &Call<'_>, f: fn(i64, i64) -> i64) -> Results {
-    let [a, b] = operands(call, ["self", "other"], DType::I64)?;
+    let dtype = call.results.first().copied().filter(|d| d.class() == DTypeClass::Integer).unwrap_or(DType::I64);
+    let [a, b] = operands(call, ["self", "other"], dtype)?;
+    let (a, b) = (cast(&a, DType::I64)?, cast(&b, DType::I64)?);
     let values: Vec<i64> = a.as_slice::<i64>()?.iter().zip(b.as_slice::<i64>()?).map(|(&a, &b)| f(a, b)).collect();
     Ok(vec![Tensor::from_slice(&values, a.shape())?])
 }

@@ -290,6 +290,7 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.rad2deg.default", rad2deg),
     row("aten.sinc.default", sinc),
     row("aten.special_exp2.default", exp2),
+    row("aten.special_sinc.default", sinc),
     row("aten.special_xlog1py.default", xlog1py),
     row("aten.special_xlog1py.other_scalar", xlog1py),
     row("aten.special_xlog1py.self_scalar", xlog1py),

@@ -44,9 +44,30 @@ fn full_of(cx: &mut Lower, call: &Call, v: Float, sizes: &[Expr]) -> Items {
     one(cx.emit(Full { out: NEW, shape, v, scalar_type: call.out(0)?.dtype })?)
 }
 
+/// A fill value that a call reads from a tensor, or an integer that a float cannot represent, as a
+/// tensor of rank 0.
+fn computed_fill(cx: &mut Lower, call: &Call, param: &str) -> Result<Option<Tid>, Refuse> {
+    let dtype = call.out(0)?.dtype;
+    match call.arg(param) {
+        Some(Arg::Tensor(t)) => {
+            let t = cx.cast(*t, dtype)?;
+            cx.reshape(t, &[]).map(Some)
+        }
+        Some(Arg::Int(Expr::Int(v))) if !dtype.is_float() && v.unsigned_abs() > EXACT => cx.integer(*v, dtype).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// Integers up to this magnitude are floats of 64 bits, and fill nodes take such floats.
+const EXACT: u64 = 1 << 53;
+
 fn full(cx: &mut Lower, call: &Call) -> Items {
+    let sizes = call.sizes("size")?;
+    if let Some(t) = computed_fill(cx, call, "fill_value")? {
+        return one(expand_to(cx, t, &sizes)?);
+    }
     let v = fill(cx, call, "fill_value")?;
-    full_of(cx, call, v, &call.sizes("size")?)
+    full_of(cx, call, v, &sizes)
 }
 
 fn zeros(cx: &mut Lower, call: &Call) -> Items {
@@ -58,6 +79,9 @@ fn ones(cx: &mut Lower, call: &Call) -> Items {
 }
 
 fn scalar_tensor(cx: &mut Lower, call: &Call) -> Items {
+    if let Some(t) = computed_fill(cx, call, "s")? {
+        return one(t);
+    }
     let v = fill(cx, call, "s")?;
     full_of(cx, call, v, &[])
 }
@@ -74,6 +98,10 @@ fn like(cx: &mut Lower, call: &Call, v: Float) -> Items {
 }
 
 fn full_like(cx: &mut Lower, call: &Call) -> Items {
+    if let Some(t) = computed_fill(cx, call, "fill_value")? {
+        let dims = cx.spec(call.tensor("self")?).dims.to_vec();
+        return one(expand_to(cx, t, &dims)?);
+    }
     let v = fill(cx, call, "fill_value")?;
     like(cx, call, v)
 }

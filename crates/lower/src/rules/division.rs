@@ -130,12 +130,25 @@ fn magnitude_bits(dtype: DType) -> i64 {
     8 * dtype.size() as i64 - i64::from(!matches!(dtype, DType::U8 | DType::U32))
 }
 
+/// A number of bits to shift by, cut to the type as PyTorch cuts it.
+fn shift_number(call: &Call, dtype: DType) -> Result<i64, Refuse> {
+    let n = call.int("other")?;
+    Ok(match dtype {
+        DType::U8 => i64::from(n as u8),
+        DType::I8 => i64::from(n as i8),
+        DType::I16 => i64::from(n as i16),
+        DType::I32 => i64::from(n as i32),
+        DType::U32 => i64::from(n as u32),
+        _ => n,
+    })
+}
+
 /// `x 2^n`, which wraps; 0 where `n` is negative or at least the width.
 fn left_shift(cx: &mut Lower, call: &Call) -> Items {
     let (x, dtype) = (input(cx, call)?, call.out(0)?.dtype);
     let scale = match call.arg("other") {
         Some(Arg::Int(_)) => {
-            let shift = u32::try_from(call.int("other")?).ok().filter(|&n| i64::from(n) < 8 * dtype.size() as i64);
+            let shift = u32::try_from(shift_number(call, dtype)?).ok().filter(|&n| i64::from(n) < 8 * dtype.size() as i64);
             cx.integer(shift.map_or(0, |n| 1_i64 << n), dtype)?
         }
         _ => {
@@ -158,7 +171,7 @@ fn right_shift(cx: &mut Lower, call: &Call) -> Items {
         ops::floor_div(cx, top, two)
     };
     if let Some(Arg::Int(_)) = call.arg("other") {
-        let shift = call.int("other")?;
+        let shift = shift_number(call, dtype)?;
         if !(0..bits).contains(&shift) {
             return one(gone(cx)?);
         }

@@ -125,6 +125,8 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.native_layer_norm.default", native_layer_norm),
     row("aten.rms_norm.default", rms_norm),
     row("aten.softmax.int", softmax),
+    row("aten.special_log_softmax.default", |cx, call| lifted(cx, call, &["self"], log_softmax)),
+    row("aten.special_softmax.default", softmax),
     row("aten._fused_rms_norm.default", fused_rms_norm),
     row("aten._safe_softmax.default", safe_softmax),
 ];

@@ -415,8 +415,14 @@ fn linear_index(cx: &mut Lower, given: &[(usize, Tid)], sizes: &[Expr]) -> Emitt
         linear = Some(match linear {
             None => index,
             Some(outer) => {
-                let Some(size) = size.as_int() else { return unsupported("a write by several indices along a symbolic axis") };
-                let outer = ops::mul_number(cx, outer, size as f64)?;
+                let size = match size.as_int() {
+                    Some(size) => cx.integer(size, DType::I64)?,
+                    None => {
+                        let size = cx.size_tensor(size)?;
+                        cx.cast(size, DType::I64)?
+                    }
+                };
+                let outer = ops::mul(cx, outer, size)?;
                 ops::add(cx, outer, index)?
             }
         });
