@@ -16,6 +16,7 @@ from modules.edges import edges
 from modules.elements import dtypes, einsums, ends_of_types, foreign, indexing
 from modules.functions import functions
 from modules.layers import losses_and_activations, pooling_and_conv, resampling
+from modules.mixed import mixed
 from modules.models import models, quantized, quantized_activations
 from modules.options import options
 from modules.samples import samples
@@ -23,7 +24,7 @@ from modules.sizes import dynamic_elementwise_and_shape, dynamic_layers, open_si
 from modules.state import control_flow, inputs_and_outputs, recurrences, writes
 
 GROUPS = [dynamic_elementwise_and_shape, dynamic_layers, open_sizes, attention_masks, writes, inputs_and_outputs, control_flow, recurrences, resampling, pooling_and_conv,
-          indexing, einsums, losses_and_activations, models, quantized, quantized_activations, dtypes, foreign, options, functions, complex_and_linear, ends_of_types, samples, edges]
+          indexing, einsums, losses_and_activations, models, quantized, quantized_activations, dtypes, foreign, options, functions, complex_and_linear, ends_of_types, samples, edges, mixed]
 
 
 def shapes(args, dyn):

@@ -2,6 +2,7 @@
 
 use flambeau_aten::{Schema, Type, schema};
 use flambeau_pt2::{Argument, Graph, Node};
+use flambeau_tensor::DType;
 
 use crate::{
     functionalize::{Mutation, bare, mutation, trained_norm},
@@ -18,6 +19,8 @@ pub(crate) enum CallKind<'a> {
     SubclassField,
     /// Runs a sub-graph once.
     Inline(&'a Graph),
+    /// Runs a sub-graph once, where products compute in the given type.
+    Autocast(&'a Graph, Option<DType>),
     /// Compares sizes, or combines such comparisons.
     SizePredicate,
     /// Runs one of two sub-graphs.
@@ -45,11 +48,7 @@ pub(crate) fn classify(node: &Node) -> CallKind<'_> {
         "export.access_subclass_inner_tensor.default" => return CallKind::SubclassField,
         "higher_order.wrap_with_set_grad_enabled" => return body(node),
         "higher_order.wrap_with_autocast" => {
-            // Operands: device, dtype, enabled, cache, graph, …
-            return match node.inputs.get(2).and_then(|i| i.arg.as_bool()) {
-                Some(false) => body(node),
-                _ => CallKind::Refused("autocast changes element types behind the program's back".to_owned()),
-            };
+            return autocast(node);
         }
         "higher_order.with_effects" => {
             // Operands: the order of effects, an operator, its operands.
@@ -86,6 +85,22 @@ fn only_checks(schema: &Schema) -> bool {
 /// Whether the operator takes only numbers and returns booleans.
 fn is_size_predicate(schema: &Schema) -> bool {
     schema.returns.iter().all(|r| r.ty == Type::Bool) && schema.params.iter().all(|p| matches!(p.ty, Type::Scalar | Type::Bool))
+}
+
+/// A region of autocast. Its operands are the device, the element type, whether it is enabled,
+/// whether weights are cached, the sub-graph, and the sub-graph's inputs.
+fn autocast(node: &Node) -> CallKind<'_> {
+    let CallKind::Inline(graph) = body(node) else { return body(node) };
+    let arg = |i: usize| node.inputs.get(i).map(|input| &input.arg);
+    let usual = if arg(0).and_then(Argument::as_str) == Some("cpu") { DType::BF16 } else { DType::F16 };
+    match (arg(1), arg(2).and_then(Argument::as_bool)) {
+        (_, Some(false)) => CallKind::Autocast(graph, None),
+        (Some(Argument::ScalarType(t)), _) => match t.dtype() {
+            Some(dtype) => CallKind::Autocast(graph, Some(dtype)),
+            None => CallKind::Refused(format!("autocast to element type {t:?}")),
+        },
+        _ => CallKind::Autocast(graph, Some(usual)),
+    }
 }
 
 fn body(node: &Node) -> CallKind<'_> {

@@ -69,6 +69,9 @@ pub(crate) fn into_parent(
             ("aten.slice_scatter.default", vec![("dim", dim), ("start", Arg::Int(start)), ("end", Arg::Int(end))])
         }
         Inverse::Unbind => ("aten.select_scatter.default", vec![("dim", dim), ("index", Arg::Int(Expr::Int(parts.at as i64)))]),
+        Inverse::Reshape if lower.spec(whole).dtype != lower.spec(part).dtype => {
+            return Err(Refuse::Unsupported("a write through a view of another element type".to_owned()));
+        }
         Inverse::Reshape => {
             return run(lower, "aten.view.default", vec![("self", Arg::Tensor(part)), ("size", sizes)], whole, id);
         }

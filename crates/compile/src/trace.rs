@@ -6,14 +6,18 @@
 //! last version is its state after a run.
 
 mod alias;
+mod autocast;
 mod bind;
 mod calls;
 mod complex;
 mod conditions;
 mod control;
+mod floats;
 mod foreign;
+mod masks;
 mod names;
 mod places;
+mod promoted;
 mod ranked;
 mod repeat;
 mod vmap;
@@ -100,6 +104,8 @@ pub(crate) struct Trace<'a> {
     pub(crate) fallback: Fallback,
     /// The outcome of each call so far.
     pub(crate) calls: Vec<CallReport>,
+    /// The type in which products compute in the current region of autocast.
+    autocast: Option<DType>,
     /// Element types of the call that is being lowered, where they differ from the program's.
     precision: Option<Precision>,
 }
@@ -119,6 +125,7 @@ impl<'a> Trace<'a> {
             interface: Interface::default(),
             fallback: Fallback::new(options),
             calls: Vec::new(),
+            autocast: None,
             precision: None,
         };
         for (symbol, &(min, max)) in &exported.ranges {
@@ -159,6 +166,12 @@ impl<'a> Trace<'a> {
                 CallKind::SizePredicate => self.predicate(graph, node),
                 CallKind::SubclassField => self.read_field(node)?,
                 CallKind::Inline(body) => self.inline(node, body)?,
+                CallKind::Autocast(body, dtype) => {
+                    let outside = std::mem::replace(&mut self.autocast, dtype);
+                    let done = self.inline(node, body);
+                    self.autocast = outside;
+                    done?;
+                }
                 CallKind::Cond => self.cond(graph, node)?,
                 CallKind::Vmap(VmapMark::Begin) => {
                     let whole = &nodes[nodes.len() - after.len() - 1..];

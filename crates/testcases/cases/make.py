@@ -36,11 +36,12 @@ FAMILIES = {
     "create": "unary.arange.i64 unary.full_like.f16 unary.eye.bool",
     "sort": "unary.sort_desc.bf16 unary.topk.f32 searchsorted searchsorted.long",
     "scalar": "io.rank0 io.item io.int_div io.big_ints",
-    "control flow": "cond.nested cond.shape cond.writes scan.two scan.dyn map.matrix while.linear vmap.pairs",
+    "mixed types": "mixed.writes mixed.numbers mixed.autocast mixed.bits mixed.floats mixed.wide",
+    "control flow": "cond.nested cond.of_sizes cond.shape cond.writes scan.two scan.dyn map.matrix while.linear vmap.pairs",
     "dynamic sizes": "dyn.reshape_mix dyn.pool_size dyn.matmul dyn.symint_input dyn.arange open.table open.parts open.pools "
-    "open.resized open.scattered open.computed open.image open.patches open.causal",
+    "open.resized open.scattered open.computed open.image open.patches open.causal open.channels",
     "state": "write.cache write.index_put write.counter_int write.bool_buffer write.swap "
-    "write.old_inputs write.views",
+    "write.old_inputs write.views write.masks",
     "quantized": "quant.linear.4.32.f32 quant.linear.8.0.bf16 quant.embedding.4.32.f16 quant.linear.2.64.f16 quant.int8.f32 "
     "quant.8da4w.bf16 quant.float8.f32 quant.nvfp4.bf16 quant.pt2e.dynamic",
     "foreign types": "f64.requests f64.dynamic float8.casts",
@@ -50,7 +51,7 @@ FAMILIES = {
     "arrangements": "arrange.chosen arrange.masked_index arrange.fractional arrange.lines arrange.tensor_split",
     "writes": "write.batch_norm write.dropout write.renorm",
     "ends of types": "ends.division ends.shifts ends.bounds ends.integer_conv ends.halves ends.nonzero_rank0",
-    "complex": "complex.rope complex.functions complex.arranged complex.spectrum complex.frames linear.factors",
+    "complex": "complex.rope complex.functions complex.arranged complex.spectrum complex.statistics complex.frames linear.factors",
     "samples": "samples.attention samples.casts samples.running samples.complex samples.empty samples.strides samples.grid samples.bags samples.conv samples.conv3d samples.labels samples.batch_norm "
     "samples.ties samples.carried samples.turned_nothing samples.apart_windows samples.rounded samples.pools samples.nothing samples.open_nothing samples.roots samples.epsilon samples.frequencies samples.effects samples.fake_quantized",
     "models": "rnn.LSTM.1.uni.bias.bt model.decoder.f32 model.moe",

@@ -135,7 +135,15 @@ impl<'a> Trace<'a> {
             call.outputs.push(OutMeta { dtype: spec.dtype, dims: spec.dims.to_vec(), used: true });
         }
         let id = self.calls.len() as u32;
-        let items = self.lower_call(&call, id)?;
+        let items = match self.computed_type(&call) {
+            Some(dtype) => {
+                let stored = std::mem::replace(&mut call.outputs[0].dtype, dtype);
+                let items = self.lower_call(&call, id)?;
+                let Some(Item::Tensor(t)) = items.first() else { return Err(Refuse::DType(dtype)) };
+                vec![Item::Tensor(self.converted(*t, stored, id)?)]
+            }
+            None => self.lower_call(&call, id)?,
+        };
         let tensor = |item: &Item| if let Item::Tensor(t) = item { Some(*t) } else { None };
         let written: Option<Vec<Tid>> = (0..names.len()).map(|i| items.get(mutation.results + i).and_then(tensor)).collect();
         let written = written.ok_or_else(|| Refuse::Unsupported("its functional form has no tensor result".to_owned()))?;

@@ -244,6 +244,20 @@ impl<'a> Trace<'a> {
                 Some(Binding::Absent(Refuse::Reported)) => return Ok(()),
                 _ => return Err(ProgramError::NoValue(name.clone()).into()),
             },
+            // Floats that a run computes are tensors of rank 0.
+            Argument::SymFloat(SymArg::Name(name)) if matches!(self.names.resolve(name), Some(Binding::Tensor(_))) => {
+                Slot::Tensor(self.current(name).map_err(lost)?)
+            }
+            Argument::SymBool(SymArg::Name(name)) if matches!(self.names.resolve(name), Some(Binding::Bool(_))) => {
+                match self.known_condition(name).map_err(lost)? {
+                    Arg::Tensor(t) => Slot::Tensor(t),
+                    Arg::Bool(b) => {
+                        self.interface.outputs.push(MethodOutput::Constant(Argument::Bool(b)));
+                        return Ok(());
+                    }
+                    _ => return Err(ProgramError::NoValue(name.clone()).into()),
+                }
+            }
             literal => {
                 if let Some(name) = literal.names().first() {
                     self.refuse_output("output", name, "only tensors, integers and constants can be returned");

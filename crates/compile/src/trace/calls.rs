@@ -17,6 +17,9 @@ impl<'a> Trace<'a> {
         if let Some(name) = float_item(node) {
             return self.float_item(node, name);
         }
+        if self.float_arithmetic(node) {
+            return;
+        }
         if self.is_number(graph, node) {
             return self.number(graph, node);
         }
@@ -108,6 +111,7 @@ impl<'a> Trace<'a> {
             return items;
         }
         let mut call = self.call_of(graph, node, &lowered_target(bare(&node.target)))?;
+        self.autocast(&mut call)?;
         if call.target.starts_with("quantized_decomposed.") {
             // These operators return f32 scales as 64-bit floats.
             for out in call.outputs.iter_mut().filter(|out| out.used && out.dtype == DType::F64) {
@@ -223,11 +227,17 @@ impl<'a> Trace<'a> {
                 items => return items,
             },
         };
+        if let Some(items) = self.by_positions(call, id) {
+            return items.map_err(|_| reason);
+        }
         if let Some(items) = self.computed(call) {
             return Ok(items);
         }
         let n_inputs = self.interface.inputs.len();
-        self.fallback.call(&mut self.lower, call, id, n_inputs, reason)
+        match self.fallback.call(&mut self.lower, call, id, n_inputs, reason) {
+            Err(reason) => self.in_f32(call, id).unwrap_or(Err(reason)),
+            items => items,
+        }
     }
 }
 
@@ -252,7 +262,7 @@ fn may_write(node: &Node) -> bool {
 }
 
 /// The first result as an argument.
-fn tensor_arg(items: &[Item]) -> Result<Arg, Refuse> {
+pub(super) fn tensor_arg(items: &[Item]) -> Result<Arg, Refuse> {
     match items.first() {
         Some(Item::Tensor(t)) => Ok(Arg::Tensor(*t)),
         _ => Err(Refuse::Missing("self".to_owned())),

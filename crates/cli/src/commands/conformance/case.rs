@@ -14,7 +14,7 @@ use flambeau::{
     ir::{Graph, Node},
     pt2,
     runtime::{Method, Program, Value},
-    tensor::{Bytes, Tensor, Tolerance, compare, tensor_list},
+    tensor::{Bytes, DType, Tensor, Tolerance, compare, tensor_list},
     wire::pte::ExecutionPlan,
 };
 use serde_json::Value as Json;
@@ -218,7 +218,8 @@ pub(super) fn call(method: &mut Method, inputs: Vec<Tensor>) -> Result<Vec<Tenso
     let tensor = |(i, output): (usize, &Value)| match output {
         Value::Tensor(t) => Ok(t.clone()),
         Value::Int(v) => Ok(Tensor::scalar(*v)),
-        Value::Bool(b) => Ok(Tensor::from_slice(&[u8::from(*b)], &[])?),
+        Value::Bool(b) => Ok(Tensor::new(DType::Bool, &[], vec![u8::from(*b)].into())?.aligned()),
+        Value::Double(v) => Ok(Tensor::scalar(*v as f32)),
         other => bail!("output {i} is {}, expected a tensor", other.describe()),
     };
     outputs.iter().filter(|o| !matches!(o, Value::None)).enumerate().map(tensor).collect()
