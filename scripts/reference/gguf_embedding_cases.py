@@ -25,8 +25,11 @@ from text_cases import tokenizer
 CASES = [
     ("bert", "BertModel", True), ("nomic", "NomicBertModel", True), ("modernbert", "ModernBertModel", False),
     ("qwen3", "Qwen3Model", False), ("gemma3", "Gemma3TextModel", False), ("jina-bert", "JinaBertModel", False),
-    ("nomic-moe", "NomicBertModel", True),
+    ("nomic-moe", "NomicBertModel", True), ("eurobert", "EuroBertModel", False), ("jina", "XLMRobertaModel", False),
+    ("llama", "LlamaBidirectionalModel", False),
 ]
+# Cases whose folder has another name.
+FOLDERS = {"llama": "eurobert"}
 # What the converter asks of Nomic's config.
 NOMIC = dict(
     n_positions=8192, max_trained_positions=2048, rotary_emb_scale_base=None, rotary_emb_base=1000, rotary_emb_fraction=1.0,
@@ -53,11 +56,19 @@ def convert(case, name, kind, has_tokenizer, out):
             own = dict(hidden_size="n_embd", num_attention_heads="n_head", num_hidden_layers="n_layer", intermediate_size="n_inner")
             config |= {key: config[name] for key, name in own.items()}
             config |= dict(n_positions=2048, max_trained_positions=2048, rope_parameters=dict(rope_type="default", rope_theta=config["rotary_emb_base"]))
+        if name == "jina":
+            # The converter knows the model by its adapters.
+            config |= dict(lora_adaptations=["separation"])
         if name == "modernbert":
             config |= dict(global_attn_every_n_layers=3)
+        if name == "eurobert":
+            # The converter takes the way of pooling from here.
+            config |= dict(classifier_pooling="mean")
         config["architectures"] = [kind]
         (folder / "config.json").write_text(json.dumps(config))
         family(folder, gguf.LlamaFileType.ALL_F32, out / "checkpoint.gguf", sentence_transformers_dense_modules=True).write()
+        for adapter in out.glob("lora-*"):
+            adapter.unlink()
 
 
 def convert_reranker(cases, out):
@@ -85,10 +96,13 @@ def main():
     parser.add_argument("llama_cpp", type=pathlib.Path)
     parser.add_argument("cases", type=pathlib.Path)
     parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("--only", default="", help="only cases whose name begins so")
     args = parser.parse_args()
     set_up(args.llama_cpp)
     for name, kind, has_tokenizer in CASES:
-        case, out = args.cases / f"embedding-{name}", args.out / f"gguf-embedding-{name}"
+        if not name.startswith(args.only):
+            continue
+        case, out = args.cases / f"embedding-{FOLDERS.get(name, name)}", args.out / f"gguf-embedding-{name}"
         out.mkdir(parents=True, exist_ok=True)
         convert(case, name, kind, has_tokenizer, out)
         described = json.loads((case / "case.json").read_text())
@@ -98,7 +112,8 @@ def main():
         vectors = without_bias(described["ids"]) if name == "nomic-moe" else read_tensor(case / "embeddings.bin")
         write_tensor(out / "embeddings.bin", torch.nn.functional.normalize(vectors, dim=-1))
         print(out.name)
-    convert_reranker(args.cases, args.out)
+    if "answers".startswith(args.only):
+        convert_reranker(args.cases, args.out)
 
 
 @torch.no_grad()

@@ -21,12 +21,17 @@ sys.path.insert(0, str(HERE.parents[2] / "scripts" / "reference"))
 
 import checkpoint_cases  # noqa: E402
 import gguf_cases  # noqa: E402
+import gguf_relatives as relatives  # noqa: E402
 import quantized_cases  # noqa: E402
 from checkpoint_cases import FULL, SLIDING, rope  # noqa: E402
 
 SMALL = dict(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
              max_position_embeddings=64)
 KINDS = [SLIDING, FULL]
+# The amplitude that the converter computes for Phi-3.5's experts from 64 and 8 positions.
+PHI = 2**0.5
+SWA = dict(num_hidden_layers=3, sliding_window=4, layer_types=[FULL, SLIDING, SLIDING], residual_multiplier=0.22, logits_scaling=0.5,
+           embedding_multiplier=12.0, attention_multiplier=0.0625, layer_rope_theta=[1e4] * 3)
 EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, norm_topk_prob=True)
 GROUPED = dict(n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, n_shared_experts=1, first_k_dense_replace=1)
 STATES = dict(mamba_d_state=8, mamba_n_heads=4, mamba_n_groups=1, mamba_d_conv=4)
@@ -88,15 +93,58 @@ def join_groups(checkpoint):
 GROUPS = dict(num_attention_heads=4, num_key_value_heads=2, hidden_size=32)
 INTERNLM2 = dict(edit=internlm2, after=join_groups)
 
+DECAYS = dict(moe_intermediate_size=8, kv_lora_rank=8, q_lora_rank=None, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=6, num_key_value_heads=2,
+              layer_types=["linear_attention", FULL], mlp_layer_types=["dense", "sparse"])
+
+
+def kimi(config):
+    """Keys of published configs that the converter reads."""
+    config["linear_attn_config"] = dict(full_attn_layers=[2], kda_layers=[1], num_heads=2, head_dim=8, short_conv_kernel_size=4)
+    config.update(num_shared_experts=1, first_k_dense_replace=1, num_experts=4, num_experts_per_token=2, moe_router_activation_func="sigmoid")
+
+
+def rename_dense(checkpoint):
+    """Gives dense layers of Kimi Linear their published names."""
+    file = checkpoint / "model.safetensors"
+    tensors = load_file(file)
+    for name in [name for name in tensors if name.startswith("model.layers.0.block_sparse_moe.")]:
+        tensors[name.replace("block_sparse_moe", "mlp")] = tensors.pop(name)
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+def bailing(config):
+    """Published keys, under a name that transformers does not know, so that the converter reads them as they are."""
+    config.update(model_type="bailing_moe_v3", architectures=["BailingMoeV3ForCausalLM"], layer_group_size=2, no_kda_lora=True, kda_safe_gate=True,
+                  kda_lower_bound=-5.0, gated_attention_proj_granularity_type="head_wise", head_dim=8, short_conv_kernel_size=4, n_group=2,
+                  score_function="sigmoid", norm_topk_prob=True, moe_shared_expert_intermediate_size=8, first_k_dense_replace=1,
+                  num_nextn_predict_layers=0)
+
+
+def mimo(config):
+    """As for Ling."""
+    config.update(model_type="mimo_v2", rope_theta=config.pop("rope_parameters")[FULL]["rope_theta"], swa_rope_theta=1e3, partial_rotary_factor=0.334,
+                  hybrid_layer_pattern=[0, 1], swa_num_key_value_heads=2, swa_head_dim=12, swa_v_head_dim=8, swa_num_attention_heads=2,
+                  topk_method="noaux_tc", scoring_func="sigmoid", layernorm_epsilon=1e-5)
+
+
+def phi(config):
+    config["architectures"] = ["PhiMoEForCausalLM"]
+
+
 # Architecture, family in transformers' spelling, config, and further arguments of `write`.
 ARCHITECTURES = [
     ("apertus", "Apertus", dict(num_key_value_heads=2) | rope("llama3", 5e3, factor=6.0, original_max_position_embeddings=24, low_freq_factor=1.0,
                                                               high_freq_factor=4.0)),
     ("arcee", "Arcee", {}),
+    ("bailingmoe3", "BailingHybrid", DECAYS | dict(
+        num_experts=4, num_experts_per_tok=2, num_shared_experts=1, head_dim=8, n_group=2, topk_group=1, routed_scaling_factor=1.5), dict(edit=bailing)),
     ("bloom", "Bloom", dict(num_attention_heads=3, hidden_size=24), GPT),
     ("chatglm", "Glm", dict(head_dim=8, attention_bias=True)),
     ("cohere2", "Cohere2", dict(num_hidden_layers=4, sliding_window=4, logit_scale=0.25, rotary_pct=1.0)),
+    ("cohere2moe", "Cohere2Moe", COHERE | dict(num_shared_experts=2, first_k_dense_replace=1, prefix_dense_intermediate_size=20, expert_selection_fn="sigmoid")),
     ("command-r", "Cohere", dict(logit_scale=0.25)),
+    ("dbrx", "Dbrx", dict(d_model=16, attn_config=dict(kv_n_heads=1, clip_qkv=0.5, rope_theta=5e3), ffn_config=dict(
+        ffn_hidden_size=12, moe_num_experts=4, moe_top_k=2)) | rope("default", 5e3), DBRX),
     ("deepseek2", "DeepseekV3", GROUPED | dict(
         q_lora_rank=8, kv_lora_rank=8, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=6, n_group=2, topk_group=1, num_key_value_heads=2)
      | rope("yarn", 1e4, factor=4.0, original_max_position_embeddings=16, mscale=0.8, mscale_all_dim=0.8)),
@@ -131,13 +179,19 @@ ARCHITECTURES = [
     ("granitemoe", "GraniteMoeShared", dict(
         num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=12, embedding_multiplier=12.0, logits_scaling=0.5,
         residual_multiplier=0.22, attention_multiplier=0.0625)),
+    ("granite_swa", "GraniteSWA", SWA),
+    ("granite_swa-experts", "GraniteMoeSWA", SWA | dict(num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=12)),
     ("hunyuan-dense", "HunYuanDenseV1", dict(head_dim=8)),
     ("hunyuan-moe", "HunYuanMoEV1", dict(
         num_experts=4, moe_topk=[2, 2], head_dim=8, num_shared_expert=[1, 1], moe_intermediate_size=[24, 24])),
+    ("hy_v3", "HYV3", dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, num_shared_experts=1, head_dim=8, router_scaling_factor=1.5)),
     ("internlm2", "Llama", GROUPS, INTERNLM2),
     ("jais2", "Jais2", {}),
     ("jamba", "Jamba", dict(num_hidden_layers=4, num_experts=3, num_experts_per_tok=2, attn_layer_period=3, attn_layer_offset=1, mamba_dt_rank=3,
                             mamba_d_state=4, use_mamba_kernels=False)),
+    ("kimi-linear", "KimiLinear", DECAYS | dict(
+        num_experts=4, num_experts_per_token=2, num_shared_experts=1, num_expert_group=1, topk_group=1, linear_head_dim=8, linear_num_heads=2,
+        routed_scaling_factor=1.5), dict(edit=kimi, after=rename_dense)),
     ("laguna", "Laguna", EXPERTS | dict(
         num_hidden_layers=4, head_dim=8, sliding_window=4, layer_types=[FULL] + 3 * [SLIDING], num_attention_heads_per_layer=[2, 4, 4, 4],
         mlp_layer_types=["dense"] + 3 * ["sparse"], shared_expert_intermediate_size=12, moe_routed_scaling_factor=1.5, rope_parameters={
@@ -153,6 +207,10 @@ ARCHITECTURES = [
     ("mamba", "Mamba", dict(state_size=4, time_step_rank=3, intermediate_size=32)),
     ("mamba2", "Mamba2", dict(intermediate_size=32, state_size=8, num_heads=4, head_dim=8, n_groups=1, expand=2)),
     ("mamba-falcon", "FalconMamba", dict(state_size=4, time_step_rank=3, intermediate_size=32)),
+    ("mimo2", "MiMoV2Flash", dict(
+        n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, head_dim=12, v_head_dim=8, n_group=1, topk_group=1, layer_types=KINDS[::-1],
+        sliding_window=4, attention_value_scale=0.7, rope_parameters={
+            kind: dict(rope_type="default", rope_theta=theta, partial_rotary_factor=0.334) for kind, theta in [(FULL, 1e4), (SLIDING, 1e3)]}), dict(edit=mimo)),
     ("minicpm3", "MiniCPM3", dict(
         q_lora_rank=8, kv_lora_rank=8, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=6, num_key_value_heads=2, original_max_position_embeddings=64)
      | rope("longrope", 1e4, short_factor=[1.0, 1.5], long_factor=[1.0, 4.0], original_max_position_embeddings=64)),
@@ -165,6 +223,9 @@ ARCHITECTURES = [
     ("phi2", "Phi", dict(intermediate_size=64, num_key_value_heads=2)),
     ("phi3", "Phi3", dict(original_max_position_embeddings=8, sliding_window=6, partial_rotary_factor=0.5)
      | rope("longrope", 1e4, short_factor=[1.0, 1.1], long_factor=[1.0, 4.0]), dict(prompt=10)),
+    ("phimoe", "Phimoe", dict(num_local_experts=4, num_experts_per_tok=2, attention_bias=True, lm_head_bias=True, original_max_position_embeddings=8,
+                              hidden_size=32, num_attention_heads=2)
+     | rope("longrope", 1e4, short_factor=[1.0, 1.1] * 4, long_factor=[1.0, 1.1] * 4, short_mscale=PHI, long_mscale=PHI, original_max_position_embeddings=8), dict(edit=phi)),
     ("qwen2", "Qwen2", dict(tie_word_embeddings=True)),
     ("qwen2moe", "Qwen2Moe", EXPERTS | dict(shared_expert_intermediate_size=12, norm_topk_prob=False)),
     ("qwen3", "Qwen3", dict(head_dim=8)),
@@ -177,6 +238,30 @@ ARCHITECTURES = [
     ("starcoder", "GPTBigCode", {}, GPT),
     ("starcoder2", "Starcoder2", dict(sliding_window=None)),
     ("smollm3", "SmolLM3", dict(num_hidden_layers=4, tie_word_embeddings=True)),
+]
+
+
+LLAMA = ("Llama", dict(num_attention_heads=4, num_key_value_heads=2))
+# Files of related architectures and of other writers: name, family in transformers' spelling and config of the file that is rewritten,
+# architecture and change.
+RELATIVES = [
+    ("baichuan", *LLAMA, "baichuan"),
+    ("bailingmoe", "GraniteMoeShared", dict(
+        num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=24, embedding_multiplier=1.0, logits_scaling=1.0, residual_multiplier=1.0,
+        attention_multiplier=8**-0.5), "bailingmoe", relatives.first_ling),
+    ("bailingmoe2", "Glm4Moe", GROUPED | dict(head_dim=8, use_qk_norm=True, routed_scaling_factor=1.5, n_group=2, topk_group=1), "bailingmoe2",
+     relatives.second_ling),
+    ("codeshell", "Starcoder2", dict(sliding_window=None, tie_word_embeddings=False), "codeshell"),
+    ("hunyuan_vl", "HunYuanDenseV1", dict(head_dim=8), "hunyuan_vl"),
+    ("llama-joined", "Llama", dict(attention_bias=True, num_attention_heads=4, num_key_value_heads=2), "llama", relatives.join_rows),
+    ("llama-scaled", "Mixtral", dict(num_local_experts=3, num_experts_per_tok=2), "llama", relatives.scale),
+    ("minicpm", "Granite", dict(embedding_multiplier=12.0, logits_scaling=0.0625, residual_multiplier=1.4 / 2**0.5, attention_multiplier=8**-0.5),
+     "minicpm", relatives.first_minicpm),
+    ("nanbeige", *LLAMA, "nanbeige", relatives.one_loop),
+    ("orion", "StableLm", rope("default", 1e4, partial_rotary_factor=1.0), "orion", relatives.orion),
+    ("pangu-embedded", "SeedOss", dict(head_dim=8, attention_out_bias=True), "pangu-embedded", relatives.rename_norm),
+    ("qwen", "Qwen2", dict(num_key_value_heads=2), "qwen", relatives.first_qwen),
+    ("xverse", *LLAMA, "xverse"),
 ]
 
 
@@ -264,6 +349,16 @@ def gguf(llama_cpp, only):
             out = HERE / f"gguf-{name}"
             out.mkdir(exist_ok=True)
             gguf_cases.convert(case / "checkpoint", out / "checkpoint.gguf", "MOSTLY_F16")
+            copy_expected(case, out)
+        for name, family, config, architecture, *change in RELATIVES:
+            if not f"gguf-{name}".startswith(only):
+                continue
+            case = Path(folder) / f"{name}-relative"
+            checkpoint_cases.write(case, family, config)
+            out = HERE / f"gguf-{name}"
+            out.mkdir(exist_ok=True)
+            gguf_cases.convert(case / "checkpoint", case / "checkpoint.gguf", "MOSTLY_F16")
+            relatives.rewrite(case / "checkpoint.gguf", out / "checkpoint.gguf", architecture, *change)
             copy_expected(case, out)
     checkpoint_cases.randomize = randomize
 

@@ -131,7 +131,7 @@ fn tensor(r: &mut GgmlReader<'_>, name: &str, kind: TensorType, mut shape: Vec<u
         TensorType::Plain(dtype) => CheckpointTensor::plain(name, dtype, shape, data),
         TensorType::Blocks(block) => CheckpointTensor::blocks(name, block, shape, data),
         TensorType::Codebook(kind) => CheckpointTensor::codebook_blocks(name, kind, shape, data),
-        TensorType::Mxfp4 | TensorType::Other(_) => Err(unknown()),
+        TensorType::TwoBits(_) | TensorType::Mxfp4 | TensorType::Nvfp4 | TensorType::Other(_) => Err(unknown()),
     }
 }
 

@@ -3,6 +3,8 @@
 
 pub(crate) mod codebooks;
 pub(crate) mod numbers;
+pub(crate) mod scaled;
+pub(crate) mod two_bits;
 
 use std::{fmt, sync::Arc};
 
@@ -235,6 +237,55 @@ impl CodedRows for Mxfp4Blocks {
 
     fn read_numbers(&self, row: usize, out: &mut [(f32, f32)]) {
         self.row(row).zip(out).for_each(|(block, out)| *out = (f32::from(block[0]), 0.0));
+    }
+}
+
+/// GGUF's NVFP4 blocks: the scale bytes of four groups of 16 elements, then the codes, with the
+/// first half of each group in low nibbles.
+#[derive(Clone, Debug)]
+pub(crate) struct Nvfp4Blocks {
+    pub(crate) bytes: Bytes,
+    pub(crate) cols: usize,
+}
+
+impl Nvfp4Blocks {
+    pub(crate) const ELEMENTS: usize = 64;
+    pub(crate) const BYTES: usize = 36;
+    const GROUP: usize = 16;
+    const GROUPS: usize = Self::ELEMENTS / Self::GROUP;
+
+    fn row(&self, row: usize) -> std::slice::ChunksExact<'_, u8> {
+        let stride = self.cols / Self::ELEMENTS * Self::BYTES;
+        self.bytes[row * stride..(row + 1) * stride].chunks_exact(Self::BYTES)
+    }
+}
+
+impl CodedRows for Nvfp4Blocks {
+    fn codes(&self) -> Codes {
+        Codes { mode: Mode::Nvfp4, bits: 4, group: Self::GROUP }
+    }
+
+    fn exact_scales(&self) -> DType {
+        DType::U8
+    }
+
+    fn kind(&self) -> String {
+        "NVFP4".into()
+    }
+
+    fn read_codes(&self, row: usize, out: &mut [u8]) {
+        let groups = self.row(row).flat_map(|block| block[Self::GROUPS..].chunks_exact(Self::GROUP / 2));
+        for (bytes, out) in groups.zip(out.chunks_exact_mut(Self::GROUP)) {
+            let (low, high) = out.split_at_mut(Self::GROUP / 2);
+            low.iter_mut().zip(high).zip(bytes).for_each(|((low, high), &b)| (*low, *high) = (b & 15, b >> 4));
+        }
+    }
+
+    fn read_numbers(&self, row: usize, out: &mut [(f32, f32)]) {
+        // The scales have no sign, and the byte of NaN stands for 0.
+        let byte = |b: u8| if b & 127 == 127 { 0 } else { b & 127 };
+        let bytes = self.row(row).flat_map(|block| &block[..Self::GROUPS]);
+        bytes.zip(out).for_each(|(&b, out)| *out = (f32::from(byte(b)), 0.0));
     }
 }
 

@@ -17,9 +17,11 @@ use crate::{
     codes::{Codes, Mode, RowOrder},
     low_rank::LowRank,
     rows::{
-        Blocks, CodedRows, FloatRows, Mxfp4Blocks,
+        Blocks, CodedRows, FloatRows, Mxfp4Blocks, Nvfp4Blocks,
         codebooks::{self, Codebook, CodebookBlocks},
         numbers::Numbers,
+        scaled::{Factors, ScaledFloats, ScaledRows},
+        two_bits::{TwoBitBlocks, TwoBits},
     },
 };
 
@@ -55,6 +57,7 @@ pub(crate) struct CheckpointTensor {
 enum ValueForm {
     Values,
     PlusOne,
+    Exponentials,
     /// Negated exponentials of the values.
     NegatedExponentials,
 }
@@ -106,6 +109,16 @@ impl CheckpointTensor {
         CheckpointTensor::in_blocks(name, size, shape, bytes, |bytes, cols| CodebookBlocks { kind, bytes, cols })
     }
 
+    /// Creates a tensor from GGUF blocks of codes of at most two bits, along the last axis.
+    ///
+    /// # Errors
+    /// As [`CheckpointTensor::blocks`].
+    pub(crate) fn two_bit_blocks(name: &str, kind: TwoBits, shape: Vec<usize>, bytes: Bytes) -> Result<CheckpointTensor> {
+        filled(name, &shape, (kind.elements(), kind.bytes()), &bytes)?;
+        let cols = shape.last().copied().unwrap_or(1);
+        Ok(CheckpointTensor::of(shape, Data::Coded(Arc::new(TwoBitBlocks { kind, bytes, cols }))))
+    }
+
     /// Creates a tensor from GGUF's MXFP4 blocks along the last axis.
     ///
     /// # Errors
@@ -127,6 +140,16 @@ impl CheckpointTensor {
         filled(name, &shape, size, &bytes)?;
         let cols = shape.last().copied().unwrap_or(1);
         Ok(CheckpointTensor::of(shape, Data::Coded(Arc::new(rows(bytes, cols)))))
+    }
+
+    /// Creates a tensor from GGUF's NVFP4 blocks along the last axis.
+    ///
+    /// # Errors
+    /// As [`CheckpointTensor::blocks`].
+    pub(crate) fn nvfp4_blocks(name: &str, shape: Vec<usize>, bytes: Bytes) -> Result<CheckpointTensor> {
+        filled(name, &shape, (Nvfp4Blocks::ELEMENTS, Nvfp4Blocks::BYTES), &bytes)?;
+        let cols = shape.last().copied().unwrap_or(1);
+        Ok(CheckpointTensor::of(shape, Data::Coded(Arc::new(Nvfp4Blocks { bytes, cols }))))
     }
 
     /// Creates a matrix `[rows, cols]` of codes. The caller has checked the layout against the
@@ -209,9 +232,39 @@ impl CheckpointTensor {
         CheckpointTensor { form: ValueForm::PlusOne, ..self }
     }
 
+    /// The same tensor, stored as its exponential.
+    pub(crate) fn exponential(self) -> CheckpointTensor {
+        CheckpointTensor { form: ValueForm::Exponentials, ..self }
+    }
+
     /// The same tensor, stored as minus its exponential.
     pub(crate) fn negated_exponential(self) -> CheckpointTensor {
         CheckpointTensor { form: ValueForm::NegatedExponentials, ..self }
+    }
+
+    /// The tensor times one factor, or times one factor for each index of its first axis.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] for other numbers of factors, or values that are neither floats nor codes.
+    pub(crate) fn scaled(self, name: &str, list: Vec<f32>) -> Result<CheckpointTensor> {
+        let (rows, cols) = self.matrix();
+        let first = self.shape.first().copied().unwrap_or(1);
+        if list.len() != 1 && list.len() != first {
+            return Err(Error::tensor(name, format!("1 or {first} numbers"), format!("{} numbers", list.len())));
+        }
+        if list.iter().all(|&factor| factor == 1.0) {
+            return Ok(self);
+        }
+        let factors = Factors { rows: rows / list.len(), list };
+        let data = match &self.data {
+            Data::Coded(stored) => Data::Coded(Arc::new(ScaledRows { stored: Arc::clone(stored), factors })),
+            &Data::Plain { dtype: dtype @ (DType::F16 | DType::BF16 | DType::F32), ref bytes } => {
+                let numbers = Numbers { dtype, bytes: bytes.clone() };
+                Data::Floats(Arc::new(ScaledFloats { numbers, cols, factors }))
+            }
+            _ => return Err(Error::tensor(name, "a scale of floats or codes", format!("a scale of {}", self.kind()))),
+        };
+        Ok(CheckpointTensor { data, ..self })
     }
 
     /// Reshapes the tensor. The number of elements and the last axis must not change.
@@ -269,7 +322,9 @@ impl CheckpointTensor {
     pub(crate) fn interleaved(self, name: &str, head: usize) -> Result<CheckpointTensor> {
         let whole = head > 0 && head.is_multiple_of(2) && self.shape.first().is_some_and(|rows| rows.is_multiple_of(head));
         match self.data {
-            Data::Plain { .. } | Data::Coded(_) if whole && self.shape.len() <= 2 && self.rows == RowOrder::Plain => {
+            Data::Plain { .. } | Data::Coded(_) | Data::Floats(_)
+                if whole && self.shape.len() <= 2 && self.rows == RowOrder::Plain =>
+            {
                 Ok(CheckpointTensor { rows: RowOrder::Interleaved(head), ..self })
             }
             _ => Err(Error::tensor(name, format!("rows in heads of {head}"), format!("{} of shape {:?}", self.kind(), self.shape))),
@@ -398,7 +453,11 @@ impl CheckpointTensor {
 
     /// Conversion of the stored element to minus the exponential of a value.
     pub(crate) fn to_negated_exponential(&self) -> fn(f32) -> f32 {
-        if self.form == ValueForm::NegatedExponentials { |stored| stored } else { |value| -value.exp() }
+        match self.form {
+            ValueForm::NegatedExponentials => |stored| stored,
+            ValueForm::Exponentials => |stored| -stored,
+            ValueForm::Values | ValueForm::PlusOne => |value| -value.exp(),
+        }
     }
 }
 

@@ -100,10 +100,23 @@ impl<'a> Writer<'a> {
 
     /// A vector in f32. Its tensor may have additional axes of size 1.
     pub(crate) fn wide_vector(&mut self, name: &str, len: usize) -> Result<Val> {
+        let source = self.vector_of(name, len)?;
+        self.value_in(name, &source, DType::F32)
+    }
+
+    /// Exponentials of a vector that may have further axes of size 1, in f32.
+    pub(crate) fn exponentials(&mut self, name: &str, len: usize) -> Result<Val> {
+        let source = self.vector_of(name, len)?;
+        let negated = source.to_negated_exponential();
+        let weight = source.mapped(name, move |value| -negated(value))?;
+        Ok(self.b.parameter(name, weight))
+    }
+
+    /// A tensor of `len` elements along one axis, without other axes.
+    fn vector_of(&self, name: &str, len: usize) -> Result<CheckpointTensor> {
         let source = self.tensors().get(name).ok_or_else(|| Error::MissingTensor(name.into()))?;
         let is_vector = source.shape().iter().filter(|&&size| size != 1).eq([len].iter().filter(|&&size| size != 1));
-        let source = if is_vector { source.clone().with_shape(vec![len]) } else { self.source(name, &[len])? };
-        self.value_in(name, &source, DType::F32)
+        if is_vector { Ok(source.clone().with_shape(vec![len])) } else { self.source(name, &[len]) }
     }
 
     /// A vector with `f` applied to each element, in f32.

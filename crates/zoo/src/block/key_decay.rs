@@ -59,8 +59,7 @@ impl Decoder<'_> {
         let forget = self.w.b.cast(&forget, DType::F32);
         let forget = self.w.b.add(&forget, &bias);
         let forget = self.split_heads(&forget, k.heads, k.head_dim);
-        let rate = self.w.wide_vector(&format!("{path}.A_log"), k.heads)?;
-        let rate = self.w.b.exp(&rate);
+        let rate = self.w.exponentials(&format!("{path}.A_log"), k.heads)?;
         let rate = self.w.b.reshape(&rate, &[k.heads.into(), 1.into()]);
         let logarithm = match k.lower_bound {
             Some(bound) => {

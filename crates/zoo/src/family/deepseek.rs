@@ -9,7 +9,7 @@ use crate::{
     Result,
     fields::Fields,
     rope::{Rope, yarn_amplitude},
-    spec::{DecoderConfig, Experts, FeedForward, Latent, Mixer, Norm, Router, Scores},
+    spec::{Attention, DecoderConfig, Experts, FeedForward, Latent, Mixer, Norm, Router, Scores},
 };
 
 pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
@@ -58,6 +58,25 @@ pub(super) fn v2(f: &Fields<'_>) -> Result<DecoderConfig> {
     let experts = Experts { router, shared: base.shared_experts(width, shared), ..base.experts(count, chosen, width) };
     let feeds = dense_below(f, &base, 0, experts)?;
     decoder(f, &base, "deepseek_v2", &latent, feeds)
+}
+
+/// The first DeepSeek with experts: Llama's attention, a softmax over all experts, and a shared
+/// layer.
+pub(super) fn first(f: &Fields<'_>) -> Result<DecoderConfig> {
+    let base = Base::read(f, &Defaults { positions: 4096, ..Defaults::LLAMA })?;
+    f.expect_text("scoring_func", "softmax")?;
+    let bias = f.bool_or("attention_bias", false)?;
+    let attention = Attention { qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope::read(f, &base)?)) };
+    let (count, chosen) = (f.size("n_routed_experts")?, f.size("num_experts_per_tok")?);
+    let (width, shared) = (f.size("moe_intermediate_size")?, f.count_or("n_shared_experts", 0)?);
+    let router = Router {
+        normalized: f.bool_or("norm_topk_prob", false)?.then_some(1e-20),
+        scale: f.positive_or("routed_scaling_factor", 1.0)?,
+        ..Router::SOFTMAX
+    };
+    let experts = Experts { router, shared: base.shared_experts(width, shared), ..base.experts(count, chosen, width) };
+    let feeds = dense_below(f, &base, 0, experts)?;
+    base.config(f, "deepseek", feeds.into_iter().map(|feed| layer(attention.clone(), feed)).collect())
 }
 
 /// Youtu: the same attention, and a dense layer in all layers.

@@ -147,6 +147,11 @@ const FAMILIES: &[Family] = &[
         what: "layer norms without biases, bounded projections, experts stored one below the other",
     },
     Family {
+        names: &["deepseek"],
+        read: deepseek::first,
+        what: "DeepSeek-MoE: Llama with experts by a softmax beside a shared layer",
+    },
+    Family {
         names: &["deepseek_v2"],
         read: deepseek::v2,
         what: "latent attention, experts by a softmax whose weights are not normalized",

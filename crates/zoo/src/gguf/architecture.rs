@@ -5,9 +5,12 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Gguf,
+    decays::DECAYS,
     gpt::GPTS,
     hybrids::HYBRIDS,
     keys::Keys,
+    llamas::LLAMAS,
+    sparse::SPARSE,
     variants::{self, VARIANTS},
 };
 use crate::{Error, Result};
@@ -215,7 +218,8 @@ const ARCHITECTURES: [Architecture; 23] = [
 pub(super) fn architecture(file: &Gguf) -> Result<&'static Architecture> {
     const KEY: &str = "general.architecture";
     let name = file.text(KEY)?.ok_or_else(|| Error::key(KEY, "the name of a family", "nothing"))?;
-    let known = || ARCHITECTURES.iter().chain(&GPTS).chain(&VARIANTS).chain(&HYBRIDS);
+    let others = [&GPTS[..], &VARIANTS, &HYBRIDS, &DECAYS, &LLAMAS, &SPARSE];
+    let known = || ARCHITECTURES.iter().chain(others.into_iter().flatten());
     known().find(|a| a.name == name).ok_or_else(|| {
         let mut names: Vec<_> = known().map(|a| a.name).collect();
         names.sort_unstable();
@@ -266,9 +270,13 @@ pub(super) fn sigmoid(keys: &Keys<'_>, implied: bool) -> Result<()> {
     }
 }
 
-/// Attention over latent vectors, with separate head sizes.
+/// Attention over latent vectors, with the family.
 fn latent(keys: &Keys<'_>) -> Result<Value> {
-    let family = latent_family(keys)?;
+    Ok(with(latent_family(keys)?, latent_sizes(keys)?))
+}
+
+/// Sizes of attention over latent vectors, which are separate for queries, keys and values.
+pub(super) fn latent_sizes(keys: &Keys<'_>) -> Result<Value> {
     let rotated = keys.size("rope.dimension_count")?;
     // Older files, from before attention over the latent vector itself, have these sizes under the
     // common names.
@@ -280,15 +288,12 @@ fn latent(keys: &Keys<'_>) -> Result<Value> {
     let plain = plain.ok_or_else(|| keys.error("attention.key_length_mla", format!("more than the {rotated} rotated elements")))?;
     // Heads that share the latent vector.
     keys.get("attention.head_count_kv");
-    Ok(with(
-        family,
-        json!({
-            "head_dim": null, "num_key_value_heads": null,
-            "qk_rope_head_dim": rotated, "qk_nope_head_dim": plain, "v_head_dim": values,
-            // Null means a direct projection. A missing key would mean the default.
-            "q_lora_rank": keys.size_opt("attention.q_lora_rank")?,
-        }),
-    ))
+    Ok(json!({
+        "head_dim": null, "num_key_value_heads": null,
+        "qk_rope_head_dim": rotated, "qk_nope_head_dim": plain, "v_head_dim": values,
+        // Null means a direct projection. A missing key would mean the default.
+        "q_lora_rank": keys.size_opt("attention.q_lora_rank")?,
+    }))
 }
 
 /// The family: DeepSeek V3, V2 with a softmax as router, or a model without experts.
@@ -338,7 +343,7 @@ fn short_convs(keys: &Keys<'_>) -> Result<Value> {
 }
 
 /// Reads the lists of longrope, which are tensors.
-fn longrope(keys: &Keys<'_>) -> Result<Value> {
+pub(super) fn longrope(keys: &Keys<'_>) -> Result<Value> {
     let list = |name: &str| keys.file.source(name)?.map(|source| source.values(name)).transpose();
     let (short, long) = (list("rope_factors_short.weight")?, list("rope_factors_long.weight")?);
     let original = keys.size_opt("rope.scaling.original_context_length")?;

@@ -15,7 +15,7 @@ use crate::{
     fields::Fields,
     limits::MAX_SIZE,
     rope::Scaling,
-    spec::{DecoderConfig, FeedForward, Joined, Mixer},
+    spec::{DecoderConfig, ExpertLayout, FeedForward, Joined, Mixer},
 };
 
 /// Optional tensor with divisors of rotary frequencies.
@@ -46,17 +46,20 @@ const OTHERS: [&str; 7] = [
     "n_deepstack_layers",
 ];
 
-/// Reads the config from the metadata.
+/// Reads the config from the metadata, the task, and whether tokens see earlier tokens only.
 ///
 /// # Errors
 /// [`Error::Family`] for an unsupported architecture, [`Error::Key`] for a missing, invalid or
 /// unknown key.
-fn config(file: &Gguf, architecture: &Architecture) -> Result<(DecoderConfig, encoder::Task)> {
+fn config(file: &Gguf, architecture: &Architecture) -> Result<(DecoderConfig, encoder::Task, bool)> {
     let keys = Keys::new(file, architecture.name);
     let map = translated(&keys, architecture)?;
     let mut config = family::config(&Fields::new(&map)).map_err(|error| named_as_stored(error, &keys, architecture))?;
-    let task = encoder::task(&keys)?;
-    keys.get("attention.causal");
+    let task = encoder::task(&keys, architecture.name)?;
+    let causal = keys.bool("attention.causal")?.unwrap_or(!encoder::SEE_LATER.contains(&architecture.name));
+    if !causal && matches!(task, encoder::Task::Generate) {
+        return Err(keys.error("attention.causal", "true, or a way of pooling"));
+    }
     gemma4::add_cutoffs(&keys, &mut config)?;
     keys.finish()?;
     config.tied = None;
@@ -70,7 +73,7 @@ fn config(file: &Gguf, architecture: &Architecture) -> Result<(DecoderConfig, en
     }
     divide_frequencies(file, &mut config)?;
     as_stored(file, &mut config);
-    Ok((config, task))
+    Ok((config, task, causal))
 }
 
 /// Reads the model of a file with its tensors.
@@ -84,9 +87,9 @@ pub(crate) fn read(file: &Gguf) -> Result<(kind::Architecture, Named)> {
         return Ok((kind::Architecture::Encoder(Box::new(config)), named));
     }
     let architecture = architecture(file)?;
-    let (config, task) = config(file, architecture)?;
+    let (config, task, causal) = config(file, architecture)?;
     let mut named = names::sources(file, &config, architecture)?;
-    let model = encoder::of_decoder(config, task, architecture.name != encoder::GEMMA)?;
+    let model = encoder::of_decoder(config, task, causal)?;
     if let kind::Architecture::Encoder(config) = &model {
         encoder::add_head(file, config, &mut named)?;
     }
@@ -167,7 +170,7 @@ fn scaling(keys: &Keys<'_>, architecture: &Architecture) -> Result<Option<Value>
         "linear" => Ok(Some(json!({"rope_type": "linear", "factor": factor()?}))),
         "yarn" => yarn(keys, architecture, factor()?).map(Some),
         // The lists state the rest.
-        "longrope" if architecture.name == "phi3" => Ok(None),
+        "longrope" if keys.file.tensors.contains_key("rope_factors_short.weight") => Ok(None),
         _ => Err(keys.error("rope.scaling.type", "none, linear or yarn")),
     }
 }
@@ -251,6 +254,13 @@ fn as_stored(file: &Gguf, config: &mut DecoderConfig) {
                 mlp.joined &= !has_weight("ffn_gate");
             }
             FeedForward::Experts(experts) => {
+                if !has("exp_probs_b") && !file.tensors.contains_key(&format!("blk.{i}.exp_probs_b")) {
+                    experts.router.correction = None;
+                }
+                // Files hold stacks of matrices [outputs, inputs].
+                if experts.layout == ExpertLayout::Flat {
+                    experts.layout = ExpertLayout::Rows;
+                }
                 if let Some(shared) = &mut experts.shared {
                     shared.joined &= !has_weight("ffn_gate_shexp");
                 }

@@ -3,7 +3,7 @@
 use indexmap::IndexMap;
 use serde_json::{Map, Value, json};
 
-use super::{Gguf, architecture::object, config::Named, keys::Keys};
+use super::{Gguf, architecture::object, config::Named, fused, keys::Keys};
 use crate::{
     Error, Result,
     architecture::Architecture,
@@ -24,6 +24,12 @@ const TOKEN_TYPES: &str = "tokenizer.ggml.token_type_count";
 
 /// The architecture of EmbeddingGemma, whose tokens see the whole text.
 pub(super) const GEMMA: &str = "gemma-embedding";
+
+/// The architecture of Llama whose tokens see later tokens too. Its files state no way of pooling.
+pub(super) const LLAMA: &str = "llama-embed";
+
+/// Architectures of a decoder's layers whose tokens see later tokens too.
+pub(super) const SEE_LATER: [&str; 3] = [GEMMA, "eurobert", LLAMA];
 
 /// The architecture of Jina Embeddings 2.
 const JINA: &str = "jina-bert-v2";
@@ -70,6 +76,7 @@ const MODERN: [(&str, &str); 2] = [("attn_norm", "input_layernorm"), ("ffn_norm"
 fn model_type(name: &str) -> Option<&'static str> {
     Some(match name {
         "bert" | JINA => "bert",
+        "jina-bert-v3" => "jina_embeddings_v3",
         "nomic-bert" | NOMIC_EXPERTS => "nomic_bert",
         "modern-bert" => "modernbert",
         _ => return None,
@@ -258,9 +265,13 @@ pub(super) fn sentence(keys: &Keys<'_>) -> Result<Option<Sentence>> {
         Some(RANK) => return Ok(None),
         Some(_) => return Err(keys.error(POOLING, "1 (mean), 2 (cls), 3 (last) or 4 (rank)")),
     };
-    let mut steps = dense(keys)?;
+    Ok(Some(pooled(pooling, dense(keys)?)))
+}
+
+/// Vectors of length 1 by a way of pooling and steps after it.
+fn pooled(pooling: Pooling, mut steps: Vec<Step>) -> Sentence {
     steps.push(Step::Normalize);
-    Ok(Some(Sentence { is_stated: true, pooling: vec![pooling], steps, ..Sentence::default() }))
+    Sentence { is_stated: true, pooling: vec![pooling], steps, ..Sentence::default() }
 }
 
 /// Layers of the text vector.
@@ -289,19 +300,22 @@ pub(super) enum Task {
     Score(Vec<String>),
 }
 
-/// The task that the file states by its way of pooling and its tensors.
+/// The task that the file of architecture `name` states by its way of pooling and its tensors.
 ///
 /// # Errors
 /// [`Error::Key`] for an unknown way of pooling, [`Error::Tensor`] for a damaged head.
-pub(super) fn task(keys: &Keys<'_>) -> Result<Task> {
+pub(super) fn task(keys: &Keys<'_>, name: &str) -> Result<Task> {
     let file = keys.file;
-    keys.get(LABELS);
+    for other in [LABELS, "classifier.pooling_type"] {
+        keys.get(other);
+    }
     if keys.int(POOLING)? == Some(RANK)
         && let Some(outputs) = outputs(file)?
     {
         return Ok(Task::Score(labels(keys, outputs)));
     }
-    Ok(sentence(keys)?.map_or(Task::Generate, Task::Embed))
+    let implied = || (name == LLAMA).then(|| pooled(Pooling::Mean, Vec::new()));
+    Ok(sentence(keys)?.or_else(implied).map_or(Task::Generate, Task::Embed))
 }
 
 /// The program of a decoder's layers for a task.
@@ -332,7 +346,7 @@ fn labels(keys: &Keys<'_>, outputs: usize) -> Vec<String> {
 pub(crate) fn tensors(file: &Gguf, config: &encoder::EncoderConfig) -> Result<Named> {
     let (mut out, mut names) = (IndexMap::new(), IndexMap::new());
     let mut add = |stored: String, name: String| -> Result<()> {
-        if let Some(source) = file.source(&stored)? {
+        if let Some(source) = fused::scaled(file, &stored)? {
             out.insert(name.clone(), source);
         }
         names.insert(name, stored);

@@ -129,9 +129,12 @@ impl Gguf {
             TensorType::Plain(dtype) => CheckpointTensor::plain(name, dtype, shape, bytes).map(Some),
             TensorType::Blocks(block) => CheckpointTensor::blocks(name, block, shape, bytes).map(Some),
             TensorType::Codebook(kind) => CheckpointTensor::codebook_blocks(name, kind, shape, bytes).map(Some),
+            TensorType::TwoBits(kind) => CheckpointTensor::two_bit_blocks(name, kind, shape, bytes).map(Some),
             TensorType::Mxfp4 => CheckpointTensor::mxfp4_blocks(name, shape, bytes).map(Some),
+            TensorType::Nvfp4 => CheckpointTensor::nvfp4_blocks(name, shape, bytes).map(Some),
             TensorType::Other(_) => {
-                Err(Error::tensor(name, "a plain type, Q2_K to Q8_0, IQ1_S to IQ4_XS or MXFP4", info.kind.name()))
+                let expected = "a plain type, Q1_0 to Q8_0, IQ1_S to IQ4_XS, TQ1_0, TQ2_0, MXFP4 or NVFP4";
+                Err(Error::tensor(name, expected, info.kind.name()))
             }
         }
     }

@@ -74,6 +74,11 @@ impl<'a> Keys<'a> {
         }
     }
 
+    pub(super) fn number(&self, name: &str) -> Result<Option<f64>> {
+        self.get(name);
+        self.file.float(&self.key(name))
+    }
+
     pub(super) fn bool(&self, name: &str) -> Result<Option<bool>> {
         match self.get(name) {
             None => Ok(None),
@@ -87,7 +92,12 @@ impl<'a> Keys<'a> {
         if self.get(name).is_none() {
             return Ok(None);
         }
-        let bool = |v: MetadataValue| if let MetadataValue::Bool(v) = v { Some(v) } else { None };
+        // Some writers store booleans as integers.
+        let bool = |v: MetadataValue| match v {
+            MetadataValue::Bool(v) => Some(v),
+            MetadataValue::Int(v @ (0 | 1)) => Some(v == 1),
+            _ => None,
+        };
         self.of_all_layers(name, self.file.numbers(&self.key(name), bool)?).map(Some)
     }
 

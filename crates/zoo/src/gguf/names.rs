@@ -3,7 +3,7 @@
 use flambeau_tensor::DType;
 use indexmap::IndexMap;
 
-use super::{Gguf, MetadataValue, architecture::Architecture};
+use super::{Gguf, MetadataValue, architecture::Architecture, decays, fused};
 use crate::{
     CheckpointTensor, Error, Result,
     spec::{Activation, Attention, DecoderConfig, Experts, FeedForward, Gate, Layer, Mamba, MambaForm, Mixer, Mlp},
@@ -87,6 +87,13 @@ impl Names {
         self.0.push((stored.to_owned(), name.into()));
     }
 
+    /// The tensor `stored` of layer `index`, times its scale unless the program reads the scale.
+    fn source(&self, file: &Gguf, index: usize, stored: &str) -> Result<Option<CheckpointTensor>> {
+        let read = |beside: String| self.0.iter().any(|(known, _)| *known == beside);
+        let full = format!("blk.{index}.{stored}");
+        if fused::scale_beside(stored).is_some_and(read) { file.source(&full) } else { fused::scaled(file, &full) }
+    }
+
     /// A module's weight and bias.
     fn module(&mut self, stored: &str, name: &str) {
         for part in ["weight", "bias"] {
@@ -97,6 +104,8 @@ impl Names {
     fn of(layer: &Layer) -> Names {
         let mut names = Names::default();
         let norms = layer.norms;
+        // Files of DBRX use this name.
+        norms.feed_in.into_iter().for_each(|name| names.module("attn_output_norm", name));
         // Blocks with one norm before each half may name the second norm after the first half.
         let between = if norms.mixer_out.is_some() { norms.mixer_out } else { norms.feed_in };
         let norms = [("attn_norm", norms.mixer_in), ("post_attention_norm", between), ("ffn_norm", norms.feed_in)];
@@ -121,8 +130,9 @@ impl Names {
         }
         match &layer.mixer {
             Mixer::Attention(a) => names.attention(a),
-            Mixer::Latent(_) => {
+            Mixer::Latent(l) => {
                 names.module("attn_output", "self_attn.o_proj");
+                l.gate.iter().for_each(|gate| names.module("attn_gate", &format!("self_attn.{gate}")));
                 LATENT.iter().for_each(|(stored, name)| names.module(stored, &format!("self_attn.{name}")));
             }
             Mixer::DeltaNet(_) => DELTA_NET.iter().for_each(|(stored, name)| names.add(stored, format!("linear_attn.{name}"))),
@@ -131,8 +141,8 @@ impl Names {
                 names.attention(a);
                 names.mamba(m);
             }
-            // No supported GGUF architecture has these.
-            Mixer::KeyDecay(_) | Mixer::None => {}
+            Mixer::KeyDecay(k) => decays::names(k).for_each(|(stored, name)| names.add(stored, format!("self_attn.{name}"))),
+            Mixer::None => {}
             Mixer::ShortConv(_) => {
                 ["in_proj", "out_proj", "conv"]
                     .iter()
@@ -207,17 +217,21 @@ impl Names {
         self.module("ffn_latent_down", &own("fc1_latent_proj"));
         self.module("ffn_latent_up", &own("fc2_latent_proj"));
         self.add("ffn_gate_up_exps.weight", own("experts.gate_up_proj"));
-        self.add("ffn_gate_inp.scale", own("router.scale"));
-        self.add("ffn_down_exps.scale", own("router.per_expert_scale"));
+        if e.router.own_norm {
+            self.add("ffn_gate_inp.scale", own("router.scale"));
+            self.add("ffn_down_exps.scale", own("router.per_expert_scale"));
+        }
         if let Some(correction) = e.router.correction {
-            self.add("exp_probs_b.bias", own(correction));
+            // Files of Hy3 leave out the last part of the name.
+            ["exp_probs_b", "exp_probs_b.bias"].iter().for_each(|stored| self.add(stored, own(correction)));
         }
         if let Some(gate) = e.shared_gate {
             self.module("ffn_gate_inp_shexp", &own(gate));
         }
         if let Some(shared) = &e.shared {
-            let names =
-                [("ffn_gate_shexp", shared.names.gate), ("ffn_up_shexp", shared.names.up), ("ffn_down_shexp", shared.names.down)];
+            // A joined matrix has the name of one part.
+            let up = if shared.joined { "gate_up_proj" } else { shared.names.up };
+            let names = [("ffn_gate_shexp", shared.names.gate), ("ffn_up_shexp", up), ("ffn_down_shexp", shared.names.down)];
             names.iter().for_each(|(stored, name)| self.module(stored, &own(&format!("{}.{name}", shared.module))));
         }
     }
@@ -231,23 +245,32 @@ pub(super) fn sources(
     a: &Architecture,
 ) -> Result<(IndexMap<String, CheckpointTensor>, IndexMap<String, String>)> {
     let (mut out, mut names) = (IndexMap::new(), IndexMap::new());
-    let mut add = |stored: &str, name: String, layer: Option<&Layer>| -> Result<()> {
-        names.insert(name.clone(), stored.to_owned());
-        if let Some(source) = file.source(stored)? {
-            out.insert(name, as_published(source, stored, layer, a)?);
+    let mut add = |source: Option<CheckpointTensor>, stored: String, name: String, layer: Option<&Layer>| -> Result<()> {
+        if let Some(source) = source {
+            out.insert(name.clone(), as_published(source, &stored, layer, a)?);
         }
+        names.insert(name, stored);
         Ok(())
     };
-    add("output.weight", "lm_head.weight".into(), None)?;
-    add("output.bias", "lm_head.bias".into(), None)?;
-    for (stored, name) in OUTER.into_iter().chain(config.final_norm.map(|norm| ("output_norm", norm))) {
+    let outer = OUTER.into_iter().chain(config.final_norm.map(|norm| ("output_norm", norm)));
+    let outer = outer.map(|(stored, name)| (stored, format!("model.{name}"))).chain([("output", "lm_head".to_owned())]);
+    for (stored, name) in outer {
         for part in ["weight", "bias"] {
-            add(&format!("{stored}.{part}"), format!("model.{name}.{part}"), None)?;
+            let stored = format!("{stored}.{part}");
+            add(fused::scaled(file, &stored)?, stored, format!("{name}.{part}"), None)?;
         }
     }
     for (i, layer) in config.layers.iter().enumerate() {
-        for (stored, name) in Names::of(layer).0 {
-            add(&format!("blk.{i}.{stored}"), format!("model.layers.{i}.{name}"), Some(layer))?;
+        let list = Names::of(layer);
+        for (stored, name) in &list.0 {
+            let source = list.source(file, i, stored)?;
+            add(source, format!("blk.{i}.{stored}"), format!("model.layers.{i}.{name}"), Some(layer))?;
+        }
+    }
+    for (i, layer) in config.layers.iter().enumerate() {
+        for (name, stored, part) in fused::projections(file, i, layer, a)? {
+            names.insert(name.clone(), stored);
+            out.insert(name, part);
         }
     }
     if config.layers.iter().any(|layer| matches!(layer.feed_forward, FeedForward::Mlp(mlp) if mlp.activation == Activation::Xielu))
@@ -315,6 +338,9 @@ pub(super) fn of_weights(config: &DecoderConfig) -> Vec<(String, String)> {
 /// Undoes the changes that the file format made to a tensor.
 fn as_published(source: CheckpointTensor, stored: &str, layer: Option<&Layer>, a: &Architecture) -> Result<CheckpointTensor> {
     let part = stored.splitn(3, '.').nth(2).unwrap_or(stored);
+    if let Some(Mixer::KeyDecay(k)) = layer.map(|layer| &layer.mixer) {
+        return Ok(decays::as_published(source, part, k));
+    }
     let head_dim = layer.and_then(|layer| if let Mixer::Attention(a) = &layer.mixer { Some(a.head_dim) } else { None });
     match (part, head_dim) {
         ("attn_q.weight" | "attn_q.bias" | "attn_k.weight" | "attn_k.bias", Some(head)) if a.interleaved => {

@@ -6,7 +6,7 @@ use super::{
     architecture::{Architecture, EXPERTS, GROUPED_EXPERTS, KeyNames, PLAIN, SHARED_EXPERT, sigmoid, windowed, with},
     keys::Keys,
 };
-use crate::{Error, Result};
+use crate::Result;
 
 const LAYER_NORM: KeyNames = &[("attention.layer_norm_epsilon", "layer_norm_eps")];
 const LOGIT_SCALE: KeyNames = &[("logit_scale", "logit_scale")];
@@ -57,9 +57,6 @@ pub(super) const VARIANTS: [Architecture; 33] = [
         // Files do not state the activation. The first models, with a SentencePiece vocabulary, use
         // another.
         stated: |keys| {
-            if keys.file.has_in_blocks("attn_q.scale") {
-                return Err(Error::tensor("attn_q.scale", "scales within the weights", "scales beside them"));
-            }
             let first = keys.file.text("tokenizer.ggml.model")? == Some("llama");
             Ok(json!({"hidden_act": if first { "silu" } else { "relu2" }}))
         },

@@ -1,5 +1,11 @@
+use flambeau_tensor::e4m3;
+
 use super::*;
-use crate::{CheckpointTensor, gguf::Gguf};
+use crate::{
+    CheckpointTensor,
+    gguf::Gguf,
+    rows::two_bits::{TwoBitBlocks, TwoBits},
+};
 
 /// GGUF blocks as a matrix.
 fn blocks(block: Block, bytes: Bytes, [rows, cols]: [usize; 2], order: RowOrder) -> CodedMatrix {
@@ -42,6 +48,20 @@ fn every_format_agrees_with_the_reference_package() {
 }
 
 #[test]
+fn codes_of_two_bits_agree_with_the_reference_package() {
+    let file = Gguf::parse(Bytes::from_static(include_bytes!("../../tests/data/blocks.gguf"))).unwrap();
+    for kind in TwoBits::ALL {
+        let bytes = file.tensors[&format!("{kind:?}")].bytes.clone();
+        assert_eq!(bytes.len(), 256 / kind.elements() * kind.bytes());
+        let stored = Arc::new(TwoBitBlocks { kind, bytes, cols: 256 });
+        let matrix = CodedMatrix { stored, rows: 1, cols: 256, order: RowOrder::Plain };
+        let name = format!("{kind:?}.values");
+        let want = file.source(&name).unwrap().unwrap().values(&name).unwrap();
+        assert_eq!(through_affine(&matrix, DType::F16), want, "{kind:?}");
+    }
+}
+
+#[test]
 fn biases_beyond_half_precision_are_refused_there_and_exact_in_single() {
     let mut bytes = vec![0u8; 34];
     bytes[..2].copy_from_slice(&f16::from_f32(600.0).to_le_bytes());
@@ -71,6 +91,12 @@ fn interleaved_rows_take_their_places() {
     assert_eq!(scales.iter().step_by(2).copied().collect::<Vec<_>>(), [0, 2, 1, 3]);
 }
 
+/// The value of a four-bit float.
+fn small_float(code: u8) -> f32 {
+    const MAGNITUDES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    if code & 8 == 0 { MAGNITUDES[usize::from(code)] } else { -MAGNITUDES[usize::from(code & 7)] }
+}
+
 #[test]
 fn mxfp4_blocks_become_mlx_codes() {
     let file = Gguf::parse(Bytes::from_static(include_bytes!("../../tests/data/blocks.gguf"))).unwrap();
@@ -78,11 +104,47 @@ fn mxfp4_blocks_become_mlx_codes() {
     let matrix = CodedMatrix { stored: Arc::new(Mxfp4Blocks { bytes, cols: 256 }), rows: 1, cols: 256, order: RowOrder::Plain };
     let (words, scales) = (matrix.words(), matrix.numbers(GroupParameter::Scale, DType::U8).unwrap());
     let want = file.source("MXFP4.values").unwrap().unwrap().values("MXFP4.values").unwrap();
-    const MAGNITUDES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
-    let value = |i: usize| {
-        let code = words[i / 2] >> (4 * (i % 2)) & 15;
-        let sign = if code & 8 == 0 { 1.0 } else { -1.0 };
-        sign * MAGNITUDES[usize::from(code & 7)] * 2f32.powi(i32::from(scales[i / 32]) - 127)
-    };
+    let value = |i: usize| small_float(words[i / 2] >> (4 * (i % 2)) & 15) * 2f32.powi(i32::from(scales[i / 32]) - 127);
     assert_eq!((0..256).map(value).collect::<Vec<_>>(), want);
+}
+
+#[test]
+fn nvfp4_blocks_become_mlx_codes() {
+    let file = Gguf::parse(Bytes::from_static(include_bytes!("../../tests/data/blocks.gguf"))).unwrap();
+    let bytes = file.tensors["NVFP4"].bytes.clone();
+    let matrix = CodedMatrix { stored: Arc::new(Nvfp4Blocks { bytes, cols: 256 }), rows: 1, cols: 256, order: RowOrder::Plain };
+    let (words, scales) = (matrix.words(), matrix.numbers(GroupParameter::Scale, DType::U8).unwrap());
+    let want = file.source("NVFP4.values").unwrap().unwrap().values("NVFP4.values").unwrap();
+    let value = |i: usize| small_float(words[i / 2] >> (4 * (i % 2)) & 15) * e4m3(scales[i / 16]);
+    assert_eq!((0..256).map(value).collect::<Vec<_>>(), want);
+}
+
+#[test]
+fn factors_multiply_codes_small_floats_and_floats() {
+    let file = Gguf::parse(Bytes::from_static(include_bytes!("../../tests/data/blocks.gguf"))).unwrap();
+    // Factors that are powers of two leave no rounding.
+    for name in ["Q4_K", "TQ2_0", "MXFP4", "NVFP4", "Q4_K.values"] {
+        let reference = format!("{}.values", name.trim_end_matches(".values"));
+        let want = file.source(&reference).unwrap().unwrap().values(&reference).unwrap();
+        let stored = file.source(name).unwrap().unwrap().with_shape(vec![1, 1, 256]);
+        let scaled = stored.clone().scaled(name, vec![0.25]).unwrap().with_shape(vec![1, 256]);
+        assert!(scaled.has_float_rows(), "{name}");
+        let mut found = vec![0.0; 256];
+        scaled.read_float_row(0, &mut found);
+        assert_eq!(found, want.iter().map(|v| v * 0.25).collect::<Vec<_>>(), "{name}");
+        assert_eq!(stored.clone().scaled(name, vec![1.0]).unwrap().kind(), stored.kind());
+        assert!(stored.scaled(name, vec![1.0; 3]).is_err());
+    }
+}
+
+#[test]
+fn each_matrix_of_a_stack_has_its_factor() {
+    let values: Vec<u8> = (0..8u8).flat_map(|v| f32::from(v).to_le_bytes()).collect();
+    let stack = CheckpointTensor::plain("w", DType::F32, vec![2, 2, 2], values.into()).unwrap();
+    let scaled = stack.scaled("w", vec![1.0, 10.0]).unwrap().with_shape(vec![4, 2]);
+    let mut row = [0.0; 2];
+    scaled.read_float_row(1, &mut row);
+    assert_eq!(row, [2.0, 3.0]);
+    scaled.read_float_row(2, &mut row);
+    assert_eq!(row, [40.0, 50.0]);
 }

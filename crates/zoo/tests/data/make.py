@@ -19,22 +19,35 @@ HALVES = {
 }  # fmt: skip
 # Formats that came later have numbers of their own, so that those of the others stay.
 LATER = {T.IQ4_NL: [0], T.IQ4_XS: [0], T.MXFP4: []}
-rng, later = np.random.default_rng(7), np.random.default_rng(8)
+LATEST = {T.TQ1_0: [52], T.TQ2_0: [64], T.NVFP4: [], T.Q1_0: [0], T.Q2_0: [0]}
+rng, later, latest = (np.random.default_rng(seed) for seed in (7, 8, 9))
+
+
+def values(raw, kind, elements):
+    """Values of blocks. The package does not decode bits and pairs of bits behind a scale."""
+    if kind not in (T.Q1_0, T.Q2_0):
+        return dequantize(raw.reshape(1, -1), kind).astype(np.float32)
+    scale, width = raw[:, :2].view("<f2").astype(np.float32), 1 if kind == T.Q1_0 else 2
+    codes = np.unpackbits(raw[:, 2:], axis=1, bitorder="little").reshape(len(raw), elements, width) @ (1 << np.arange(width))
+    steps = 2.0 * codes - 1 if kind == T.Q1_0 else codes - 1.0
+    return (scale * steps.astype(np.float32)).reshape(1, -1)
 
 
 def blocks():
     w = gguf.GGUFWriter(HERE / "blocks.gguf", "none")
-    for kind, halves in (HALVES | LATER).items():
+    for kind, halves in (HALVES | LATER | LATEST).items():
         elements, size = gguf.GGML_QUANT_SIZES[kind]
-        numbers = later if kind in LATER else rng
+        numbers = later if kind in LATER else latest if kind in LATEST else rng
         raw = numbers.integers(0, 256, (256 // elements, size), dtype=np.uint8)
         for at in halves:
             raw[:, at : at + 2] = numbers.normal(0, 0.1, len(raw)).astype("<f2").view(np.uint8).reshape(-1, 2)
         if kind == T.MXFP4:
             raw[:, 0] = numbers.integers(110, 130, len(raw))
-        raw = raw.reshape(1, -1)
-        w.add_tensor(kind.name, raw, raw_dtype=kind)
-        w.add_tensor(f"{kind.name}.values", dequantize(raw, kind).astype(np.float32))
+        if kind == T.NVFP4:
+            raw[:, :4] &= 127
+            raw[0, 0] = 127
+        w.add_tensor(kind.name, raw.reshape(1, -1), raw_dtype=kind)
+        w.add_tensor(f"{kind.name}.values", values(raw, kind, elements))
     write(w)
 
 
