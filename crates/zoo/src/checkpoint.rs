@@ -47,11 +47,11 @@ impl Checkpoint {
     /// ignored. Shapes are checked when the program is built.
     pub(crate) fn new(
         mut architecture: Architecture,
-        tensors: IndexMap<String, CheckpointTensor>,
+        mut tensors: IndexMap<String, CheckpointTensor>,
         tokenizer: TokenizerSource,
     ) -> Checkpoint {
         if let Some(config) = architecture.text_mut() {
-            config.tied = Some(config.tied.unwrap_or(!tensors.contains_key(HEAD)));
+            config.tied = Some(is_tied(config.tied, &mut tensors));
         }
         Checkpoint { architecture, tensors, tokenizer, stored_names: IndexMap::new(), adapters: Vec::new() }
     }
@@ -305,6 +305,21 @@ impl Checkpoint {
     }
 }
 
+/// Whether the embedding is the head too: as stated, unless the file has both and they differ. A
+/// file may hold either one under a tie.
+fn is_tied(stated: Option<bool>, tensors: &mut IndexMap<String, CheckpointTensor>) -> bool {
+    match (stated, tensors.get(EMBEDDING), tensors.get(HEAD)) {
+        (Some(true), Some(embedding), Some(head)) => !embedding.differs(head),
+        (Some(true), None, Some(head)) => {
+            let head = head.clone();
+            tensors.insert(EMBEDDING.into(), head);
+            true
+        }
+        (Some(stated), ..) => stated,
+        (None, _, head) => head.is_none(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -318,6 +333,25 @@ mod tests {
         let Architecture::Decoder(config) = &mut tiny.architecture else { panic!() };
         config.fits_f16 = false;
         assert_eq!(tiny.default_dtype(), DType::BF16);
+    }
+
+    #[test]
+    fn a_stated_tie_ends_where_a_file_has_two_matrices() {
+        let matrix = |number: f32| {
+            let bytes = Bytes::from(number.to_le_bytes().repeat(4));
+            CheckpointTensor::plain("matrix", DType::F32, vec![2, 2], bytes).unwrap()
+        };
+        let tied = |stated, list: &[(&str, f32)]| {
+            let mut tensors = list.iter().map(|(name, number)| ((*name).to_owned(), matrix(*number))).collect();
+            (is_tied(stated, &mut tensors), tensors.contains_key(EMBEDDING))
+        };
+        let (one, same, other) = ((EMBEDDING, 1.0), (HEAD, 1.0), (HEAD, 2.0));
+        assert_eq!(tied(Some(true), &[one]), (true, true));
+        assert_eq!(tied(Some(true), &[one, same]), (true, true));
+        assert_eq!(tied(Some(true), &[one, other]), (false, true));
+        assert_eq!(tied(Some(true), &[other]), (true, true));
+        assert_eq!(tied(Some(false), &[one, same]), (false, true));
+        assert_eq!([tied(None, &[one]), tied(None, &[one, same])], [(true, true), (false, true)]);
     }
 
     #[test]

@@ -227,6 +227,16 @@ impl CheckpointTensor {
         Ok(CheckpointTensor::of(shape, Data::Stack(pieces.into())))
     }
 
+    /// Whether both are plain elements of one shape and type, and not the same ones.
+    pub(crate) fn differs(&self, other: &CheckpointTensor) -> bool {
+        match (&self.data, &other.data) {
+            (Data::Plain { dtype: a, bytes }, Data::Plain { dtype: b, bytes: others }) => {
+                self.shape == other.shape && a == b && bytes[..] != others[..]
+            }
+            _ => false,
+        }
+    }
+
     /// The same tensor, stored plus 1.
     pub(crate) fn plus_one(self) -> CheckpointTensor {
         CheckpointTensor { form: ValueForm::PlusOne, ..self }
