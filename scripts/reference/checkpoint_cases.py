@@ -64,15 +64,17 @@ def greedy(model, prompt):
 
 
 @torch.no_grad()
-def write(folder, family, config, norms_less_one=False, prompt=PROMPT, drop=(), edit=None, after=None, attention="eager"):
-    """One case: `config` over the common sizes, then keys of the written config dropped or edited, and the checkpoint changed by `after`."""
+def write(folder, family, config, norms_less_one=False, prompt=PROMPT, drop=(), edit=None, after=None, attention="eager", original=True):
+    """One case: `config` over the common sizes, then keys of the written config dropped or edited, and the checkpoint changed by `after`.
+
+    Tensors have the published names if they are `original`, else those of the classes."""
     text = getattr(transformers, f"{family}TextConfig", None)
     config = (text or getattr(transformers, f"{family}Config"))(**BASE | config)
     config._attn_implementation = attention
     head = getattr(transformers, f"{family}ForCausalLM", None) or getattr(transformers, f"{family}LMHeadModel")
     model = head(config).eval()
     randomize(model, norms_less_one)
-    model.save_pretrained(folder / "checkpoint")
+    model.save_pretrained(folder / "checkpoint", save_original_format=original)
     path = folder / "checkpoint" / "config.json"
     written = {key: value for key, value in json.loads(path.read_text()).items() if key not in drop}
     if edit:

@@ -282,6 +282,8 @@ FAMILIES = [
     ("falcon-groups", "Falcon", dict(new_decoder_architecture=True, num_attention_heads=4, num_kv_heads=2, bias=True), GPT),
     ("falcon-one-norm", "Falcon", dict(new_decoder_architecture=True, num_kv_heads=1, num_ln_in_parallel_attn=1), GPT),
     ("falcon-sloped", "Falcon", dict(alibi=True, parallel_attn=False, multi_query=False, num_kv_heads=2, bias=True), SDPA),
+    ("falcon-h1-quick", "FalconH1", STATES | dict(
+        head_dim=8, mamba_d_ssm=24, mamba_n_heads=3, mamba_d_head=8, hidden_act="quick_gelu", mamba_proj_bias=True), dict(drop=("rope_parameters",))),
     ("gpt-bigcode", "GPTBigCode", dict(n_inner=20), GPT),
     ("gpt-bigcode-heads", "GPTBigCode", dict(multi_query=False), GPT),
     ("gpt-neo", "GPTNeo", dict(intermediate_size=20, window_size=4, attention_types=[[["global", "local"], 1]]), dict(drop=("num_key_value_heads",))),
@@ -302,12 +304,14 @@ FAMILIES = [
     ("mimo_v2_flash", "MiMoV2Flash", dict(
         n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, head_dim=12, v_head_dim=8, n_group=1, topk_group=1, layer_types=[FULL, SLIDING], sliding_window=4, rope_parameters={
             kind: dict(rope_type="default", rope_theta=theta, partial_rotary_factor=0.334) for kind, theta in [(FULL, 1e4), (SLIDING, 1e3)]})),
+    ("mixtral-joined", "Mixtral", dict(num_local_experts=3, num_experts_per_tok=2), dict(original=False)),
     ("mpt", "Mpt", dict(num_attention_heads=3, hidden_size=24, max_seq_len=64, attn_config=dict(clip_qkv=0.5)), MPT),
     ("olmo-clipped", "Olmo", dict(clip_qkv=0.5)),
     ("olmoe-clipped", "Olmoe", dict(num_experts=4, num_experts_per_tok=2, clip_qkv=0.5)),
     ("opt", "OPT", dict(ffn_dim=20), GPT | dict(after=pickle)),
     ("opt-sums", "OPT", dict(ffn_dim=20, do_layer_norm_before=False, word_embed_proj_dim=8), GPT),
     ("phi-normed", "Phi", dict(qk_layernorm=True, num_key_value_heads=2)),
+    ("qwen3-5-relu", "Qwen3_5", DELTA | SECTIONS | dict(hidden_act="relu"), LESS_ONE),
     ("qwen2-moe-windows", "Qwen2Moe", EXPERTS | dict(
         num_hidden_layers=3, shared_expert_intermediate_size=12, use_sliding_window=True, sliding_window=4, max_window_layers=2)),
 ]

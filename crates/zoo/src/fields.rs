@@ -11,13 +11,20 @@ use crate::{Error, Result, limits::MAX_SIZE};
 pub(crate) struct Fields<'a> {
     map: &'a Map<String, Value>,
     path: String,
+    /// Other names of this object's keys, each before the key.
+    aliases: &'static [(&'static str, &'static str)],
     /// Paths of the keys read so far.
     asked: Rc<RefCell<BTreeSet<String>>>,
 }
 
 impl<'a> Fields<'a> {
     pub(crate) fn new(map: &'a Map<String, Value>) -> Fields<'a> {
-        Fields { map, path: String::new(), asked: Rc::default() }
+        Fields { map, path: String::new(), aliases: &[], asked: Rc::default() }
+    }
+
+    /// The same object, whose keys may have these other names. A key's own name comes first.
+    pub(crate) fn with_aliases(&self, aliases: &'static [(&'static str, &'static str)]) -> Fields<'a> {
+        Fields { aliases, ..self.clone() }
     }
 
     fn key(&self, key: &str) -> String {
@@ -27,7 +34,8 @@ impl<'a> Fields<'a> {
     /// The value under a key; null counts as missing.
     pub(crate) fn get(&self, key: &str) -> Option<&'a Value> {
         self.asked.borrow_mut().insert(self.key(key));
-        self.map.get(key).filter(|v| !v.is_null())
+        let own = self.map.get(key).filter(|v| !v.is_null());
+        self.aliases.iter().filter(|(_, name)| *name == key).fold(own, |found, (alias, _)| found.or(self.get(alias)))
     }
 
     /// Refuses keys that were not read, except `harmless` keys. Covers this object and the objects
@@ -39,7 +47,7 @@ impl<'a> Fields<'a> {
                 return Err(self.error(key, "no key of unknown meaning, which might change what the model computes"));
             }
             if let Value::Object(map) = value {
-                let child = Fields { map, path: format!("{path}."), asked: Rc::clone(&self.asked) };
+                let child = Fields { map, path: format!("{path}."), aliases: &[], asked: Rc::clone(&self.asked) };
                 child.finish(harmless)?;
             }
         }
@@ -59,7 +67,7 @@ impl<'a> Fields<'a> {
 
     pub(crate) fn child(&self, key: &str) -> Result<Option<Fields<'a>>> {
         let map = self.typed(key, "an object", Value::as_object)?;
-        Ok(map.map(|map| Fields { map, path: format!("{}{key}.", self.path), asked: Rc::clone(&self.asked) }))
+        Ok(map.map(|map| Fields { map, path: format!("{}{key}.", self.path), aliases: &[], asked: Rc::clone(&self.asked) }))
     }
 
     /// A required object.

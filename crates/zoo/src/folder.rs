@@ -294,7 +294,7 @@ fn text_name(name: &str) -> Option<String> {
         return Some(format!("model.{rest}"));
     }
     // A model saved without its head has no module above the layers.
-    if ["embed_tokens.", "layers.", "norm."].iter().any(|part| name.starts_with(part)) {
+    if ["embed_tokens.", "embedding_norm.", "final_layernorm.", "layers.", "norm."].iter().any(|part| name.starts_with(part)) {
         return Some(format!("model.{name}"));
     }
     Some(name.strip_prefix("language_model.").unwrap_or(name).to_owned())

@@ -191,7 +191,7 @@ fn complaints_name_the_key() {
     check(with("llama", json!({"num_key_value_heads": 3})), "key `num_key_value_heads`: expected a divisor of the 4");
     check(
         with("llama", json!({"hidden_act": "tanh"})),
-        "key `hidden_act`: expected silu, gelu, gelu_pytorch_tanh, relu or relu2, found tanh",
+        "key `hidden_act`: expected silu, gelu, gelu_pytorch_tanh, quick_gelu, relu or relu2, found tanh",
     );
     check(with("llama", json!({"rope_scaling": {"rope_type": "ntk"}})), "key `rope_scaling.rope_type`: expected default, linear");
     check(

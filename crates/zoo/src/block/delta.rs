@@ -56,7 +56,7 @@ impl Decoder<'_> {
         self.w.b.enter(path);
         let weight = self.w.plain(&format!("{path}.conv1d.weight"), &[2 * keys + values, 1, d.taps])?;
         let mixed = self.causal_conv(&mixed, layer, d.taps, &weight, None)?;
-        let mixed = self.w.b.silu(&mixed);
+        let mixed = self.activated(&mixed, d.activation);
         let mixed = self.w.b.cast(&mixed, DType::F32);
         let [q, k, v] = self.w.b.split(&mixed, [keys, keys, values]);
         // An RMS norm determines a vector's length. One norm scales it to length 1, or to the scale

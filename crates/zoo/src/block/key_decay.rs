@@ -47,7 +47,7 @@ impl Decoder<'_> {
         let (query, key, value) = (taps("q")?, taps("k")?, taps("v")?);
         let weight = self.w.b.concatenate_all(&query, &[&key, &value], 0);
         let mixed = self.causal_conv(&mixed, layer, k.taps, &weight, None)?;
-        let mixed = self.w.b.silu(&mixed);
+        let mixed = self.activated(&mixed, k.activation);
         let mixed = self.w.b.cast(&mixed, DType::F32);
         Ok(self.w.b.split(&mixed, [width; 3]))
     }

@@ -23,7 +23,7 @@ impl Decoder<'_> {
             MambaForm::Channels { rank, norm } => self.channels_mamba(x, layer, m, (rank, norm), path)?,
             MambaForm::Heads { .. } => self.heads_mamba(x, layer, m, path)?,
         };
-        let y = self.w.linear(&y, &format!("{path}.out_proj"), self.config.hidden, m.proj_bias)?;
+        let y = self.w.linear(&y, &format!("{path}.out_proj"), self.config.hidden, m.output_bias)?;
         Ok(self.w.b.scale(&y, m.factors.output))
     }
 
@@ -125,17 +125,17 @@ impl Decoder<'_> {
         let skipped = self.w.b.mul(&input, &skip);
         let y = self.w.b.add(&y, &skipped);
         let gate = self.w.b.cast(&gate, DType::F32);
-        let gate = self.w.b.silu(&gate);
+        let gate = self.activated(&gate, m.activation);
         let y = self.w.b.mul(&y, &gate);
         Ok(self.w.b.cast(&y, self.settings.dtype))
     }
 
-    /// The convolution of all channels and its silu, in f32.
+    /// The convolution of all channels and its activation, in f32.
     fn mamba_conv(&mut self, x: &Val, layer: usize, m: &Mamba, channels: usize, path: &str) -> Result<Val> {
         let weight = self.w.plain(&format!("{path}.conv1d.weight"), &[channels, 1, m.taps])?;
         let bias = if m.conv_bias { Some(self.w.vector(&format!("{path}.conv1d.bias"), channels)?) } else { None };
         let mixed = self.causal_conv(x, layer, m.taps, &weight, bias.as_ref())?;
-        let mixed = self.w.b.silu(&mixed);
+        let mixed = self.activated(&mixed, m.activation);
         Ok(self.w.b.cast(&mixed, DType::F32))
     }
 

@@ -106,6 +106,11 @@ impl Decoder<'_> {
             }
             Activation::GeluTanh => self.w.b.gelu(x, true),
             Activation::GeluErf => self.w.b.gelu(x, false),
+            Activation::GeluSigmoid => {
+                let steep = self.w.b.scale(x, 1.702);
+                let open = self.w.b.sigmoid(&steep);
+                self.w.b.mul(x, &open)
+            }
         }
     }
 }

@@ -81,13 +81,11 @@ pub(super) fn falcon(f: &Fields<'_>) -> Result<DecoderConfig> {
         norm_key: "layer_norm_epsilon",
         norm: BIASED,
         activation_key: "activation",
+        activation: Some(Activation::GeluErf),
         tied: true,
         ..Defaults::LLAMA
     };
     let mut base = Base::read(f, &defaults)?;
-    if f.get("activation").is_none() {
-        base.activation = Activation::GeluErf;
-    }
     if !second {
         base.kv_heads = if one { 1 } else { base.heads };
     }

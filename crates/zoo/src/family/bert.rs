@@ -222,7 +222,7 @@ pub(super) fn activation(f: &Fields<'_>, key: &str) -> Result<Activation> {
         return Ok(Activation::GeluErf);
     }
     match common::activation(f, key)? {
-        Activation::Relu | Activation::Relu2 => Err(f.error(key, "silu, gelu or gelu_pytorch_tanh")),
+        Activation::Relu | Activation::Relu2 | Activation::GeluSigmoid => Err(f.error(key, "silu, gelu or gelu_pytorch_tanh")),
         known => Ok(known),
     }
 }

@@ -30,12 +30,16 @@ pub(super) struct Defaults {
     /// Elements of a head. `None` means the width divided by the number of heads.
     pub(super) head_dim: Option<usize>,
     pub(super) positions: usize,
+    /// Layers of a model whose config states their kinds only.
+    pub(super) layers: Option<usize>,
     /// Other names of Llama's keys, each after Llama's. Configs may use either.
     pub(super) keys: &'static [(&'static str, &'static str)],
     pub(super) norm_eps: f64,
     pub(super) norm: NormKind,
     pub(super) norm_key: &'static str,
     pub(super) activation_key: &'static str,
+    /// The activation without a key. `None` means that of [`activation`].
+    pub(super) activation: Option<Activation>,
     pub(super) tied: bool,
     /// Base of the rotary frequencies, and rotated share of a head.
     pub(super) theta: f64,
@@ -47,11 +51,13 @@ impl Defaults {
         kv_heads: None,
         head_dim: None,
         positions: 2048,
+        layers: None,
         keys: &[],
         norm_eps: 1e-6,
         norm: NormKind::Rms,
         norm_key: "rms_norm_eps",
         activation_key: "hidden_act",
+        activation: None,
         tied: false,
         theta: 10_000.0,
         rotary_part: 1.0,
@@ -83,11 +89,14 @@ impl Base {
         let [hidden_key, heads_key, layers_key, kv_heads_key, positions_key] =
             ["hidden_size", "num_attention_heads", "num_hidden_layers", "num_key_value_heads", "max_position_embeddings"]
                 .map(|key| defaults.key(f, key));
-        let (hidden, heads, layers) = (f.size(hidden_key)?, f.size(heads_key)?, f.size(layers_key)?);
+        let (hidden, heads) = (f.size(hidden_key)?, f.size(heads_key)?);
+        let layers = f.size_opt(layers_key)?.or(defaults.layers).ok_or_else(|| f.error(layers_key, "an integer"))?;
         let even = || hidden.is_multiple_of(heads).then(|| hidden / heads);
-        let head_dim = f.size_opt("head_dim")?.or(defaults.head_dim).or_else(even);
+        // Null means the rule, also where the default is a number.
+        let unless_null = |key: &str, default: Option<usize>| default.filter(|_| !f.has_null(key));
+        let head_dim = f.size_opt("head_dim")?.or(unless_null("head_dim", defaults.head_dim)).or_else(even);
         let head_dim = head_dim.ok_or_else(|| f.error(heads_key, format!("a divisor of {hidden_key} {hidden}")))?;
-        let kv_heads = f.size_opt(kv_heads_key)?.or(defaults.kv_heads).unwrap_or(heads);
+        let kv_heads = f.size_opt(kv_heads_key)?.or(unless_null(kv_heads_key, defaults.kv_heads)).unwrap_or(heads);
         if layers > MAX_LAYERS {
             return Err(f.error(layers_key, format!("at most {MAX_LAYERS}")));
         }
@@ -99,7 +108,8 @@ impl Base {
         }
         let norm = Norm { eps: f.positive_or(defaults.norm_key, defaults.norm_eps)?, kind: defaults.norm };
         let positions = f.size_or(positions_key, defaults.positions)?;
-        let activation = activation(f, defaults.activation_key)?;
+        let stated = activation(f, defaults.activation_key)?;
+        let activation = defaults.activation.filter(|_| f.get(defaults.activation_key).is_none()).unwrap_or(stated);
         Ok(Base { defaults: *defaults, hidden, layers, heads, kv_heads, head_dim, positions, norm, activation })
     }
 
@@ -222,7 +232,7 @@ impl Base {
         Ok(match f.texts("layer_types", self.layers)? {
             Some(mut list) => {
                 list.truncate(self.layers);
-                list
+                list.into_iter().map(kind_of).collect()
             }
             None => (0..self.layers).map(rule).collect(),
         })
@@ -259,6 +269,15 @@ impl From<Experts> for FeedForward {
     }
 }
 
+/// The name of a layer's kind. Older configs have other names for two of them.
+pub(super) fn kind_of(name: &str) -> &str {
+    match name {
+        "attention" => FULL,
+        "mamba" => LINEAR,
+        other => other,
+    }
+}
+
 /// Attention of every layer, with the window of its kind, and with the rotary embedding that `rope`
 /// returns.
 pub(super) fn by_kind<'a>(
@@ -278,6 +297,7 @@ pub(super) fn full_every(period: usize, i: usize) -> &'static str {
 }
 
 pub(super) const FULL: &str = "full_attention";
+pub(super) const LINEAR: &str = "linear_attention";
 pub(super) const SLIDING: &str = "sliding_attention";
 
 /// The window of a layer by its kind: full or sliding.
@@ -302,12 +322,15 @@ pub(super) fn window(f: &Fields<'_>, default: Option<usize>) -> Result<Option<us
 pub(super) fn activation(f: &Fields<'_>, key: &str) -> Result<Activation> {
     match f.text(key)? {
         None if key == "hidden_act" => Ok(Activation::Silu),
-        None | Some("gelu_pytorch_tanh" | "gelu_new" | "gelu_fast") => Ok(Activation::GeluTanh),
+        None | Some("gelu_pytorch_tanh" | "gelu_python_tanh" | "gelu_new" | "gelu_fast" | "gelu_accurate") => {
+            Ok(Activation::GeluTanh)
+        }
         Some("silu" | "swish") => Ok(Activation::Silu),
-        Some("gelu") => Ok(Activation::GeluErf),
+        Some("gelu" | "gelu_python") => Ok(Activation::GeluErf),
+        Some("quick_gelu") => Ok(Activation::GeluSigmoid),
         Some("relu") => Ok(Activation::Relu),
         Some("relu2") => Ok(Activation::Relu2),
-        Some(other) => Err(Error::key(key, "silu, gelu, gelu_pytorch_tanh, relu or relu2", other)),
+        Some(other) => Err(Error::key(key, "silu, gelu, gelu_pytorch_tanh, quick_gelu, relu or relu2", other)),
     }
 }
 

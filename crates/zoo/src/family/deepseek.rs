@@ -14,8 +14,7 @@ use crate::{
 
 pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     let (base, latent) = latent(f, &Defaults { positions: 4096, ..Defaults::LLAMA }, &LatentDefaults::V3)?;
-    let defaults = ExpertDefaults { count: 256, width: 2048, groups: (8, 4), scale: 2.5, dense: 3 };
-    let feeds = feed_forwards(f, &base, &defaults)?;
+    let feeds = feed_forwards(f, &base, &ExpertDefaults::V3)?;
     decoder(f, &base, "deepseek_v3", &latent, feeds)
 }
 
@@ -23,7 +22,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
 pub(super) fn glm4_moe_lite(f: &Fields<'_>) -> Result<DecoderConfig> {
     let dims = LatentDefaults { query_rank: 768, plain: 192, value: 256, ..LatentDefaults::V3 };
     let (base, latent) = latent(f, &Defaults { positions: 202_752, norm_eps: 1e-5, ..Defaults::LLAMA }, &dims)?;
-    let defaults = ExpertDefaults { count: 64, width: 1536, groups: (1, 1), scale: 1.8, dense: 1 };
+    let defaults = ExpertDefaults { count: 64, width: 1536, groups: (1, 1), scale: 1.8, dense: 1, chosen: 4, ..ExpertDefaults::V3 };
     let feeds = feed_forwards(f, &base, &defaults)?;
     decoder(f, &base, "glm4_moe_lite", &latent, feeds)
 }
@@ -90,16 +89,20 @@ pub(super) fn youtu(f: &Fields<'_>) -> Result<DecoderConfig> {
 /// MiniCPM 3: the same attention, with rotary partners half a head apart. Factors scale the
 /// embedding, the residual additions and the logits.
 pub(super) fn minicpm3(f: &Fields<'_>) -> Result<DecoderConfig> {
-    let dims = LatentDefaults { query_rank: 768, rank: 256, plain: 64, rotated: 32, value: 64, interleaved: false };
+    let value = (f.size("hidden_size")? / f.size("num_attention_heads")?).max(1);
+    let dims = LatentDefaults { query_rank: 768, rank: 256, plain: 64, rotated: 32, value, interleaved: false };
     let defaults = Defaults { positions: 32_768, norm_eps: 1e-5, tied: true, ..Defaults::LLAMA };
     let (base, latent) = latent(f, &defaults, &dims)?;
     f.expect_bool("mlp_bias", false)?;
-    let (depth, width) = (f.positive_or("scale_depth", 1.4)?, f.positive_or("dim_model_base", 256.0)?);
+    // Null means no factor.
+    let or_null = |key: &str, default: f64, neutral: f64| f.positive_or(key, if f.has_null(key) { neutral } else { default });
+    let root = (base.layers as f64).sqrt();
+    let (depth, width) = (or_null("scale_depth", 1.4, root)?, or_null("dim_model_base", 256.0, base.hidden as f64)?);
     let mlp = base.mlp(f)?;
     let feeds = vec![mlp.into(); base.layers];
     let mut config = decoder(f, &base, "minicpm3", &latent, feeds)?;
     for layer in &mut config.layers {
-        layer.residual = depth / (base.layers as f64).sqrt();
+        layer.residual = depth / root;
     }
     Ok(DecoderConfig { embedding_scale: f.positive_or("scale_emb", 12.0)?, logits_divisor: base.hidden as f64 / width, ..config })
 }
@@ -171,6 +174,15 @@ pub(super) struct ExpertDefaults {
     pub(super) scale: f64,
     /// Number of leading layers without experts.
     pub(super) dense: usize,
+    pub(super) chosen: usize,
+    /// Whether the chosen weights are divided by their sum.
+    pub(super) normalized: bool,
+}
+
+impl ExpertDefaults {
+    /// DeepSeek V3.
+    pub(super) const V3: ExpertDefaults =
+        ExpertDefaults { count: 256, width: 2048, groups: (8, 4), scale: 2.5, dense: 3, chosen: 8, normalized: true };
 }
 
 /// A gated layer in the first layers, then experts with a sigmoid router and shared experts. The
@@ -228,12 +240,12 @@ pub(super) fn experts(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults) ->
         scores: Scores::Sigmoid,
         correction: Some("gate.e_score_correction_bias"),
         groups: (allowed < groups).then_some((groups, allowed)),
-        normalized: f.bool_opt("moe_renormalize")?.unwrap_or(f.bool_or("norm_topk_prob", true)?).then_some(1e-20),
+        normalized: f.bool_opt("moe_renormalize")?.unwrap_or(f.bool_or("norm_topk_prob", defaults.normalized)?).then_some(1e-20),
         scale: f.positive_or("routed_scaling_factor", defaults.scale)?,
         wide: true,
         ..Router::SOFTMAX
     };
     let other = f.size_opt("num_experts_per_token")?;
-    let chosen = other.unwrap_or(f.size_or("num_experts_per_tok", 8)?);
+    let chosen = other.unwrap_or(f.size_or("num_experts_per_tok", defaults.chosen)?);
     Ok(Experts { router, shared: base.shared_experts(width, shared), ..base.experts(count, chosen, width) })
 }

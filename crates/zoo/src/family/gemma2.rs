@@ -37,10 +37,15 @@ pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
 /// The first Gemma: one norm before each half, no caps, no windows. `gelu` in old configs means the
 /// tanh approximation.
 pub(super) fn first(f: &Fields<'_>) -> Result<DecoderConfig> {
-    let base = read(f, &Defaults { kv_heads: None, ..DEFAULTS })?;
+    let base = read(
+        f,
+        &Defaults { kv_heads: Some(16), activation_key: "hidden_act", activation: Some(Activation::GeluTanh), ..DEFAULTS },
+    )?;
+    f.get("hidden_activation");
     let bias = f.bool_or("attention_bias", false)?;
     let attention = Attention { qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope::read(f, &base)?)) };
-    let mlp = Mlp { activation: Activation::GeluTanh, ..base.mlp(f)? };
+    let activation = if base.activation == Activation::GeluErf { Activation::GeluTanh } else { base.activation };
+    let mlp = Mlp { activation, ..base.mlp(f)? };
     Ok(scaled(base.config(f, "gemma", vec![layer(attention, mlp); base.layers])?))
 }
 
@@ -63,8 +68,10 @@ pub(super) fn read(f: &Fields<'_>, defaults: &Defaults) -> Result<Base> {
 
 /// Reads the base config of a decoder or an encoder, with norm weights stored minus 1.
 pub(super) fn read_any(f: &Fields<'_>, defaults: &Defaults) -> Result<Base> {
-    // Older configs have this key in addition to the used key.
-    f.get("hidden_act");
+    // Older configs have these keys in addition to the used keys.
+    for key in ["hidden_act", "sliding_window_size"] {
+        f.get(key);
+    }
     let base = Base::read(f, defaults)?;
     Ok(Base { norm: Norm { kind: NormKind::RmsPlusOne, ..base.norm }, ..base })
 }

@@ -41,6 +41,10 @@ fn read(f: &Fields<'_>, silent: &Silent) -> Result<DecoderConfig> {
     let shared = f.count_or("num_kv_shared_layers", 0)?;
     let own = base.layers.checked_sub(shared).filter(|&own| own > 0);
     let own = own.ok_or_else(|| f.error("num_kv_shared_layers", format!("less than the {} layers", base.layers)))?;
+    // Configs describe both kinds, also where no layer has one of them.
+    for kind in ["full_attention", "sliding_attention"] {
+        rotary(f, &base, kind, base.head_dim)?;
+    }
     let attentions = kinds.iter().enumerate().map(|(i, kind)| attention(f, &base, i, kind)).collect::<Result<Vec<_>>>()?;
     let (mlp, wide) = (base.mlp(f)?, f.bool_or("use_double_wide_mlp", false)?);
     let (window, experts) = (window(f, Some(silent.window))?, experts(f, &base)?);

@@ -43,24 +43,27 @@ pub(super) fn glm(f: &Fields<'_>) -> Result<DecoderConfig> {
 
 /// GLM-4.1V's text part.
 pub(super) fn vision(f: &Fields<'_>) -> Result<DecoderConfig> {
-    let defaults = Defaults { kv_heads: Some(2), norm_eps: 1e-5, positions: 32_768, ..DEFAULTS };
+    let defaults = Defaults { kv_heads: Some(2), norm_eps: 1e-5, positions: 32_768, rotary_part: 1.0, ..DEFAULTS };
     Ok(DecoderConfig { family: "glm4v", ..dense_with(f, &defaults)? })
 }
 
 /// GLM-4.5V's text part.
 pub(super) fn vision_experts(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults { kv_heads: Some(8), norm_eps: 1e-5, positions: 65_536, ..DEFAULTS };
-    let mut config = experts_with(f, "glm4v_moe", &defaults, true, 1)?;
-    // Configs may state norms of queries and keys, which the model lacks.
-    config.attentions().for_each(|(_, attention)| attention.qk_norm = QkNorm::None);
-    Ok(config)
+    Ok(without_qk_norm(experts_with(f, "glm4v_moe", &defaults, true, 1)?))
 }
 
 /// Solar Open: the same experts in every layer; whole heads are rotated.
 pub(super) fn solar_open(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults =
         Defaults { kv_heads: Some(8), head_dim: Some(128), norm_eps: 1e-5, theta: 1_000_000.0, rotary_part: 1.0, ..DEFAULTS };
-    experts_with(f, "solar_open", &defaults, false, 0)
+    Ok(without_qk_norm(experts_with(f, "solar_open", &defaults, false, 0)?))
+}
+
+/// The model without norms of queries and keys, which it lacks even where its config states them.
+fn without_qk_norm(mut config: DecoderConfig) -> DecoderConfig {
+    config.attentions().for_each(|(_, attention)| attention.qk_norm = QkNorm::None);
+    config
 }
 
 pub(super) fn experts(f: &Fields<'_>) -> Result<DecoderConfig> {
@@ -72,7 +75,7 @@ fn experts_with(f: &Fields<'_>, family: &'static str, defaults: &Defaults, bias:
     let qk_norm = if f.bool_or("use_qk_norm", false)? { QkNorm::Heads } else { QkNorm::None };
     let attention =
         Attention { qk_norm, qkv_bias: f.bool_or("attention_bias", bias)?.into(), ..base.attention(Some(rope::read(f, &base)?)) };
-    let defaults = ExpertDefaults { count: 128, width: 1408, groups: (1, 1), scale: 1.0, dense };
+    let defaults = ExpertDefaults { count: 128, width: 1408, groups: (1, 1), scale: 1.0, dense, ..ExpertDefaults::V3 };
     let feeds = deepseek::feed_forwards(f, &base, &defaults)?;
     base.config(f, family, feeds.into_iter().map(|feed_forward| layer(attention.clone(), feed_forward)).collect())
 }

@@ -5,7 +5,7 @@ use crate::{
     Result,
     fields::Fields,
     rope::{Rope, Scaling},
-    spec::{Attention, AttentionNames, DecoderConfig, Joined, Layer, LayerNorms, Mlp, MlpNames, NormKind},
+    spec::{Activation, Attention, AttentionNames, DecoderConfig, Joined, Layer, LayerNorms, Mlp, MlpNames, NormKind},
 };
 
 const GPT: Defaults = Defaults {
@@ -143,16 +143,13 @@ fn rotary(f: &Fields<'_>, family: &'static str, joined: Joined) -> Result<Decode
 /// OPT: learned positions after two unused rows, and ReLU. The model of 350M normalizes sums and
 /// has a narrower embedding.
 pub(super) fn opt(f: &Fields<'_>) -> Result<DecoderConfig> {
-    let defaults = Defaults { keys: &[], positions: 2048, norm_key: "", ..GPT };
+    let defaults = Defaults { keys: &[], positions: 2048, norm_key: "", activation: Some(Activation::Relu), ..GPT };
     let is_plain = !f.bool_or("layer_norm_elementwise_affine", true)?;
     let norm = if is_plain { NormKind::LayerPlain } else { NormKind::Layer { bias: true } };
     let base = Base::read(f, &Defaults { norm, ..defaults })?;
     let norms_sums = !f.bool_or("do_layer_norm_before", true)?;
     let ends_plain = f.bool_or("_remove_final_layer_norm", false)? || norms_sums;
     let width = f.size_or("word_embed_proj_dim", base.hidden)?;
-    if f.get("activation_function").is_none() {
-        return Err(f.error("activation_function", "the name of a function"));
-    }
     let bias = f.bool_or("enable_bias", true)?;
     let names = AttentionNames { output: "out_proj", ..AttentionNames::COMMON };
     let attention = Attention { names, qkv_bias: bias.into(), output_bias: bias, ..base.attention(None) };

@@ -31,7 +31,7 @@ fn with_experts(f: &Fields<'_>, base: &Base, family: &'static str) -> Result<Dec
 
 /// HyperCLOVA X: norms after each half, and a factor on the logits instead of the divisor.
 pub(super) fn hyperclovax(f: &Fields<'_>) -> Result<DecoderConfig> {
-    let base = Base::read(f, &Defaults { head_dim: Some(128), ..Defaults::LLAMA })?;
+    let base = Base::read(f, &Defaults::LLAMA)?;
     let config = decoder(f, &base, "hyperclovax", (base.head_dim as f64).sqrt().recip())?;
     let after = f.bool_or("use_post_norm", true)?;
     let name = |name| after.then_some(name);
@@ -43,7 +43,7 @@ pub(super) fn hyperclovax(f: &Fields<'_>) -> Result<DecoderConfig> {
 /// Granite with windows and sinks. Every fourth layer is full, starting at the first. Each layer
 /// has a rotary base, and 0 means no rotation.
 pub(super) fn windowed(f: &Fields<'_>) -> Result<DecoderConfig> {
-    let base = Base::read(f, &Defaults { norm_eps: 1e-5, tied: true, positions: 8192, ..Defaults::LLAMA })?;
+    let base = Base::read(f, &Defaults { kv_heads: Some(4), norm_eps: 1e-5, tied: true, positions: 8192, ..Defaults::LLAMA })?;
     with_windows(f, &base, decoder(f, &base, "granite_swa", 1.0)?)
 }
 

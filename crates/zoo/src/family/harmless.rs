@@ -20,6 +20,7 @@ const COMMON: &[&str] = &[
     "cache_implementation",
     "chunk_size_feed_forward",
     "cross_attention_hidden_size",
+    "custom_pipelines",
     "decoder_start_token_id",
     "diversity_penalty",
     "do_sample",
@@ -95,16 +96,16 @@ const COMMON: &[&str] = &[
 /// implementation of attention and states, and repeated lengths.
 const TEXT: &[&str] = &[
     "activation_dropout",
-    "attn_pdrop",
     "attention_softmax_in_fp32",
+    "attn_pdrop",
     "block_mlp_init_scale",
     "block_out_init_scale",
     "block_use_xavier_init",
     "classifier_dropout",
     "conv_use_xavier_init",
     "dropout",
-    "embed_dropout",
     "emb_pdrop",
+    "embed_dropout",
     "embedding_initializer_range",
     "gradient_checkpointing",
     "inference_runner",
@@ -115,6 +116,7 @@ const TEXT: &[&str] = &[
     "max_batch_size",
     "max_position_embeddings",
     "max_sequence_length",
+    "model_max_length",
     "mrope_interleaved",
     "mrope_section",
     "mtp_num_hidden_layers",
@@ -122,6 +124,7 @@ const TEXT: &[&str] = &[
     "n_ctx",
     "n_special",
     "neftune_noise_alpha",
+    "pad_key_length",
     "perceiver_config",
     "pixel_shuffle_factor",
     "pre_allocate_kv_cache",
@@ -142,6 +145,7 @@ const TEXT: &[&str] = &[
     "time_step_scale",
     "use_associative_scan",
     "use_mambapy",
+    "use_mrope",
     "use_resampler",
     "validate_runner_input",
 ];
@@ -201,6 +205,61 @@ const OTHERS: &[&str] = &[
     "vision_soft_tokens_per_image",
     "vision_start_token_id",
     "vision_token_id",
+];
+
+/// Keys of models of several parts beside the text part's own object: about other parts and their
+/// tokens, and sizes that the text part states too.
+const AROUND: &[&str] = &[
+    "_pad_token_id",
+    "deepstack_layer_map",
+    "downsample_mode",
+    "downsample_rate",
+    "drop_vision_last_layer",
+    "encoder_config",
+    "force_image_size",
+    "has_lora_adapter",
+    "hidden_size",
+    "high_res_vision_config",
+    "ignore_index",
+    "image_end_id",
+    "image_newline_id",
+    "image_placeholder",
+    "image_size",
+    "image_start_id",
+    "insert_layer_id",
+    "media_placeholder_token_id",
+    "merge_kernel_size",
+    "merger_times",
+    "newline_id",
+    "perceiver_config",
+    "projection_hidden_size",
+    "projection_layer_norm_eps",
+    "projector_config",
+    "projector_dropout",
+    "projector_layernorm_eps",
+    "projector_pooling_ratio",
+    "qformer_config",
+    "slice_end_id",
+    "slice_start_id",
+    "spatial_pool_mode",
+    "spatial_pool_stride",
+    "spatial_target_layers",
+    "spatial_vision_layer",
+    "timestamp_token_id",
+    "token_classification_bias",
+    "use_image_newline_parameter",
+    "use_unified_vision_chunk",
+    "video_placeholder",
+    "video_pruning_rate",
+    "video_seq_length",
+    "video_temporal_patch_size",
+    "vision_aspect_ratio",
+    "vision_hidden_size",
+    "vision_use_cls_token",
+    "visual_indicator_token_ids",
+    "vocab_size",
+    "vq_config",
+    "window_size",
 ];
 
 /// Keys for training, pooling, alignment and other tasks of speech models.
@@ -301,7 +360,12 @@ pub(super) fn for_text(key: &str) -> bool {
     COMMON.contains(&key) || TEXT.contains(&key)
 }
 
-/// Whether a key is harmless in the config of a model with a text part, outside of this part.
+/// Whether a key about other parts than text is harmless, in one object with the text model's keys.
 pub(super) fn for_other_parts(key: &str) -> bool {
     COMMON.contains(&key) || OTHERS.contains(&key)
+}
+
+/// Whether a key outside of the text model's own object is harmless.
+pub(super) fn around_text(key: &str) -> bool {
+    for_other_parts(key) || AROUND.contains(&key)
 }

@@ -4,6 +4,7 @@
 use super::{
     common::{Base, Defaults, FULL, layer},
     deepseek::{self, ExpertDefaults, LatentDefaults},
+    mixtral::BLOCK_SPARSE,
 };
 use crate::{
     Result,
@@ -34,6 +35,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
         heads: size("num_heads", "linear_num_heads", 32)?,
         head_dim: size("head_dim", "linear_head_dim", 128)?,
         taps: size("short_conv_kernel_size", "linear_conv_kernel_dim", 4)?,
+        activation: base.activation,
         lower_bound: None,
         low_rank: true,
         norm: base.norm,
@@ -49,10 +51,9 @@ pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
         (None, Some(list)) => list.contains(&(i as i64 + 1)),
         (None, None) => i > 0 && i.is_multiple_of(4),
     };
-    let defaults = ExpertDefaults { count: 256, width: 1024, groups: (1, 1), scale: 2.446, dense: 1 };
+    let defaults = ExpertDefaults { count: 256, width: 1024, groups: (1, 1), scale: 2.446, dense: 1, ..ExpertDefaults::V3 };
     let feeds = deepseek::feed_forwards(f, &base, &defaults)?;
-    let renames = &[(".block_sparse_moe.", ".mlp."), (".w1.", ".gate_proj."), (".w2.", ".down_proj."), (".w3.", ".up_proj.")];
-    Ok(DecoderConfig { renames, ..hybrid(f, &base, "kimi_linear", (full, latent, decay), feeds)? })
+    Ok(DecoderConfig { renames: BLOCK_SPARSE, ..hybrid(f, &base, "kimi_linear", (full, latent, decay), feeds)? })
 }
 
 /// Ling's hybrid: latent attention with one gate per head, and decays with a lower bound.
@@ -71,6 +72,7 @@ pub(super) fn bailing(f: &Fields<'_>) -> Result<DecoderConfig> {
         heads: base.heads,
         head_dim: f.size_or("head_dim", 128)?,
         taps: f.size_or("short_conv_kernel_size", 4)?,
+        activation: base.activation,
         lower_bound: bounded.then_some(bound),
         low_rank: false,
         norm: base.norm,
@@ -79,7 +81,7 @@ pub(super) fn bailing(f: &Fields<'_>) -> Result<DecoderConfig> {
     let group = f.size_or("layer_group_size", 6)?;
     let kinds = f.texts("layer_types", base.layers)?;
     let full = |i: usize| kinds.as_ref().map_or((i + 1).is_multiple_of(group), |kinds| kinds[i] == FULL);
-    let defaults = ExpertDefaults { count: 512, width: 768, groups: (8, 4), scale: 2.5, dense: 2 };
+    let defaults = ExpertDefaults { count: 512, width: 768, groups: (8, 4), scale: 2.5, dense: 2, ..ExpertDefaults::V3 };
     let feeds = deepseek::feed_forwards(f, &base, &defaults)?;
     let renames = &[
         ("model.word_embeddings.", "model.embed_tokens."),

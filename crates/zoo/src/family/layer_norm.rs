@@ -3,6 +3,7 @@
 
 use super::{
     common::{Base, Defaults, SLIDING, by_kind, full_every, layer, window, window_of},
+    mixtral::BLOCK_SPARSE,
     rope,
 };
 use crate::{
@@ -133,6 +134,7 @@ pub(super) fn starcoder2(f: &Fields<'_>) -> Result<DecoderConfig> {
         norm_eps: 1e-5,
         norm_key: "norm_epsilon",
         norm: BIASED,
+        activation: Some(Activation::GeluTanh),
         tied: true,
         ..Defaults::LLAMA
     };
@@ -162,7 +164,14 @@ pub(super) fn starcoder2(f: &Fields<'_>) -> Result<DecoderConfig> {
 /// Phi 1, 1.5 and 2: one norm for both halves, biases everywhere, a partial rotary embedding, and a
 /// head with a bias.
 pub(super) fn phi(f: &Fields<'_>) -> Result<DecoderConfig> {
-    let defaults = Defaults { norm_eps: 1e-5, norm_key: "layer_norm_eps", norm: BIASED, rotary_part: 0.5, ..Defaults::LLAMA };
+    let defaults = Defaults {
+        norm_eps: 1e-5,
+        norm_key: "layer_norm_eps",
+        norm: BIASED,
+        activation: Some(Activation::GeluTanh),
+        rotary_part: 0.5,
+        ..Defaults::LLAMA
+    };
     let base = Base::read(f, &defaults)?;
     let qk_norm = if f.bool_or("qk_layernorm", false)? { QkNorm::Heads } else { QkNorm::None };
     let names = AttentionNames { output: "dense", q_norm: "q_layernorm", k_norm: "k_layernorm", ..AttentionNames::COMMON };
@@ -179,6 +188,7 @@ pub(super) fn phi(f: &Fields<'_>) -> Result<DecoderConfig> {
 /// with separate weights per head.
 pub(super) fn stablelm(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults {
+        kv_heads: Some(32),
         positions: 4096,
         norm_eps: 1e-5,
         norm_key: "layer_norm_eps",
@@ -188,6 +198,11 @@ pub(super) fn stablelm(f: &Fields<'_>) -> Result<DecoderConfig> {
     };
     let base = Base::read(f, &defaults)?;
     f.magnitude_opt("hidden_dropout")?;
+    // Repetitions in the first configs.
+    f.positive_opt("norm_eps")?;
+    if f.positive_or("rotary_scaling_factor", 1.0)? != 1.0 {
+        return Err(f.error("rotary_scaling_factor", "1"));
+    }
     let parallel = f.bool_or("use_parallel_residual", false)?;
     let names = AttentionNames { q_norm: "q_layernorm", k_norm: "k_layernorm", ..AttentionNames::COMMON };
     let attention = Attention {
@@ -209,6 +224,7 @@ pub(super) fn nemotron(f: &Fields<'_>) -> Result<DecoderConfig> {
         norm_eps: 1e-5,
         norm_key: "norm_eps",
         norm: NormKind::LayerPlusOne,
+        activation: Some(Activation::Relu2),
         rotary_part: 0.5,
         ..Defaults::LLAMA
     };
@@ -221,12 +237,18 @@ pub(super) fn nemotron(f: &Fields<'_>) -> Result<DecoderConfig> {
 
 /// Jais 2: layer norms and biases, and feed-forward layers without a gate, with squared ReLU.
 pub(super) fn jais2(f: &Fields<'_>) -> Result<DecoderConfig> {
-    let defaults = Defaults { positions: 8192, norm_eps: 1e-5, norm_key: "layer_norm_eps", norm: BIASED, ..Defaults::LLAMA };
+    let defaults = Defaults {
+        positions: 8192,
+        norm_eps: 1e-5,
+        norm_key: "layer_norm_eps",
+        norm: BIASED,
+        activation: Some(Activation::Relu2),
+        ..Defaults::LLAMA
+    };
     let base = Base::read(f, &defaults)?;
-    let activation = if f.get("hidden_act").is_some() { base.activation } else { Activation::Relu2 };
     let bias = f.bool_or("attention_bias", true)?;
     let attention = Attention { qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope::read(f, &base)?)) };
-    let mlp = Mlp { gated: false, activation, bias: f.bool_or("mlp_bias", true)?.into(), ..base.mlp(f)? };
+    let mlp = Mlp { gated: false, bias: f.bool_or("mlp_bias", true)?.into(), ..base.mlp(f)? };
     base.config(f, "jais2", vec![layer(attention, mlp); base.layers])
 }
 
@@ -237,13 +259,15 @@ pub(super) fn gpt_neox(f: &Fields<'_>) -> Result<DecoderConfig> {
         norm_eps: 1e-5,
         norm_key: "layer_norm_eps",
         norm: BIASED,
+        activation: Some(Activation::GeluErf),
         theta: f.positive_or("rotary_emb_base", 10_000.0)?,
         rotary_part: f.positive_or("rotary_pct", 0.25)?,
         ..Defaults::LLAMA
     };
     let base = Base::read(f, &defaults)?;
-    f.magnitude_opt("hidden_dropout")?;
-    f.magnitude_opt("classifier_dropout")?;
+    for key in ["attention_probs_dropout_prob", "classifier_dropout", "hidden_dropout", "hidden_dropout_prob"] {
+        f.magnitude_opt(key)?;
+    }
     let bias = f.bool_or("attention_bias", true)?;
     let attention = Attention {
         joined: Joined::Groups,
@@ -296,10 +320,8 @@ pub(super) fn phimoe(f: &Fields<'_>) -> Result<DecoderConfig> {
     }
     let experts = Experts {
         router: Router { scores: Scores::Sparse { jitter }, ..Router::SOFTMAX },
-        module: "block_sparse_moe",
-        names: MlpNames::NUMBERED,
         ..base.experts(f.size_or("num_local_experts", 16)?, chosen, f.size("intermediate_size")?)
     };
     let config = base.config(f, "phimoe", vec![layer(attention, experts); base.layers])?;
-    Ok(DecoderConfig { head_bias: f.bool_or("lm_head_bias", false)?, ..config })
+    Ok(DecoderConfig { head_bias: f.bool_or("lm_head_bias", false)?, renames: BLOCK_SPARSE, ..config })
 }

@@ -146,8 +146,12 @@ fn build(f: &Fields<'_>, base: &Base, family: &'static str, feeds: Vec<FeedForwa
     let listed = f.ints("full_attn_idxs")?;
     let attends = |i: usize| f.get("full_attn_idxs").is_none() || listed.contains(&(i as i64));
     let kinds = base.layer_types(f, |i| if attends(i) { "full_attention" } else { "conv" })?;
-    let attention = base.attention(Some(rope::read(f, base)?));
-    let attention = Attention { qk_norm: QkNorm::Heads, names: NAMES, ..attention };
+    let rope = rope::read(f, base)?;
+    // The first configs state the base twice.
+    if f.positive_opt("theta")?.is_some_and(|theta| theta != rope.theta) {
+        return Err(f.error("theta", format!("{} as rope_theta", rope.theta)));
+    }
+    let attention = Attention { qk_norm: QkNorm::Heads, names: NAMES, ..base.attention(Some(rope)) };
     let conv = ShortConv { taps: f.size_or("conv_L_cache", 3)?, bias: f.bool_or("conv_bias", false)? };
     let layers = kinds.into_iter().zip(feeds).map(|(kind, feed_forward)| {
         let mixer = match kind {

@@ -7,6 +7,7 @@ use super::{
 use crate::{
     Result,
     fields::Fields,
+    rope::{Rope, Scaling},
     spec::{Attention, DecoderConfig, Mlp, Temperature},
 };
 
@@ -30,17 +31,26 @@ pub(super) fn ministral3(f: &Fields<'_>) -> Result<DecoderConfig> {
         ..Defaults::LLAMA
     };
     let base = Base::read(f, &defaults)?;
-    let rope = rope::read(f, &base)?;
-    let temperature = match rope::description(f)? {
-        Some(child) => child.magnitude_opt("llama_4_scaling_beta")?.filter(|beta| *beta > 0.0).map(|beta| {
-            let length = child.positive_or("original_max_position_embeddings", 16_384.0)?;
-            Ok::<_, crate::Error>(Temperature { beta, offset: 0, length })
-        }),
-        None => None,
+    let plain = rope::read(f, &base)?;
+    let (rope, temperature) = match rope::description(f)? {
+        Some(child) => {
+            child.get("max_position_embeddings");
+            let beta = child.magnitude_opt("llama_4_scaling_beta")?.filter(|beta| *beta > 0.0);
+            let length = child.positive_or("original_max_position_embeddings", LENGTH)?;
+            (plain, beta.map(|beta| Temperature { beta, offset: 0, length }))
+        }
+        None => (Rope { scaling: MINISTRAL, ..plain }, Some(Temperature { beta: 0.1, offset: 0, length: LENGTH })),
     };
-    let attention = Attention { window: window(f, None)?, temperature: temperature.transpose()?, ..base.attention(Some(rope)) };
+    let attention = Attention { window: window(f, None)?, temperature, ..base.attention(Some(rope)) };
     base.config(f, "ministral3", vec![layer(attention, base.mlp(f)?); base.layers])
 }
+
+/// Positions of Ministral 3's first training.
+const LENGTH: f64 = 16_384.0;
+
+/// Ministral 3's scaling without a description.
+const MINISTRAL: Scaling =
+    Scaling::Yarn { factor: 16.0, original: LENGTH, beta_fast: 32.0, beta_slow: 1.0, truncate: true, amplitude: 1.0 };
 
 /// A window in every layer.
 pub(super) fn mistral(f: &Fields<'_>) -> Result<DecoderConfig> {

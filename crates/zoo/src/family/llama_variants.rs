@@ -1,7 +1,7 @@
 //! Families that differ from Llama in defaults, biases, windows or tensor names.
 
 use super::{
-    common::{Base, Defaults, FULL, SLIDING, by_kind, full_every, layer, window},
+    common::{self, Base, Defaults, FULL, SLIDING, by_kind, full_every, layer, window},
     rope,
 };
 use crate::{
@@ -45,7 +45,9 @@ pub(super) fn cwm(f: &Fields<'_>) -> Result<DecoderConfig> {
 
 /// BitNet: norms before the output projection and before the last matrix of the gated layer.
 pub(super) fn bitnet(f: &Fields<'_>) -> Result<DecoderConfig> {
-    let base = Base::read(f, &Defaults { norm_eps: 1e-5, theta: 500_000.0, ..Defaults::LLAMA })?;
+    let defaults =
+        Defaults { kv_heads: Some(5), norm_eps: 1e-5, theta: 500_000.0, activation: Some(Activation::Relu2), ..Defaults::LLAMA };
+    let base = Base::read(f, &defaults)?;
     let bias = f.bool_or("attention_bias", false)?;
     let attention = Attention {
         qkv_bias: bias.into(),
@@ -53,14 +55,14 @@ pub(super) fn bitnet(f: &Fields<'_>) -> Result<DecoderConfig> {
         output_norm: Some("attn_sub_norm"),
         ..base.attention(Some(rope::read(f, &base)?))
     };
-    let activation = if f.get("hidden_act").is_some() { base.activation } else { Activation::Relu2 };
-    let mlp = Mlp { activation, inner_norm: Some("ffn_sub_norm"), ..base.mlp(f)? };
+    let mlp = Mlp { inner_norm: Some("ffn_sub_norm"), ..base.mlp(f)? };
     base.config(f, "bitnet", vec![layer(attention, mlp); base.layers])
 }
 
 /// Helium: interleaved rotary embedding.
 pub(super) fn helium(f: &Fields<'_>) -> Result<DecoderConfig> {
-    let defaults = Defaults { head_dim: Some(128), positions: 4096, norm_eps: 1e-8, theta: 100_000.0, ..Defaults::LLAMA };
+    let defaults =
+        Defaults { kv_heads: Some(20), head_dim: Some(128), positions: 4096, norm_eps: 1e-8, theta: 100_000.0, ..Defaults::LLAMA };
     let base = Base::read(f, &defaults)?;
     let rope = Rope { interleaved: true, ..rope::read(f, &base)? };
     let attention = Attention { qkv_bias: f.bool_or("attention_bias", false)?.into(), ..base.attention(Some(rope)) };
@@ -95,10 +97,8 @@ pub(super) fn internlm2(f: &Fields<'_>) -> Result<DecoderConfig> {
 
 /// InternLM 3: biases under separate keys.
 pub(super) fn internlm3(f: &Fields<'_>) -> Result<DecoderConfig> {
-    for key in ["attention_bias", "mlp_bias"] {
-        f.expect_bool(key, false)?;
-    }
-    let base = Base::read(f, &Defaults { positions: 32_768, ..Defaults::LLAMA })?;
+    let defaults = Defaults { kv_heads: Some(2), head_dim: Some(128), positions: 32_768, norm_eps: 1e-5, ..Defaults::LLAMA };
+    let base = Base::read(f, &defaults)?;
     let bias = f.bool_or("bias", false)?;
     let attention = Attention {
         qkv_bias: f.bool_or("qkv_bias", false)?.into(),
@@ -141,7 +141,8 @@ pub(super) fn ernie_switches(f: &Fields<'_>) -> Result<()> {
 
 /// Arcee: feed-forward layers without a gate, with squared ReLU.
 pub(super) fn arcee(f: &Fields<'_>) -> Result<DecoderConfig> {
-    let base = Base::read(f, &Defaults { positions: 4096, norm_eps: 1e-5, ..Defaults::LLAMA })?;
+    let defaults = Defaults { positions: 4096, norm_eps: 1e-5, activation: Some(Activation::Relu2), ..Defaults::LLAMA };
+    let base = Base::read(f, &defaults)?;
     let bias = f.bool_or("attention_bias", false)?;
     let attention = Attention { qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope::read(f, &base)?)) };
     let mlp = Mlp { gated: false, bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };
@@ -152,9 +153,13 @@ pub(super) fn arcee(f: &Fields<'_>) -> Result<DecoderConfig> {
 pub(super) fn exaone(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults {
         keys: &[("num_hidden_layers", "num_layers")],
+        kv_heads: Some(8),
+        positions: 4096,
+        theta: 500_000.0,
         norm_key: "layer_norm_epsilon",
         norm_eps: 1e-5,
         activation_key: "activation_function",
+        activation: Some(Activation::Silu),
         ..Defaults::LLAMA
     };
     let base = Base::read(f, &defaults)?;
@@ -181,21 +186,24 @@ pub(super) fn exaone(f: &Fields<'_>) -> Result<DecoderConfig> {
 /// EXAONE 4: norms after each half, and queries and keys normalized per head. In models with
 /// windows, full layers have no rotary embedding.
 pub(super) fn exaone4(f: &Fields<'_>) -> Result<DecoderConfig> {
-    let base = Base::read(f, &Defaults { norm_eps: 1e-5, ..Defaults::LLAMA })?;
+    let base = Base::read(f, &EXAONE4)?;
     let attentions = exaone_attentions(f, &base)?;
     let norms = LayerNorms { mixer_in: None, feed_in: None, ..LayerNorms::SANDWICH };
     let mlp = base.mlp(f)?;
     base.config(f, "exaone4", attentions.into_iter().map(|a| Layer { norms, ..layer(a, mlp) }).collect())
 }
 
+pub(super) const EXAONE4: Defaults = Defaults { kv_heads: Some(32), norm_eps: 1e-5, ..Defaults::LLAMA };
+
 /// Attention of EXAONE 4's layers.
 pub(super) fn exaone_attentions(f: &Fields<'_>, base: &Base) -> Result<Vec<Attention>> {
     let window = window(f, Some(4096))?;
     let period = match f.get("sliding_window_pattern") {
         Some(serde_json::Value::String(letters)) => letters.len().max(1),
-        _ => f.size_or("sliding_window_pattern", 4)?,
+        _ => f.count_or("sliding_window_pattern", 4)?,
     };
-    let kinds = base.layer_types(f, |i| if window.is_some() { full_every(period, i) } else { FULL })?;
+    let slides = window.is_some() && period > 0;
+    let kinds = base.layer_types(f, |i| if slides { full_every(period, i) } else { FULL })?;
     let rope = rope::read(f, base)?;
     let attention = Attention { qk_norm: QkNorm::Heads, ..base.attention(None) };
     by_kind(f, kinds, window, &attention, |kind| (window.is_none() || kind == SLIDING).then(|| rope.clone()))
@@ -216,15 +224,53 @@ pub(super) fn hunyuan_attention(f: &Fields<'_>, base: &Base) -> Result<Attention
     f.size_opt("cla_share_factor")?;
     f.expect_text("norm_type", "rms")?;
     f.expect_bool("use_rotary_pos_emb", true)?;
+    f.expect_bool("use_mla", false)?;
+    f.expect_bool("position_embedding_xdrope", false)?;
     f.size_opt("attention_head_dim")?;
-    f.get("add_classification_head");
     f.ints("eod_token_id")?;
+    for key in HUNYUAN_OTHERS {
+        f.get(key);
+    }
     let bias = f.bool_or("attention_bias", false)?;
     let names = AttentionNames { q_norm: "query_layernorm", k_norm: "key_layernorm", ..AttentionNames::COMMON };
     let qk_norm = if f.bool_or("use_qk_norm", true)? { QkNorm::RotatedHeads } else { QkNorm::None };
     let rope = hunyuan_rope(f, base)?;
     Ok(Attention { qk_norm, names, qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope)) })
 }
+
+/// Hunyuan's keys about classes, images and tokens, and ones that its router never reads.
+const HUNYUAN_OTHERS: [&str; 30] = [
+    "add_classification_head",
+    "anyres_pooling_size",
+    "anyres_vit_two_views",
+    "class_num",
+    "dense_list",
+    "im_end_id",
+    "im_newline_id",
+    "im_start_id",
+    "image_token_id",
+    "mask_init_id",
+    "num_media_embeds",
+    "org_vocab_size",
+    "pad_id",
+    "pool_type",
+    "routed_scaling_factor",
+    "skip_cls_token",
+    "text_end_id",
+    "text_start_id",
+    "video_end_id",
+    "video_start_id",
+    "vit_add_patchemb_bias",
+    "vit_input_resolution",
+    "vit_mapping_type",
+    "vit_norm_type",
+    "vit_patch",
+    "vit_path",
+    "vit_remove_prenorm",
+    "vit_token",
+    "vit_type",
+    "vit_used_rms_norm",
+];
 
 /// A rotary embedding of type `dynamic` with a factor `alpha` has the base `theta * alpha^(d / (d -
 /// 2))` at every length.
@@ -250,14 +296,17 @@ fn hunyuan_rope(f: &Fields<'_>, base: &Base) -> Result<Rope> {
 pub(super) fn apertus(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults { positions: 65_536, norm_eps: 1e-5, activation_key: "", theta: 12_000_000.0, ..Defaults::LLAMA };
     let base = Base::read(f, &defaults)?;
-    f.expect_text("hidden_act", "xielu")?;
+    let activation = match f.text("hidden_act")? {
+        None | Some("xielu") => Activation::Xielu,
+        Some(_) => common::activation(f, "hidden_act")?,
+    };
     f.expect_bool("post_norm", false)?;
     f.expect_bool("qk_norm", true)?;
     f.magnitude_opt("hidden_dropout")?;
     let rope = rope::read_or(f, &base, Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8192.0 })?;
     let bias = f.bool_or("attention_bias", false)?;
     let attention = Attention { qk_norm: QkNorm::Heads, qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope)) };
-    let mlp = Mlp { gated: false, activation: Activation::Xielu, bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };
+    let mlp = Mlp { gated: false, activation, bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };
     let norms = LayerNorms {
         mixer_in: Some("attention_layernorm"),
         mixer_out: None,
@@ -270,7 +319,8 @@ pub(super) fn apertus(f: &Fields<'_>) -> Result<DecoderConfig> {
 /// nanochat: norms without weights, also after the embedding. Queries and keys are normalized after
 /// a rotation in the opposite direction.
 pub(super) fn nanochat(f: &Fields<'_>) -> Result<DecoderConfig> {
-    let base = Base::read(f, &Defaults { norm: NormKind::RmsPlain, ..Defaults::LLAMA })?;
+    let defaults = Defaults { norm: NormKind::RmsPlain, activation: Some(Activation::Relu2), ..Defaults::LLAMA };
+    let base = Base::read(f, &defaults)?;
     let bias = f.bool_or("attention_bias", false)?;
     let rope = rope::read(f, &base)?;
     let rope = Rope { reversed: true, ..rope };

@@ -1,8 +1,9 @@
 //! Families with state space models: Mamba 1 and 2, Jamba, Granite 4 H, Nemotron-H and Falcon-H1.
 
 use super::{
-    common::{Base, Defaults, dtype, layer},
-    deepseek, rope,
+    common::{self, Base, Defaults, FULL, LINEAR, dtype, layer},
+    deepseek::{self, ExpertDefaults},
+    rope,
 };
 use crate::{
     Result,
@@ -27,6 +28,7 @@ pub(super) fn first(f: &Fields<'_>) -> Result<DecoderConfig> {
     let expanded = f.size_or("expand", 2)? * hidden;
     let channels = f.size_or("intermediate_size", expanded)?;
     let rank = rank(f, "time_step_rank", hidden)?;
+    repeated(f, hidden, channels)?;
     let mamba = Mamba {
         heads: channels,
         head_dim: 1,
@@ -35,11 +37,25 @@ pub(super) fn first(f: &Fields<'_>) -> Result<DecoderConfig> {
         taps: f.size_or("conv_kernel", 4)?,
         conv_bias: f.bool_or("use_conv_bias", true)?,
         proj_bias: f.bool_or("use_bias", false)?,
+        output_bias: f.bool_or("use_bias", false)?,
+        activation: common::activation(f, "hidden_act")?,
         form: MambaForm::Channels { rank, norm: None },
         module: "mixer",
         factors: MambaFactors::ONE,
     };
     alone(f, "mamba", mamba, true)
+}
+
+/// Checks keys of the first configs, which repeat others.
+fn repeated(f: &Fields<'_>, hidden: usize, channels: usize) -> Result<()> {
+    f.expect_size("d_model", hidden)?;
+    f.expect_size("d_inner", channels)?;
+    f.expect_size("n_layer", f.size("num_hidden_layers")?)?;
+    f.expect_bool("rms_norm", true)?;
+    f.bool_opt("fused_add_norm")?;
+    f.size_opt("pad_vocab_size_multiple")?;
+    f.child("ssm_cfg")?;
+    Ok(())
 }
 
 /// Falcon Mamba: Mamba 1 with norms of steps, keys and queries, without weights.
@@ -70,14 +86,17 @@ pub(super) fn second(f: &Fields<'_>) -> Result<DecoderConfig> {
     f.expect_bool("rms_norm", true)?;
     f.get("time_step_rank");
     f.size_opt("expand")?;
+    let width = f.size_or("num_heads", 128)? * f.size_or("head_dim", 64)?;
+    f.expect_size("intermediate_size", width)?;
     let eps = f.positive_or("layer_norm_epsilon", 1e-5)?;
-    let mamba = mixer(f, ["num_heads", "head_dim", "state_size"], Norm::rms(eps))?;
+    let activation = common::activation(f, "hidden_act")?;
+    let mamba = mixer(f, ["num_heads", "head_dim", "state_size"], Norm::rms(eps), activation)?;
     alone(f, "mamba2", mamba, false)
 }
 
 /// Reads Mamba 2 of the module `mixer`. `sizes` are the keys of the number of heads, their size and
 /// the state's size.
-fn mixer(f: &Fields<'_>, sizes: [&str; 3], norm: Norm) -> Result<Mamba> {
+fn mixer(f: &Fields<'_>, sizes: [&str; 3], norm: Norm, activation: Activation) -> Result<Mamba> {
     let [heads, head_dim, state] = sizes;
     let mamba = Mamba {
         heads: f.size_or(heads, 128)?,
@@ -87,6 +106,8 @@ fn mixer(f: &Fields<'_>, sizes: [&str; 3], norm: Norm) -> Result<Mamba> {
         taps: f.size_or("conv_kernel", 4)?,
         conv_bias: f.bool_or("use_conv_bias", true)?,
         proj_bias: f.bool_or("use_bias", false)?,
+        output_bias: f.bool_or("use_bias", false)?,
+        activation,
         form: MambaForm::Heads { limits: limits(f)?, norm: Some(norm), gate_last: false },
         module: "mixer",
         factors: MambaFactors::ONE,
@@ -126,7 +147,6 @@ fn alone(f: &Fields<'_>, family: &'static str, mamba: Mamba, tied: bool) -> Resu
     if layers > MAX_LAYERS {
         return Err(f.error("num_hidden_layers", format!("at most {MAX_LAYERS}")));
     }
-    f.expect_text("hidden_act", "silu")?;
     for key in ["residual_in_fp32", "rescale_prenorm_residual", "use_cache", "use_mambapy", "use_falcon_mambapy"] {
         f.bool_opt(key)?;
     }
@@ -181,6 +201,8 @@ pub(super) fn jamba(f: &Fields<'_>) -> Result<DecoderConfig> {
         taps: f.size_or("mamba_d_conv", 4)?,
         conv_bias: f.bool_or("mamba_conv_bias", true)?,
         proj_bias: f.bool_or("mamba_proj_bias", false)?,
+        output_bias: f.bool_or("mamba_proj_bias", false)?,
+        activation: base.activation,
         form: MambaForm::Channels { rank: rank(f, "mamba_dt_rank", base.hidden)?, norm: Some(base.norm) },
         module: "mamba",
         factors: MambaFactors::ONE,
@@ -230,15 +252,15 @@ pub(super) fn granite(f: &Fields<'_>) -> Result<DecoderConfig> {
         output_bias: bias,
         ..base.attention(rotated.then_some(rope))
     };
-    let mamba = shared_keys(f, &base, "mamba")?;
+    let mamba = shared_keys(f, &base, "mamba", None)?;
     let mamba = Mamba { form: MambaForm::Heads { limits: limits(f)?, norm: Some(base.norm), gate_last: false }, ..mamba };
     let feed_forward = granite_feed_forward(f, &base, 1024)?;
-    let kinds = base.layer_types(f, |_| "mamba")?;
+    let kinds = base.layer_types(f, |_| LINEAR)?;
     let residual = f.positive_or("residual_multiplier", 1.0)?;
     let layers = kinds.into_iter().map(|kind| {
         let mixer = match kind {
-            "mamba" | "linear_attention" => Mixer::Mamba(Box::new(mamba.clone())),
-            "attention" | "full_attention" => attention.clone().into(),
+            LINEAR => Mixer::Mamba(Box::new(mamba.clone())),
+            FULL => attention.clone().into(),
             _ => return Err(f.error("layer_types", format!("mamba and attention, not {kind}"))),
         };
         Ok(Layer { residual, ..layer(mixer, feed_forward.clone()) })
@@ -255,12 +277,12 @@ pub(super) fn granite(f: &Fields<'_>) -> Result<DecoderConfig> {
 pub(super) fn bamba(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults { kv_heads: Some(8), positions: 262_144, norm_eps: 1e-5, rotary_part: 0.5, ..Defaults::LLAMA };
     let base = Base::read(f, &defaults)?;
-    for key in ["attn_rotary_emb", "mamba_chunk_size", "num_logits_to_keep", "z_loss_coefficient"] {
+    for key in ["attn_rotary_emb", "mamba_chunk_size", "num_logits_to_keep", "use_mamba_kernels", "z_loss_coefficient"] {
         f.get(key);
     }
     let bias = f.bool_or("attention_bias", false)?;
     let attention = Attention { qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope::read(f, &base)?)) };
-    let mamba = shared_keys(f, &base, "mamba")?;
+    let mamba = shared_keys(f, &base, "mamba", None)?;
     let mamba = Mamba { form: MambaForm::Heads { limits: limits(f)?, norm: Some(base.norm), gate_last: false }, ..mamba };
     let mlp = Mlp { bias: f.bool_or("mlp_bias", false)?.into(), module: "feed_forward", ..base.mlp(f)? };
     let norms = LayerNorms { feed_in: Some("pre_ff_layernorm"), ..LayerNorms::PRE };
@@ -299,10 +321,11 @@ pub(super) fn granite_feed_forward(f: &Fields<'_>, base: &Base, shared: usize) -
     Ok(Experts { router, shared, ..base.experts(count, chosen, width) }.into())
 }
 
-/// Reads Mamba 2 from keys with the prefix `mamba_`.
-fn shared_keys(f: &Fields<'_>, base: &Base, module: &'static str) -> Result<Mamba> {
+/// Reads Mamba 2 from keys with the prefix `mamba_`. It has `channels` if the config states no
+/// number, and by default as many as the expanded residual stream.
+fn shared_keys(f: &Fields<'_>, base: &Base, module: &'static str, channels: Option<usize>) -> Result<Mamba> {
     let expanded = f.size_or("mamba_expand", 2)? * base.hidden;
-    let inner = f.size_opt("mamba_d_ssm")?.unwrap_or(expanded);
+    let inner = f.size_opt("mamba_d_ssm")?.or(channels).unwrap_or(expanded);
     let heads = f.size_or("mamba_n_heads", 128)?;
     let head_dim = match f.get("mamba_d_head") {
         None => inner / heads,
@@ -320,6 +343,8 @@ fn shared_keys(f: &Fields<'_>, base: &Base, module: &'static str) -> Result<Mamb
         taps: f.size_or("mamba_d_conv", 4)?,
         conv_bias: f.bool_or("mamba_conv_bias", true)?,
         proj_bias: f.bool_or("mamba_proj_bias", false)?,
+        output_bias: f.bool_or("mamba_proj_bias", false)?,
+        activation: base.activation,
         form: MambaForm::Heads { limits: (0.0, f64::INFINITY), norm: None, gate_last: false },
         module,
         factors: MambaFactors::ONE,
@@ -331,6 +356,7 @@ fn shared_keys(f: &Fields<'_>, base: &Base, module: &'static str) -> Result<Mamb
 /// Nemotron-H: a layer is a state space model, attention without a rotary embedding, a feed-forward
 /// layer without a gate, or experts.
 pub(super) fn nemotron_h(f: &Fields<'_>) -> Result<DecoderConfig> {
+    const MAMBA_ACT: &str = "mamba_hidden_act";
     let kinds = nemotron_kinds(f)?;
     let defaults = Defaults {
         kv_heads: Some(8),
@@ -339,14 +365,28 @@ pub(super) fn nemotron_h(f: &Fields<'_>) -> Result<DecoderConfig> {
         norm_eps: 1e-5,
         norm_key: "layer_norm_epsilon",
         activation_key: "mlp_hidden_act",
+        activation: Some(Activation::Relu2),
+        layers: Some(kinds.len()),
         ..Defaults::LLAMA
     };
     let base = Base::read(f, &defaults)?;
-    let base = Base { layers: kinds.len(), activation: Activation::Relu2, ..base };
-    f.expect_text("mlp_hidden_act", "relu2")?;
-    f.expect_text("mamba_hidden_act", "silu")?;
-    for key in ["rescale_prenorm_residual", "residual_in_fp32", "use_mamba_kernels", "mamba_proj_bias"] {
+    let base = Base { layers: kinds.len(), ..base };
+    for key in ["rescale_prenorm_residual", "residual_in_fp32", "use_mamba_kernels", "mamba_proj_bias", "moe_shared_expert_overlap"]
+    {
         f.bool_opt(key)?;
+    }
+    // About layers that predict further tokens and a rotary embedding, which programs lack, and
+    // repetitions of `layer_norm_epsilon`.
+    for key in [
+        "mtp_hybrid_override_pattern",
+        "mtp_layers_block_type",
+        "norm_eps",
+        "partial_rotary_factor",
+        "rms_norm_eps",
+        "rope_theta",
+        "time_step_rank",
+    ] {
+        f.get(key);
     }
     for key in ["hidden_dropout", "num_logits_to_keep"] {
         f.magnitude_opt(key)?;
@@ -360,14 +400,15 @@ pub(super) fn nemotron_h(f: &Fields<'_>) -> Result<DecoderConfig> {
     let bias = f.bool_or("attention_bias", false)?;
     let names = AttentionNames { module: "mixer", ..AttentionNames::COMMON };
     let attention = Attention { names, qkv_bias: bias.into(), output_bias: bias, ..base.attention(None) };
-    let mamba = mixer(f, ["mamba_num_heads", "mamba_head_dim", "ssm_state_size"], base.norm)?;
+    let activation = if f.get(MAMBA_ACT).is_some() { common::activation(f, MAMBA_ACT)? } else { Activation::Silu };
+    let mamba = mixer(f, ["mamba_num_heads", "mamba_head_dim", "ssm_state_size"], base.norm, activation)?;
     let mlp_bias = f.bool_or("mlp_bias", false)?;
     let mlp = Mlp { gated: false, bias: mlp_bias.into(), ..base.mlp_of(f.size_or("intermediate_size", 21_504)?, "mixer") };
     let experts = nemotron_experts(f, &base, kinds.contains(&"moe"))?;
     let output = LayerNorms { mixer_in: None, mixer_out: None, feed_in: Some("norm"), feed_out: None };
     let layers = kinds.iter().map(|kind| match (*kind, &experts) {
-        ("mamba", _) => Ok(Layer { norms: ALONE, ..layer(Mixer::Mamba(Box::new(mamba.clone())), FeedForward::None) }),
-        ("attention", _) => Ok(Layer { norms: ALONE, ..layer(attention.clone(), FeedForward::None) }),
+        (LINEAR, _) => Ok(Layer { norms: ALONE, ..layer(Mixer::Mamba(Box::new(mamba.clone())), FeedForward::None) }),
+        (FULL, _) => Ok(Layer { norms: ALONE, ..layer(attention.clone(), FeedForward::None) }),
         ("mlp", _) => Ok(Layer { norms: output, ..layer(Mixer::None, mlp) }),
         ("moe", Some(experts)) => Ok(Layer { norms: output, ..layer(Mixer::None, experts.clone()) }),
         (other, _) => Err(f.error("layers_block_type", format!("mamba, attention, mlp and moe, not {other}"))),
@@ -380,14 +421,14 @@ pub(super) fn nemotron_h(f: &Fields<'_>) -> Result<DecoderConfig> {
 /// The kind of each layer, as a list or as letters.
 fn nemotron_kinds<'a>(f: &Fields<'a>) -> Result<Vec<&'a str>> {
     const PATTERN: &str = "hybrid_override_pattern";
+    let letters = f.text(PATTERN)?;
     if let Some(kinds) = f.texts("layers_block_type", 1)? {
-        f.text(PATTERN)?;
-        return Ok(kinds);
+        return Ok(kinds.into_iter().map(common::kind_of).collect());
     }
-    let letters = f.text(PATTERN)?.ok_or_else(|| f.error(PATTERN, "letters M, *, - and E"))?;
+    let Some(letters) = letters else { return Ok(vec![LINEAR, "moe", FULL, "mlp"]) };
     let kind = |letter| match letter {
-        'M' => Ok("mamba"),
-        '*' => Ok("attention"),
+        'M' => Ok(LINEAR),
+        '*' => Ok(FULL),
         '-' => Ok("mlp"),
         'E' => Ok("moe"),
         _ => Err(f.error(PATTERN, "letters M, *, - and E")),
@@ -406,7 +447,7 @@ fn nemotron_experts(f: &Fields<'_>, base: &Base, wanted: bool) -> Result<Option<
         f.get("moe_latent_size");
         return Ok(None);
     }
-    let defaults = deepseek::ExpertDefaults { count: 8, width: 7688, groups: (1, 1), scale: 1.0, dense: 0 };
+    let defaults = ExpertDefaults { count: 8, width: 7688, groups: (1, 1), scale: 1.0, dense: 0, chosen: 2, ..ExpertDefaults::V3 };
     let experts = deepseek::experts(f, base, &defaults)?;
     let shared = f.size_or("moe_shared_expert_intermediate_size", 7688)?;
     let shared = experts.shared.map(|_| Mlp { gated: false, ..base.mlp_of(shared, "shared_experts") });
@@ -416,10 +457,11 @@ fn nemotron_experts(f: &Fields<'_>, base: &Base, wanted: bool) -> Result<Option<
 /// Falcon-H1: Mamba 2 and attention read the same normalized input in every layer. Factors scale
 /// most intermediate results.
 pub(super) fn falcon_h1(f: &Fields<'_>) -> Result<DecoderConfig> {
-    let defaults = Defaults { kv_heads: Some(8), positions: 8192, norm_eps: 1e-5, theta: 100_000.0, ..Defaults::LLAMA };
+    let defaults = Defaults { kv_heads: Some(8), positions: 8192, norm_eps: 1e-5, ..Defaults::LLAMA };
     let base = Base::read(f, &defaults)?;
     f.size_opt("mamba_chunk_size")?;
     f.magnitude_opt("num_logits_to_keep")?;
+    f.get("mlp_expansion_factor");
     f.expect_bool("mamba_use_mlp", true)?;
     let one = |key: &str| f.positive_or(key, 1.0);
     let bias = f.bool_or("attention_bias", false)?;
@@ -432,7 +474,7 @@ pub(super) fn falcon_h1(f: &Fields<'_>) -> Result<DecoderConfig> {
         output_bias: bias,
         ..base.attention(Some(rope::read(f, &base)?))
     };
-    let mut mamba = shared_keys(f, &base, "mamba")?;
+    let mut mamba = shared_keys(f, &base, "mamba", Some(1024).filter(|_| !f.has_null("mamba_d_ssm")))?;
     let normed = f.bool_or("mamba_rms_norm", false)?;
     let gate_last = f.bool_or("mamba_norm_before_gate", true)?;
     mamba.form = MambaForm::Heads { limits: limits(f)?, norm: normed.then_some(base.norm), gate_last };
@@ -442,7 +484,7 @@ pub(super) fn falcon_h1(f: &Fields<'_>) -> Result<DecoderConfig> {
         output: one("ssm_out_multiplier")?,
         parts: parts.try_into().unwrap_or([1.0; 5]),
     };
-    mamba.proj_bias |= f.bool_or("projectors_bias", false)?;
+    mamba.output_bias = f.bool_or("projectors_bias", false)?;
     let factors = if f.get("mlp_multipliers").is_some() { f.positives("mlp_multipliers", 2)? } else { vec![1.0; 2] };
     let mlp = Mlp {
         bias: f.bool_or("mlp_bias", false)?.into(),

@@ -87,7 +87,8 @@ fn ropes(f: &Fields<'_>, base: &Base) -> Result<(Rope, Rope)> {
 
 /// A gated layer in the first layer or in listed ones, and experts without a shared one in others.
 fn feed_forwards(f: &Fields<'_>, base: &Base) -> Result<Vec<FeedForward>> {
-    let defaults = deepseek::ExpertDefaults { count: 256, width: 2048, groups: (1, 1), scale: 1.0, dense: 1 };
+    let defaults =
+        deepseek::ExpertDefaults { count: 256, width: 2048, groups: (1, 1), scale: 1.0, dense: 1, ..deepseek::ExpertDefaults::V3 };
     let experts = crate::spec::Experts { shared: None, ..deepseek::experts(f, base, &defaults)? };
     let sparse = switches(f, "moe_layer_freq", base.layers)?;
     deepseek::dense_where(f, base, |i| sparse.as_ref().map_or(i == 0, |sparse| !sparse[i]), experts)

@@ -23,6 +23,10 @@ const DBRX: &[(&str, &str)] = &[
     (".ffn.experts.mlp.", ".mlp.experts."),
 ];
 
+/// Published names of experts, which newer releases name like those of other families.
+pub(super) const BLOCK_SPARSE: &[(&str, &str)] =
+    &[(".block_sparse_moe.", ".mlp."), (".w1.", ".gate_proj."), (".w2.", ".down_proj."), (".w3.", ".up_proj.")];
+
 pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     let defaults = Defaults { kv_heads: Some(8), positions: 4096 * 32, norm_eps: 1e-5, theta: 1_000_000.0, ..Defaults::LLAMA };
     let base = Base::read(f, &defaults)?;
@@ -30,15 +34,14 @@ pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     let other = f.size_opt("num_experts")?;
     let experts = Experts {
         router: Router { normalized: Some(0.0), ..Router::SOFTMAX },
-        module: "block_sparse_moe",
-        names: MlpNames::NUMBERED,
         ..base.experts(
             f.size_opt("num_local_experts")?.or(other).unwrap_or(8),
             f.size_or("num_experts_per_tok", 2)?,
             f.size("intermediate_size")?,
         )
     };
-    base.config(f, "mixtral", vec![layer(attention, experts); base.layers])
+    let config = base.config(f, "mixtral", vec![layer(attention, experts); base.layers])?;
+    Ok(DecoderConfig { renames: BLOCK_SPARSE, ..config })
 }
 
 /// DBRX: layer norms without biases, bounded projections, and experts that are stored one below the

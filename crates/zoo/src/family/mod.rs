@@ -1,5 +1,6 @@
 //! Reads the layers of a model from its config, with one file per family.
 
+mod aliases;
 mod alibi;
 mod bert;
 mod common;
@@ -299,6 +300,7 @@ const FAMILIES: &[Family] = &[
     Family { names: &["mamba"], read: mamba::first, what: "Mamba 1: a state space per channel" },
     Family { names: &["mamba2"], read: mamba::second, what: "a state space per head" },
     Family { names: &["mellum"], read: sparse::mellum, what: "the experts of Qwen 3 with windows and two rotary embeddings" },
+    Family { names: &["mimo"], read: qwen2::mimo, what: "Qwen 2 under another name; its layers for further tokens are left out" },
     Family {
         names: &["mimo_v2_flash"],
         read: mimo::config,
@@ -471,12 +473,13 @@ fn text_config(f: &Fields<'_>) -> Result<DecoderConfig> {
         return Ok(config);
     };
     let mut config = read(text.text("model_type")?.unwrap_or(name), &text)?;
-    config.tied = f.bool_opt("tie_word_embeddings")?.or(config.tied);
+    // Older folders state a tie in the text part alone, beside a default outside.
+    config.tied = f.bool_opt("tie_word_embeddings")?.filter(|tied| *tied || config.tied != Some(true)).or(config.tied);
     config.dtype = common::dtype(f)?.or(config.dtype);
     config.bos = f.ints("bos_token_id")?.first().copied().or(config.bos);
     config.add_eos(f.ints("eos_token_id")?);
     text.finish(&harmless::for_text)?;
-    f.finish(&|key| key == "text_config" || harmless::for_other_parts(key))?;
+    f.finish(&|key| key == "text_config" || harmless::around_text(key))?;
     Ok(config)
 }
 
@@ -487,5 +490,8 @@ fn read(name: &str, f: &Fields<'_>) -> Result<DecoderConfig> {
         let names: Vec<_> = names.chain(SPEECH_FAMILIES.iter().map(|(name, _)| *name)).chain(bert::names()).collect();
         Error::Family { found: name.chars().take(80).collect(), supported: names.join(", ") }
     })?;
-    (family.read)(f)
+    (family.read)(&f.with_aliases(aliases::of(name)))
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,6 +18,12 @@ pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     of_defaults(f, &DEFAULTS, 28)
 }
 
+/// MiMo: Qwen 2 with layers that predict further tokens, which programs leave out.
+pub(super) fn mimo(f: &Fields<'_>) -> Result<DecoderConfig> {
+    f.expect_bool("attention_bias", true)?;
+    config(f)
+}
+
 /// The text part of Qwen2-VL and Qwen2.5-VL.
 pub(super) fn vision(f: &Fields<'_>) -> Result<DecoderConfig> {
     of_defaults(f, &Defaults { kv_heads: Some(8), norm_eps: 1e-5, theta: 1_000_000.0, ..DEFAULTS }, 80)

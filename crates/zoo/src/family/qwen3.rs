@@ -54,6 +54,11 @@ pub(super) fn vision_experts(f: &Fields<'_>) -> Result<DecoderConfig> {
 fn experts_with(f: &Fields<'_>, base: &Defaults, defaults: &ExpertDefaults, layout: ExpertLayout) -> Result<DecoderConfig> {
     let base = Base::read(f, base)?;
     f.count_or("max_window_layers", 0)?;
+    f.expect_bool("qkv_bias", false)?;
+    f.expect_bool("use_qk_norm", true)?;
+    if f.count_or("shared_expert_intermediate_size", 0)? != 0 {
+        return Err(f.error("shared_expert_intermediate_size", "0"));
+    }
     let attention = Attention { window: qwen2::switched_window(f)?, ..attention(f, &base)? };
     let experts = Experts { layout, ..experts_of(f, &base, defaults)? };
     let layers = feed_forwards(f, &base, &experts)?.into_iter().map(|feed_forward| layer(attention.clone(), feed_forward));

@@ -96,6 +96,7 @@ fn delta_net(f: &Fields<'_>, base: &Base) -> Result<DeltaNet> {
         key_dim: f.size_or("linear_key_head_dim", 128)?,
         value_dim: f.size_or("linear_value_head_dim", 128)?,
         taps: f.size_or("linear_conv_kernel_dim", 4)?,
+        activation: base.activation,
         norm: Norm::rms(base.norm.eps),
         tiled: false,
     })

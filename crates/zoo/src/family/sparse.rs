@@ -3,6 +3,7 @@
 use super::{
     common::{Base, Defaults, FULL, SLIDING, by_kind, full_every, layer, window},
     deepseek, llama_variants,
+    mixtral::BLOCK_SPARSE,
     qwen3::{self, ExpertDefaults},
     rope,
 };
@@ -11,33 +12,46 @@ use crate::{
     fields::Fields,
     rope::Rope,
     spec::{
-        Attention, DecoderConfig, ExpertLayout, Experts, FeedForward, Gate, Layer, LayerNorms, Mlp, MlpNames, QkNorm, Router,
-        Scores, Temperature,
+        Attention, DecoderConfig, ExpertLayout, Experts, FeedForward, Gate, Layer, LayerNorms, Mlp, QkNorm, Router, Scores,
+        Temperature,
     },
 };
 
 /// dots.llm1: queries and keys normalized per head, DeepSeek V3's router.
 pub(super) fn dots1(f: &Fields<'_>) -> Result<DecoderConfig> {
-    let base = Base::read(f, &Defaults::LLAMA)?;
+    let base = Base::read(f, &Defaults { kv_heads: Some(32), ..Defaults::LLAMA })?;
     let first = f.count_or("max_window_layers", 62)?;
+    // The window's own key decides.
+    f.bool_opt("use_sliding_window")?;
     let bias = f.bool_or("attention_bias", false)?;
     let attention = Attention { qk_norm: QkNorm::Heads, qkv_bias: bias.into(), output_bias: bias, ..base.attention(None) };
     let rope = rope::read(f, &base)?;
     let window = window(f, Some(4096))?;
     let kinds = base.layer_types(f, |i| if window.is_some() && i >= first { SLIDING } else { FULL })?;
     let attentions = by_kind(f, kinds, window, &attention, |_| Some(rope.clone()))?;
-    let defaults = deepseek::ExpertDefaults { count: 128, width: 1408, groups: (1, 1), scale: 1.0, dense: 0 };
+    let defaults = deepseek::ExpertDefaults {
+        count: 128,
+        width: 1408,
+        groups: (1, 1),
+        scale: 1.0,
+        dense: 0,
+        normalized: false,
+        ..deepseek::ExpertDefaults::V3
+    };
     decoder(f, &base, "dots1", attentions, deepseek::feed_forwards(f, &base, &defaults)?)
 }
 
 /// K-EXAONE: EXAONE 4's attention with norms before each half, and DeepSeek V3's router.
 pub(super) fn exaone_moe(f: &Fields<'_>) -> Result<DecoderConfig> {
-    let base = Base::read(f, &Defaults { norm_eps: 1e-5, ..Defaults::LLAMA })?;
+    let base = Base::read(f, &llama_variants::EXAONE4)?;
     let attentions = llama_variants::exaone_attentions(f, &base)?;
-    let defaults = deepseek::ExpertDefaults { count: 64, width: 1024, groups: (1, 1), scale: 2.5, dense: 1 };
+    let defaults =
+        deepseek::ExpertDefaults { count: 64, width: 1024, groups: (1, 1), scale: 2.5, dense: 1, ..deepseek::ExpertDefaults::V3 };
     let mut feeds = deepseek::feed_forwards(f, &base, &defaults)?;
     corrected_by("e_score_correction_bias", &mut feeds);
-    decoder(f, &base, "exaone_moe", attentions, feeds)
+    // Newer releases store the correction in the router.
+    let renames = &[(".mlp.gate.e_score_correction_bias", ".mlp.e_score_correction_bias")];
+    Ok(DecoderConfig { renames, ..decoder(f, &base, "exaone_moe", attentions, feeds)? })
 }
 
 /// Sets the name of the vector that corrects the selection of experts.
@@ -86,13 +100,11 @@ pub(super) fn minimax_m2(f: &Fields<'_>) -> Result<DecoderConfig> {
             wide: true,
             ..Router::SOFTMAX
         },
-        module: "block_sparse_moe",
-        names: MlpNames::NUMBERED,
         ..base.experts(f.size_or("num_local_experts", 256)?, f.size_or("num_experts_per_tok", 8)?, f.size("intermediate_size")?)
     };
     let attentions = vec![attention; base.layers];
     let feeds = vec![experts.into(); base.layers];
-    decoder(f, &base, "minimax_m2", attentions, feeds)
+    Ok(DecoderConfig { renames: BLOCK_SPARSE, ..decoder(f, &base, "minimax_m2", attentions, feeds)? })
 }
 
 /// Mellum 2: Qwen 3's experts, with windows and a rotary embedding per kind of layer.
@@ -214,7 +226,12 @@ pub(super) fn laguna(f: &Fields<'_>) -> Result<DecoderConfig> {
     let (mlp, listed) = (base.mlp(f)?, f.texts("mlp_layer_types", base.layers)?);
     let is_dense = |i: usize| listed.as_ref().map_or(i == 0, |kinds| kinds[i] == "dense");
     let feeds = (0..base.layers).map(|i| if is_dense(i) { mlp.into() } else { experts.clone().into() }).collect();
-    decoder(f, &base, "laguna", attentions, feeds)
+    // Newer releases store the correction in the router.
+    let renames = &[
+        (".mlp.gate.e_score_correction_bias", ".mlp.experts.e_score_correction_bias"),
+        (".mlp.shared_experts.", ".mlp.shared_expert."),
+    ];
+    Ok(DecoderConfig { renames, ..decoder(f, &base, "laguna", attentions, feeds)? })
 }
 
 /// One gate for each head, or for each element of a head.
@@ -265,7 +282,9 @@ pub(super) fn ernie4_5_moe(f: &Fields<'_>) -> Result<DecoderConfig> {
     let mlp = Mlp { bias: bias.into(), ..base.mlp(f)? };
     let sparse = |i: usize| (i + 1).is_multiple_of(interval) && i >= first && i <= last;
     let feeds = (0..base.layers).map(|i| if sparse(i) { experts.clone().into() } else { mlp.into() }).collect();
-    Ok(DecoderConfig { head_bias: bias, ..decoder(f, &base, "ernie4_5_moe", vec![attention; base.layers], feeds)? })
+    // Newer releases store the correction in the router.
+    let renames = &[(".mlp.gate.moe_statics.", ".mlp.moe_statics.")];
+    Ok(DecoderConfig { head_bias: bias, renames, ..decoder(f, &base, "ernie4_5_moe", vec![attention; base.layers], feeds)? })
 }
 
 /// Hunyuan A13B: Hunyuan's attention, and experts beside a shared layer.
@@ -358,7 +377,8 @@ fn llama4_feed_forwards(f: &Fields<'_>, base: &Base) -> Result<Vec<FeedForward>>
     };
     let step = f.size_or("interleave_moe_layer_step", 1)?;
     let listed = f.ints("moe_layers")?;
-    let sparse = |i: usize| if listed.is_empty() { (i + 1).is_multiple_of(step) } else { listed.contains(&(i as i64)) };
+    let by_rule = f.get("moe_layers").is_none();
+    let sparse = |i: usize| if by_rule { (i + 1).is_multiple_of(step) } else { listed.contains(&(i as i64)) };
     let dense = base.mlp_of(f.size_or("intermediate_size_mlp", 16_384)?, MODULE);
     Ok((0..base.layers).map(|i| if sparse(i) { experts.clone().into() } else { dense.into() }).collect())
 }

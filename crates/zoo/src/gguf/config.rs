@@ -232,7 +232,9 @@ fn as_stored(file: &Gguf, config: &mut DecoderConfig) {
         let has = |name: &str| file.tensors.contains_key(&format!("blk.{i}.{name}.bias"));
         let has_weight = |name: &str| file.tensors.contains_key(&format!("blk.{i}.{name}.weight"));
         match &mut layer.mixer {
-            Mixer::AttentionAndMamba(_, m) | Mixer::Mamba(m) => (m.conv_bias, m.proj_bias) = (has("ssm_conv1d"), has("ssm_in")),
+            Mixer::AttentionAndMamba(_, m) | Mixer::Mamba(m) => {
+                (m.conv_bias, m.proj_bias, m.output_bias) = (has("ssm_conv1d"), has("ssm_in"), has("ssm_out"));
+            }
             _ => {}
         }
         match &mut layer.mixer {

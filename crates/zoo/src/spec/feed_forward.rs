@@ -66,6 +66,8 @@ pub(crate) enum Activation {
     Silu,
     GeluTanh,
     GeluErf,
+    /// `x * sigmoid(1.702 x)`.
+    GeluSigmoid,
     /// The positive part.
     Relu,
     /// The square of the positive part.

@@ -1,6 +1,6 @@
 //! Mixers with a recurrent state.
 
-use super::Norm;
+use super::{Activation, Norm};
 
 /// Linear attention with a decaying and corrected state: the gated delta rule after a short
 /// convolution.
@@ -13,6 +13,8 @@ pub(crate) struct DeltaNet {
     pub(crate) value_dim: usize,
     /// Taps of the convolution.
     pub(crate) taps: usize,
+    /// Activation of the convolution.
+    pub(crate) activation: Activation,
     /// Norm of the results, before their gate.
     pub(crate) norm: Norm,
     /// Whether value head `h` reads key head `h` modulo their number. Else, consecutive value heads
@@ -34,7 +36,11 @@ pub(crate) struct Mamba {
     /// Taps of the convolution.
     pub(crate) taps: usize,
     pub(crate) conv_bias: bool,
+    /// Biases of the projections before and after.
     pub(crate) proj_bias: bool,
+    pub(crate) output_bias: bool,
+    /// Of the convolution, and of Mamba 1's gate.
+    pub(crate) activation: Activation,
     pub(crate) form: MambaForm,
     pub(crate) module: &'static str,
     /// Factors on the input, the result, and the projected gate, input, keys, queries and steps.
@@ -79,6 +85,8 @@ pub(crate) struct KeyDecay {
     pub(crate) head_dim: usize,
     /// Taps of the convolutions.
     pub(crate) taps: usize,
+    /// Activation of the convolutions.
+    pub(crate) activation: Activation,
     /// Lower bound of the logarithm of the decay. Without one, it has the range of a softplus.
     pub(crate) lower_bound: Option<f64>,
     /// Whether the projections to decays and output gates are two matrices through the width of a
