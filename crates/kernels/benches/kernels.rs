@@ -118,6 +118,24 @@ fn dense(pool: &Pool, [m, n, k]: [usize; 3], cold: bool) {
     report(&format!("bf16 [{m},{k}]x[{n},{k}] {state}"), seconds, bytes, 2 * m * n * k);
 }
 
+/// Texts of few tokens in a layer of an encoder, `f32`.
+fn text(pool: &Pool, [m, n, k]: [usize; 3]) {
+    let bytes = n * k * 4;
+    let copies = COLD_BYTES.div_ceil(bytes);
+    let (weights, x, mut out, mut turn) = (vec![1f32; n * k * copies], vec![1f32; m * k], vec![0f32; m * n], 0);
+    for (state, copies) in [("warm", 1), ("cold", copies)] {
+        let seconds = best(|| {
+            let part = &weights[turn % copies * n * k..][..n * k];
+            let a = View::contiguous(black_box(&x), &[m, k]).expect("sizes fit");
+            let b = View::new(part, &[k, n], &[1, k as isize], 0).expect("sizes fit");
+            matmul(pool, &a, &b, &mut ViewMut::contiguous(&mut out, &[m, n]).expect("sizes fit"), &Addmm::default())
+                .expect("sizes fit");
+            turn += 1;
+        });
+        report(&format!("f32 [{m},{k}]x[{n},{k}] {state}"), seconds, bytes, 2 * m * n * k);
+    }
+}
+
 fn square(pool: &Pool, n: usize) {
     let x = vec![1f32; n * n];
     let mut out = vec![0f32; n * n];
@@ -220,6 +238,10 @@ fn main() {
     for (bits, n, k) in [(4, 1536, 576), (4, 576, 1536), (5, 1536, 576), (6, 1536, 576), (8, 1536, 576), (8, 49152, 576)] {
         [1, 2, 4, 8].into_iter().for_each(|m| few::<f16>(&pool, bits, [m, n, k]));
         [1, 2, 4, 8].into_iter().for_each(|m| few::<bf16>(&pool, bits, [m, n, k]));
+    }
+    for m in [6, 8, 9, 12, 16, 20, 24, 28, 32] {
+        text(&pool, [m, 1536, 384]);
+        text(&pool, [m, 384, 1536]);
     }
     quantized(&pool, 4, [128, 2048, 2048], false);
     dense(&pool, [128, 2048, 2048], false);
