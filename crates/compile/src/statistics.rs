@@ -15,8 +15,8 @@ pub struct Statistics {
 pub struct InputStatistics {
     /// Mean square of each column, [K], or [E, K] for each expert.
     pub(crate) squares: Vec<f32>,
-    /// Factors of the products of pairs of columns of the same block, `[K / block, block, block]`.
-    /// Empty if unknown.
+    /// Products of pairs of columns of the same block, and their factors, `[K / block, block,
+    /// block]`. Empty if unknown.
     pub(crate) factors: Vec<f32>,
     /// The order of the columns of each block in `factors`, [K].
     pub(crate) order: Vec<u32>,

@@ -3,12 +3,13 @@
 mod feedback;
 mod least_error;
 mod parts;
+mod refine;
 
 use flambeau_ir::QuantMode;
 use flambeau_lower::{Fit, Scheme};
 use flambeau_tensor::{DType, e4m3, pack_codes};
 
-use self::feedback::Factors;
+use self::{feedback::Factors, refine::Rows};
 pub(crate) use self::{feedback::factor, parts::Parts};
 use crate::InputStatistics;
 
@@ -35,15 +36,24 @@ struct Importance<'a> {
     ones: Vec<f32>,
     /// Factors of the inputs' products.
     factors: Option<Factors<'a>>,
+    /// The inputs' products, if codes are refined by them. Empty otherwise.
+    products: Vec<f32>,
 }
+
+/// Most weights of a matrix whose codes are refined, which takes several times as long as feedback.
+const MOST_REFINED: usize = 1 << 22;
+
+/// Most bits of codes that are refined. The errors of more bits hardly count.
+const MOST_REFINED_BITS: u8 = 6;
 
 /// Added to relative mean squares, so that columns that the examples lack count too.
 const LEAST_IMPORTANCE: f32 = 1e-3;
 
 impl<'a> Importance<'a> {
-    fn new(shape: &[usize], inputs: Option<&'a InputStatistics>) -> Importance<'a> {
+    fn new(shape: &[usize], inputs: Option<&'a InputStatistics>, bits: u8) -> Importance<'a> {
         let [.., rows, columns] = *shape else {
-            return Importance { rows: 1, squares: Vec::new(), columns: 0, ones: vec![1.0; shape.iter().product()], factors: None };
+            let ones = vec![1.0; shape.iter().product()];
+            return Importance { rows: 1, squares: Vec::new(), columns: 0, ones, factors: None, products: Vec::new() };
         };
         let relative = |row: &[f32]| {
             let mean = row.iter().sum::<f32>() / row.len() as f32;
@@ -61,7 +71,9 @@ impl<'a> Importance<'a> {
         let squares: Vec<f32> = squares.unwrap_or_default();
         let factors = known.filter(|inputs| inputs.block > 0 && inputs.factors.len() == columns * inputs.block);
         let factors = factors.map(|inputs| Factors { factors: &inputs.factors, order: &inputs.order, block: inputs.block });
-        Importance { rows, squares, columns, ones: vec![1.0; columns], factors }
+        let is_refined = bits <= MOST_REFINED_BITS && shape.iter().product::<usize>() <= MOST_REFINED;
+        let products = factors.filter(|_| is_refined).map(refine::products).unwrap_or_default();
+        Importance { rows, squares, columns, ones: vec![1.0; columns], factors, products }
     }
 
     /// The importance of the columns of a row.
@@ -112,8 +124,8 @@ impl Fitted<'_> {
     /// as there are values.
     fn write(&self, codes: &mut [u8], [packed, scales, biases]: [&mut [u8]; 3]) {
         let scheme = self.scheme;
-        let groups: Vec<Group> = self.groups().collect();
-        self.codes(&groups, codes);
+        let mut groups: Vec<Group> = self.groups().collect();
+        self.codes(&mut groups, codes);
         pack_codes(codes, usize::from(scheme.bits), packed);
         if scheme.mode == QuantMode::Affine {
             write_floats(groups.iter().map(|g| g.scale), self.dtype, scales);
@@ -123,11 +135,14 @@ impl Fitted<'_> {
         }
     }
 
-    fn codes(&self, groups: &[Group], codes: &mut [u8]) {
+    /// Computes codes. Parameters change if the products of the inputs are known.
+    fn codes(&self, groups: &mut [Group], codes: &mut [u8]) {
         let (columns, group) = (self.importance.columns, self.scheme.group_size as usize);
         if let Some(factors) = self.importance.factors {
             let top = f32::from(u8::MAX >> (8 - self.scheme.bits));
-            return feedback::codes(self.values, groups, factors, (columns, group, top), codes);
+            feedback::codes(self.values, groups, factors, (columns, group, top), codes);
+            let mut rows = Rows { values: self.values, groups, codes, columns, group, top, dtype: self.dtype };
+            return rows.refine(&self.importance.products, factors.block);
         }
         for ((group, values), codes) in groups.iter().zip(self.values.chunks_exact(group)).zip(codes.chunks_exact_mut(group)) {
             group.codes(values, self.scheme, codes);

@@ -20,8 +20,8 @@ const SHRINKAGE: f32 = 0.2;
 
 /// Replaces the products `Xᵀ X` `[block, block]` by factors, and returns the order of the columns
 /// [block]: columns with large inputs come first, because later columns take up their errors. In
-/// this order, row `j` holds `R_ij / R_jj` at `i < j`. Other elements are zero. All elements are
-/// zero if the products are not numbers.
+/// this order, row `j` holds `R_ij / R_jj` at `i < j`, and the products, with what is added to
+/// squares, at `i ≥ j`. All elements are zero if the products are not numbers.
 pub(crate) fn factor(products: &mut [f32], block: usize) -> Vec<u32> {
     let mut order: Vec<u32> = (0..block as u32).collect();
     let square = |column: u32| products[column as usize * (block + 1)];
@@ -40,8 +40,9 @@ pub(crate) fn factor(products: &mut [f32], block: usize) -> Vec<u32> {
                 let pivot = lower[column * block + column];
                 for i in 0..block {
                     let below = lower[(block - 1 - i) * block + column];
-                    products[j * block + i] = if i < j { below / pivot } else { 0.0 };
+                    products[j * block + i] = if i < j { below / pivot } else { ordered[j * block + i] };
                 }
+                products[j * block + j] += damping;
             }
             return order;
         }
@@ -122,7 +123,7 @@ pub(super) fn codes(
 }
 
 /// The sums of each row's errors, multiplied by a factor for each column.
-fn weighted_sums(factors: &[f32], errors: &[[f32; ROWS]]) -> [f32; ROWS] {
+pub(super) fn weighted_sums(factors: &[f32], errors: &[[f32; ROWS]]) -> [f32; ROWS] {
     // Two sums, because each addition waits for the one before it.
     let mut sums = [[0.0f32; ROWS]; 2];
     let (factors, last) = factors.as_chunks::<2>();

@@ -31,7 +31,7 @@ impl Parts {
         let columns = weight.shape().last().copied().unwrap_or(0);
         let rows = weight.numel() / columns.max(1);
         let is_affine = scheme.mode == QuantMode::Affine;
-        let importance = Importance::new(weight.shape(), inputs.filter(|_| is_affine));
+        let importance = Importance::new(weight.shape(), inputs.filter(|_| is_affine), scheme.bits);
         let (words, groups) = (columns * usize::from(scheme.bits) / 32, columns / scheme.group_size as usize);
         let dtype = if is_affine { weight.dtype() } else { DType::U8 };
         let biases = if is_affine { groups } else { 0 };
