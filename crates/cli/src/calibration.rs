@@ -105,6 +105,9 @@ impl CalibrationArgs {
             false if !is_language || !is_quantized || is_mute => return Ok(quantize),
             _ => {}
         }
+        if let Some(budget) = &budget {
+            budget.check(&zoo::linear_weights(&zoo::build(checkpoint, options)?, quantize.clone())?)?;
+        }
         let text = self.text()?;
         let observed = || observe(checkpoint, options, (&quantize, engine), (&tokenizer_of(tokenizer)?, &text));
         let statistics = match &self.imatrix {
@@ -117,7 +120,10 @@ impl CalibrationArgs {
             }),
         };
         if is_asked && statistics.is_empty() {
-            bail!("calibration can change no weight: they are quantized already, or the scheme is of small floats");
+            bail!(
+                "calibration can change no weight: they are quantized already, no row is a multiple of the group size, or the \
+                 scheme is of small floats"
+            );
         }
         let quantize = compile::Options { statistics: Arc::new(statistics), ..quantize };
         match budget {
@@ -160,7 +166,7 @@ fn observe(
     (tokenizer, text): (&Tokenizer, &str),
 ) -> Result<Statistics> {
     let start = Instant::now();
-    let ids = tokenizer.encode(text, false)?;
+    let ids = tokens(tokenizer, text)?;
     let options =
         zoo::Options { max_seq_len: Some(WINDOW), prefill_chunk: Some(WINDOW), kv_cache: zoo::KvCache::Float, ..*options };
     let model = zoo::build(checkpoint, &options)?;
@@ -203,10 +209,7 @@ fn divide(
         ..*options
     };
     let model = zoo::build(checkpoint, &options)?;
-    let ids = tokenizer.encode(text, false)?;
-    if ids.is_empty() {
-        bail!("the text of the calibration is empty");
-    }
+    let ids = tokens(tokenizer, text)?;
     let windows = spaced(&ids, MEASURED_WINDOW, MEASURED_WINDOWS);
     let tokens: usize = windows.iter().map(|window| window.len()).sum();
     let inputs = |window: &&[u32]| inputs(window, tokenizer.bos_id(), checkpoint.adapter_count());
@@ -224,6 +227,15 @@ fn divide(
     eprintln!("{told}; measured in {:.1} s", start.elapsed().as_secs_f64());
     quantize.rules.extend(rules);
     Ok(quantize)
+}
+
+/// The tokens of the calibration's text.
+fn tokens(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>> {
+    let ids = tokenizer.encode(text, false)?;
+    if ids.is_empty() {
+        bail!("the text of the calibration is empty");
+    }
+    Ok(ids)
 }
 
 /// Number of elements of all weights with statistics.

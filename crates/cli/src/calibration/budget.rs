@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use flambeau::compile::{Options, Scheme, SchemeName, WeightRule};
+use flambeau::compile::{LinearWeight, Options, Scheme, SchemeName, WeightRule};
 
 use super::sensitivity::Unit;
 use crate::failure::usage;
@@ -72,6 +72,30 @@ impl Budget {
         }
         choices.retain(|choice| f64::from(choice.scheme.bits) >= bits.floor() - 1.0);
         Ok(Budget { bits, choices })
+    }
+
+    /// Checks that schemes that fit the rows of all weights can keep the mean.
+    ///
+    /// # Errors
+    /// If the weights take more bits at least.
+    pub(super) fn check(&self, weights: &[LinearWeight]) -> Result<()> {
+        let (mut spent, mut elements) = (0.0, 0.0);
+        for LinearWeight { shape, .. } in weights {
+            let columns = shape.last().copied().unwrap_or(0);
+            let count = shape.iter().product::<usize>() as f64;
+            // The first choice has the fewest bits. Weights that no choice fits stay floats.
+            if let Some(choice) = self.fitting(columns).next() {
+                spent += choice.bits * count;
+                elements += count;
+            }
+        }
+        // Sums of many weights are rounded.
+        if spent > self.bits * elements * (1.0 + 1e-9) {
+            let least = (spent / elements * 100.0).ceil() / 100.0;
+            let reason = "rows that are no multiple of 64 need groups of 32, whose scales and biases take 1 bit per weight";
+            return Err(usage(format!("--bits-per-weight {}: this model needs at least {least}, because {reason}", self.bits)));
+        }
+        Ok(())
     }
 
     /// The options with the scheme of most bits for linear layers, which packs whatever some scheme
@@ -212,6 +236,22 @@ mod tests {
         let (rules, _) = budget.rules(&[(unit("narrow", 96, 96), choice, 1.0)]);
         assert_eq!(rules[0].scheme.map(|scheme| (scheme.bits, scheme.group_size)), Some((4, 32)));
         assert!(budget.measured(40).is_none());
+    }
+
+    #[test]
+    fn a_mean_that_the_rows_cannot_keep_is_refused() {
+        let weight = |columns: usize| LinearWeight { name: "w".into(), shape: [8, columns][..].into() };
+        let check = |bits: f64, columns: &[usize]| {
+            let weights: Vec<_> = columns.iter().map(|&columns| weight(columns)).collect();
+            Budget::new(bits).unwrap().check(&weights).map_err(|error| error.to_string())
+        };
+        // 32 columns take 3 bits, 64 columns take 2.5, and 40 columns stay floats.
+        assert_eq!(check(2.5, &[64, 40, 128]), Ok(()));
+        assert!(check(2.6, &[32, 64]).unwrap_err().contains("needs at least 2.67"), "{:?}", check(2.6, &[32, 64]));
+        assert_eq!(check(2.67, &[32, 64]), Ok(()));
+        for bits in [3.0, 3.9, 4.0, 4.9, 5.0, 6.0, 9.0] {
+            assert_eq!(check(bits, &[32, 96]), Ok(()), "{bits}");
+        }
     }
 
     #[test]

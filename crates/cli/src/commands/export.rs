@@ -27,6 +27,8 @@ use crate::{
 /// The program contains the tokenizer, so `flambeau generate` needs no other file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  flambeau export ./SmolLM2-135M-Instruct -o smollm2.pte --qlinear 4w --qembedding 8w\n  \
+    flambeau export ./SmolLM2-135M-Instruct -o smollm2.pte --recipe default --calibration notes.txt\n  \
+    flambeau export ./SmolLM2-135M-Instruct -o smollm2.pte --bits-per-weight 4.5 --qembedding 8w\n  \
     flambeau export model-Q4_1.gguf -o model.pte\n  \
     flambeau export ./Llama-3.2-1B --lora ./style --lora ./facts:0.5 -o tuned.pte\n  \
     flambeau export ./Llama-3.2-1B --lora calm=./style --lora facts=./facts -o several.pte")]

@@ -52,6 +52,13 @@ fn a_text_calibrates_the_codes() {
     assert!(default < none && own < none, "{none} {default} {own}");
     let done = flambeau(dir.path(), &["export", TINY, "-o", "a.pte", "--qlinear", "4w", "--calibration", "missing.txt"]);
     assert!(done.code == 1 && done.stderr.contains("missing.txt"), "{}", done.stderr);
+    fs::write(dir.path().join("empty.txt"), "").unwrap();
+    let done = flambeau(
+        dir.path(),
+        &["export", TINY, "-o", "b.pte", "--qlinear", "2w", "--group-size", "32", "--calibration", "empty.txt"],
+    );
+    assert!(done.code == 1 && done.stderr.contains("text of the calibration is empty"), "{}", done.stderr);
+    assert!(!dir.path().join("b.pte").exists());
 }
 
 #[test]
@@ -104,6 +111,7 @@ fn bits_are_divided_among_the_weights() {
     assert!(counts[0] < counts[1], "{counts:?}");
     for (flags, code, what) in [
         (&["--bits-per-weight", "1"][..], 2, "expected 2.5 to 9"),
+        (&["--bits-per-weight", "2.5"], 2, "this model needs at least 2.89"),
         (&["--bits-per-weight", "4.5", "--qlinear", "4w"], 2, "cannot be used with"),
         (&["--bits-per-weight", "4.5", "--calibration", "none"], 2, "needs calibration"),
     ] {
@@ -118,6 +126,11 @@ fn calibration_that_changes_no_weight_is_refused() {
     let export = |flags: &[&str]| flambeau(dir.path(), &[&["export", TINY, "-o", "a.pte", "--qlinear", "mxfp4"], flags].concat());
     let done = export(&["--calibration", "default"]);
     assert!(done.code == 1 && done.stderr.contains("can change no weight"), "{}", done.stderr);
+    let done = flambeau(
+        dir.path(),
+        &["export", TINY, "-o", "a.pte", "--qlinear", "4w", "--group-size", "128", "--calibration", "default"],
+    );
+    assert!(done.code == 1 && done.stderr.contains("no row is a multiple of the group size"), "{}", done.stderr);
     let done = export(&[]);
     assert!(done.code == 0 && !done.stderr.contains("calibrat"), "{}", done.stderr);
 }
