@@ -29,6 +29,7 @@ pub(super) fn first(f: &Fields<'_>) -> Result<DecoderConfig> {
     let channels = f.size_or("intermediate_size", expanded)?;
     let rank = rank(f, "time_step_rank", hidden)?;
     repeated(f, hidden, channels)?;
+    f.expect_text("hidden_act", "silu")?;
     let mamba = Mamba {
         heads: channels,
         head_dim: 1,
