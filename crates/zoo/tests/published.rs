@@ -35,16 +35,8 @@ fn every_family_has_a_published_config() {
     const SPEECH: [&str; 7] =
         ["moonshine", "parakeet_ctc", "parakeet_rnnt", "parakeet_tdt", "voxtral", "voxtral_realtime", "whisper"];
     // Names without a transformers class, or with a class without a complete config.
-    const WITHOUT: [&str; 8] = [
-        "bailing_hybrid",
-        "deepseek",
-        "exaone",
-        "glm4v_moe_text",
-        "iquestcoder",
-        "joyai_llm_flash",
-        "kimi_linear",
-        "youtu_llm",
-    ];
+    const WITHOUT: [&str; 8] =
+        ["bailing_hybrid", "deepseek", "exaone", "glm4v_moe_text", "iquestcoder", "joyai_llm_flash", "kimi_linear", "youtu_llm"];
     let rows = published();
     let names: BTreeSet<&str> = rows
         .iter()
