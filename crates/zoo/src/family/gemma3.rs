@@ -19,9 +19,12 @@ pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
         return Err(f.error("use_bidirectional_attention", "a boolean or vision"));
     }
     let base = gemma2::read_any(f, &Defaults { positions: 131_072, ..gemma2::DEFAULTS })?;
+    // transformers reads this key and does not apply it.
+    if f.get("attn_logit_softcapping").is_some() {
+        return Err(f.error("attn_logit_softcapping", "null"));
+    }
     let (window, mlp) = (window(f, Some(4096))?, base.mlp(f)?);
-    let cap = gemma2::cap(f, "attn_logit_softcapping", None)?;
-    let attention = Attention { qk_norm: QkNorm::Heads, cap, ..gemma2::attention(f, &base, 256)? };
+    let attention = Attention { qk_norm: QkNorm::Heads, ..gemma2::attention(f, &base, 256)? };
     let (full, sliding) = rope::by_kind(f, &base, THETA)?;
     let pattern = f.size_or("sliding_window_pattern", 6)?;
     let kinds = base.layer_types(f, |i| if (i + 1).is_multiple_of(pattern) { "full_attention" } else { "sliding_attention" })?;

@@ -194,6 +194,7 @@ pub(super) fn jamba(f: &Fields<'_>) -> Result<DecoderConfig> {
         f.bool_opt(key)?;
     }
     f.get("num_logits_to_keep");
+    f.expect_text("hidden_act", "silu")?;
     let mamba = Mamba {
         heads: f.size_or("mamba_expand", 2)? * base.hidden,
         head_dim: 1,
