@@ -24,6 +24,7 @@ OWN_CODE = {
     "bailing_moe": "BailingMoeForCausalLM",
     "bailing_moe_v2": "BailingMoeV2ForCausalLM",
     "bailing_hybrid": "BailingMoeV3ForCausalLM",
+    "deepseek": "DeepseekForCausalLM",
     "exaone": "ExaoneForCausalLM",
     "internlm2": "InternLM2ForCausalLM",
     "internlm3": "InternLM3ForCausalLM",
