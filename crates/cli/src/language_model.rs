@@ -121,7 +121,7 @@ impl LoadArgs {
         let text = self.tokenizer(&program, &path)?;
         let engine = engine()?;
         let loaded = self.model(&program, &engine)?;
-        // An exported program has the context that was asked for, or the largest that is possible.
+        // The context of a program is chosen when it is exported, so `-c` cannot change it.
         let is_program = path == Path::new(model.name());
         if let (true, Some(asked), Some(own)) = (is_program, self.ctx_size, loaded.context())
             && asked != own

@@ -87,7 +87,7 @@ fn pairs(call: &Call<'_>, left: &'static str, right: &'static str, f: fn(f64, f6
     Ok(vec![Tensor::from_slice(&values, a.shape())?])
 }
 
-/// Integers in the type of the result, to which PyTorch cuts numbers.
+/// `f` of integers in the type of the result. As in PyTorch, numbers are cut to this type.
 fn integers(call: &Call<'_>, f: fn(i64, i64) -> i64) -> Results {
     let dtype = call.results.first().copied().filter(|d| d.class() == DTypeClass::Integer).unwrap_or(DType::I64);
     let [a, b] = operands(call, ["self", "other"], dtype)?;

@@ -282,7 +282,7 @@ impl CodedRows for Nvfp4Blocks {
     }
 
     fn read_numbers(&self, row: usize, out: &mut [(f32, f32)]) {
-        // The scales have no sign, and the byte of NaN stands for 0.
+        // The scales have no sign, and the byte of NaN means 0.
         let byte = |b: u8| if b & 127 == 127 { 0 } else { b & 127 };
         let bytes = self.row(row).flat_map(|block| &block[..Self::GROUPS]);
         bytes.zip(out).for_each(|(&b, out)| *out = (f32::from(byte(b)), 0.0));

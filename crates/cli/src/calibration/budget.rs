@@ -74,7 +74,7 @@ impl Budget {
         Ok(Budget { bits, choices })
     }
 
-    /// Checks that schemes that fit the rows of all weights can keep the mean.
+    /// Checks that the mean is possible with schemes whose groups fit the rows of all weights.
     ///
     /// # Errors
     /// If the weights take more bits at least.

@@ -40,10 +40,11 @@ struct Importance<'a> {
     products: Vec<f32>,
 }
 
-/// Most weights of a matrix whose codes are refined, which takes several times as long as feedback.
+/// Maximum number of weights of a matrix with refined codes. Refinement takes several times as long
+/// as feedback.
 const MOST_REFINED: usize = 1 << 22;
 
-/// Most bits of codes that are refined. The errors of more bits hardly count.
+/// Maximum number of bits of refined codes. Codes with more bits have small errors anyway.
 const MOST_REFINED_BITS: u8 = 6;
 
 /// Added to relative mean squares, so that columns that the examples lack count too.

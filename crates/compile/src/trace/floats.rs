@@ -1,4 +1,4 @@
-//! Arithmetic on floats that the program reads from tensors. Such floats are tensors of rank 0.
+//! Arithmetic on floats that the program reads from tensors. In the graph, these floats are tensors of rank 0.
 
 use flambeau_lower::{Arg, Call, OutMeta, Refuse};
 use flambeau_pt2::Node;
@@ -7,7 +7,7 @@ use flambeau_tensor::DType;
 use super::{Binding, Trace, calls::tensor_arg};
 use crate::functionalize::bare;
 
-/// The operator on tensors that computes what Python's operator computes on numbers.
+/// The operator on tensors for an operator of Python on numbers.
 fn on_tensors(target: &str) -> Option<&'static str> {
     Some(match target {
         "_operator.add" => "aten.add.Tensor",

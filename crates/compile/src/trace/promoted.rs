@@ -1,4 +1,4 @@
-//! Element types in which calls compute that write to an operand of another type.
+//! Element types of calls that write to an operand of another type.
 
 use flambeau_lower::{Arg, Call, Operand, result_type};
 use flambeau_tensor::DType;

@@ -38,7 +38,7 @@ pub(super) struct Defaults {
     pub(super) norm: NormKind,
     pub(super) norm_key: &'static str,
     pub(super) activation_key: &'static str,
-    /// The activation without a key. `None` means that of [`activation`].
+    /// The activation without a key. `None` means the default of [`activation`].
     pub(super) activation: Option<Activation>,
     pub(super) tied: bool,
     /// Base of the rotary frequencies, and rotated share of a head.

@@ -377,8 +377,8 @@ pub(super) fn nemotron_h(f: &Fields<'_>) -> Result<DecoderConfig> {
     {
         f.bool_opt(key)?;
     }
-    // About layers that predict further tokens and a rotary embedding, which programs lack, and
-    // repetitions of `layer_norm_epsilon`.
+    // Keys of layers for multi-token prediction and of an unused rotary embedding, and copies of
+    // `layer_norm_epsilon`.
     for key in [
         "mtp_hybrid_override_pattern",
         "mtp_layers_block_type",

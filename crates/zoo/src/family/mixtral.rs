@@ -23,7 +23,7 @@ const DBRX: &[(&str, &str)] = &[
     (".ffn.experts.mlp.", ".mlp.experts."),
 ];
 
-/// Published names of experts, which newer releases name like those of other families.
+/// Published names of experts, and the names in newer releases.
 pub(super) const BLOCK_SPARSE: &[(&str, &str)] =
     &[(".block_sparse_moe.", ".mlp."), (".w1.", ".gate_proj."), (".w2.", ".down_proj."), (".w3.", ".up_proj.")];
 

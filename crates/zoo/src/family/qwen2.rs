@@ -18,7 +18,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<DecoderConfig> {
     of_defaults(f, &DEFAULTS, 28)
 }
 
-/// MiMo: Qwen 2 with layers that predict further tokens, which programs leave out.
+/// MiMo: Qwen 2 with layers that predict further tokens. Programs leave these layers out.
 pub(super) fn mimo(f: &Fields<'_>) -> Result<DecoderConfig> {
     f.expect_bool("attention_bias", true)?;
     config(f)

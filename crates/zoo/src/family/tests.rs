@@ -23,7 +23,7 @@ fn with(family: &str, keys: &Value) -> Value {
     config
 }
 
-/// What transformers' classes take where a config lacks a key.
+/// Defaults of transformers' classes for missing keys of a config.
 fn defaults() -> Vec<(&'static str, Value)> {
     let yarn = json!({
         "type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16384, "mscale": 1.0,

@@ -1,4 +1,4 @@
-//! Architectures whose layers are those of a family under another name.
+//! Architectures with the layers of a family under another name.
 
 use serde_json::json;
 
@@ -95,7 +95,7 @@ fn softmax(keys: &Keys<'_>) -> Result<()> {
     }
 }
 
-/// MiniCPM: Granite's factors, which older files leave out. They are those of the first models.
+/// MiniCPM: Granite's factors. Older files leave them out, and then have the first models' factors.
 fn minicpm(keys: &Keys<'_>) -> Result<serde_json::Value> {
     let (layers, hidden) = (keys.layers()? as f64, keys.size("embedding_length")? as f64);
     let implied = json!({

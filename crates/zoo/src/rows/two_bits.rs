@@ -55,7 +55,7 @@ impl TwoBits {
         }
     }
 
-    /// Scale and bias of a block. Code 0 stands for minus the scale, and the two codes of Q1_0 for
+    /// Scale and bias of a block. Code 0 means minus the scale. The two codes of Q1_0 mean
     /// minus and plus the scale.
     fn affine(self, block: &[u8]) -> (f32, f32) {
         let scale = half(block, self.row().4);

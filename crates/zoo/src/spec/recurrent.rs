@@ -39,7 +39,7 @@ pub(crate) struct Mamba {
     /// Biases of the projections before and after.
     pub(crate) proj_bias: bool,
     pub(crate) output_bias: bool,
-    /// Of the convolution, and of Mamba 1's gate.
+    /// Activation of the convolution, and of Mamba 1's gate.
     pub(crate) activation: Activation,
     pub(crate) form: MambaForm,
     pub(crate) module: &'static str,

@@ -1,8 +1,8 @@
 //! Improves codes and parameters after error feedback.
 //!
 //! A row's squared error over all inputs is `Σ_ij e_i A_ij e_j`, with the errors `e` of its columns
-//! and the products `A` of the inputs. Feedback chooses each code before it knows those of later
-//! columns, and it keeps the parameters. Here a group of columns is chosen again while the errors
+//! and the products `A` of the inputs. Feedback chooses each code before the codes of later columns
+//! are known, and it keeps the parameters. Here a group of columns is chosen again while the errors
 //! of all others stay. Each code is the best one for the codes around it: the error is least at
 //! `e_j = −Σ_{i≠j} A_ij e_i / A_jj`. Scale and bias are the best ones for the codes. Neither step
 //! makes a row's error larger.
@@ -81,7 +81,7 @@ impl Part<'_> {
 
 impl Rows<'_> {
     /// Improves codes and parameters by the [products](products) of each block of columns. Nothing
-    /// changes if a group lies in two blocks.
+    /// changes if a group crosses two blocks.
     pub(super) fn refine(&mut self, products: &[f32], block: usize) {
         let group = self.group;
         if !block.is_multiple_of(group) {
