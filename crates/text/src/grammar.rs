@@ -244,9 +244,9 @@ mod tests {
         for (grammar, taken, refused) in [
             // Words that begin alike.
             (
-                "root ::= \"ab\" \"d\" | \"abd\" \"c\" | \"abd\" [x-z]{2}",
-                &["abd", "abdc", "abdxz"][..],
-                &["ab", "abdx", "abdcc"][..],
+                "root ::= \"ab\" \"e\" | \"abe\" \"c\" | \"abe\" [x-z]{2}",
+                &["abe", "abec", "abexz"][..],
+                &["ab", "abex", "abecc"][..],
             ),
             ("root ::= \"(\" root? \")\"", &["()", "((()))"], &["", "(()", "())"]),
             ("root ::= item (\", \" item)*\nitem ::= [^, ]+ | \"\" # an item", &["a", "a, b, c", ", a", ""], &["a,b", "a ,b"]),
