@@ -121,15 +121,14 @@ fn cohere(keys: &Keys<'_>) -> Result<Value> {
 /// DBRX: keys of attention and of experts in objects of their own.
 fn dbrx(keys: &Keys<'_>) -> Result<Value> {
     let attention = json!({
-        "kv_n_heads": keys.size_opt("attention.head_count_kv")?, "clip_qkv": keys.positive_opt("attention.clamp_kqv")?,
-        "rope_theta": keys.positive_opt("rope.freq_base")?,
+        "clip_qkv": keys.positive_opt("attention.clamp_kqv")?, "rope_theta": keys.positive_opt("rope.freq_base")?,
     });
     let experts = json!({
         "ffn_hidden_size": keys.size("feed_forward_length")?, "moe_num_experts": keys.size("expert_count")?,
         "moe_top_k": keys.size("expert_used_count")?,
     });
     Ok(json!({
-        "attn_config": attention, "ffn_config": experts, "num_key_value_heads": null, "intermediate_size": null, "rope_theta": null,
+        "attn_config": attention, "ffn_config": experts, "intermediate_size": null, "rope_theta": null,
         "rms_norm_eps": keys.positive_opt("attention.layer_norm_epsilon")?,
     }))
 }
