@@ -1,4 +1,5 @@
-//! Arithmetic on floats that the program reads from tensors. In the graph, these floats are tensors of rank 0.
+//! Arithmetic on floats that the program reads from tensors. In the graph, these floats are tensors
+//! of rank 0.
 
 use flambeau_lower::{Arg, Call, OutMeta, Refuse};
 use flambeau_pt2::Node;

@@ -2,12 +2,13 @@
 // read once for all rows.
 //
 // `arrange_rows` normalises rows if required and stores them in the tensor-core operand order of
-// `RowProducts`. `low_rows_of_each` computes the rows of low rank of adapters. `RowProducts` divides tiles of 16 matrix rows among blocks, and the depth among a
-// block's warps. The warps' sums are added in a fixed order. Codes are unpacked in registers. A
-// row's sums do not depend on the other rows or on their number.
+// `RowProducts`. `low_rows_of_each` computes the rows of low rank of adapters. `RowProducts`
+// divides tiles of 16 matrix rows among blocks, and the depth among a block's warps. The warps'
+// sums are added in a fixed order. Codes are unpacked in registers. A row's sums do not depend on
+// the other rows or on their number.
 //
-// All are parts of launches: they call `wait` before they read what other blocks may have written.
-// `low_rows_of_each` shares a part with `arrange_rows`, which waits for both.
+// `arrange_rows` and `RowProducts` call `wait` before they read results of other blocks.
+// `low_rows_of_each` follows `arrange_rows` in the same part of a launch, after its `wait`.
 
 // Columns per step of a warp: 32 for each of the four lanes of a row.
 constexpr int kStep = 128;

@@ -282,9 +282,8 @@ impl Linear {
         Shares { sides, deep, buffers, memory: buffers * buffer, blocks: tiles.div_ceil(of_warp) }
     }
 
-    /// Adds a part that normalises the rows if required, stores them in the products' operand order,
-    /// and computes the rows of low rank of all updates. Returns the names of the stored rows and of
-    /// the rows of low rank.
+    /// Adds a part that normalises the rows if required and stores them in the products' operand
+    /// order. The part also computes the rows of low rank of all updates. Returns the names of both.
     fn arrange(&self, m: &Machine, run: &mut RowSteps<'_>, shapes: &Shapes) -> Result<(String, Vec<Low>)> {
         let &Shapes { dtype, norm, k, eights, ref ranks, .. } = shapes;
         let (ty, norm_type) = (cuda::type_name(dtype).unwrap_or_default(), cuda::value_type(norm).unwrap_or_default());

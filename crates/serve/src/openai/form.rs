@@ -95,7 +95,8 @@ fn response_schema(fields: &mut Fields) -> Result<Option<Json>> {
     }
 }
 
-/// The form of `structured_outputs`, which has one of the keys `json`, `regex`, `choice`, `grammar`.
+/// The form of `structured_outputs`, which has one of the keys `json`, `regex`, `choice` and
+/// `grammar`.
 fn structured_outputs(fields: &mut Fields) -> Result<Option<Kind>> {
     let Some(outputs) = fields.object(OUTPUTS)? else { return Ok(None) };
     let mut given = outputs.into_iter().filter(|(_, value)| !value.is_null());
