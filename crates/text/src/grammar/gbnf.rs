@@ -19,7 +19,7 @@ const ROOT: &str = "root";
 /// The body of a rule in Lark's notation that embeds a whole grammar in this notation or in GBNF.
 ///
 /// # Errors
-/// As [`lark_of_gbnf`].
+/// A grammar in GBNF is malformed. The message names the line or the rule.
 pub fn lark_rule(grammar: &str) -> Result<String> {
     let lark = if is_gbnf(grammar) { lark_of_gbnf(grammar)? } else { grammar.to_owned() };
     Ok(format!("%lark {{\n{lark}\n}}"))
