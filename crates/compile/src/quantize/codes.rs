@@ -42,7 +42,7 @@ struct Importance<'a> {
 
 /// Maximum number of weights of a matrix with refined codes. Refinement takes several times as long
 /// as feedback.
-const MOST_REFINED: usize = 1 << 22;
+const MOST_REFINED: usize = 1 << 21;
 
 /// Maximum number of bits of refined codes. Codes with more bits have small errors anyway.
 const MOST_REFINED_BITS: u8 = 6;

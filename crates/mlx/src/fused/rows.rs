@@ -283,7 +283,7 @@ impl Linear {
     }
 
     /// Adds a part that normalises the rows if required and stores them in the products' operand
-    /// order. The part also computes the rows of low rank of all updates. Returns the names of both.
+    /// order. The part also computes the rows of low rank of all updates. Returns their names.
     fn arrange(&self, m: &Machine, run: &mut RowSteps<'_>, shapes: &Shapes) -> Result<(String, Vec<Low>)> {
         let &Shapes { dtype, norm, k, eights, ref ranks, .. } = shapes;
         let (ty, norm_type) = (cuda::type_name(dtype).unwrap_or_default(), cuda::value_type(norm).unwrap_or_default());
