@@ -114,9 +114,8 @@ impl CheckpointTensor {
     /// # Errors
     /// As [`CheckpointTensor::blocks`].
     pub(crate) fn two_bit_blocks(name: &str, kind: TwoBits, shape: Vec<usize>, bytes: Bytes) -> Result<CheckpointTensor> {
-        filled(name, &shape, (kind.elements(), kind.bytes()), &bytes)?;
-        let cols = shape.last().copied().unwrap_or(1);
-        Ok(CheckpointTensor::of(shape, Data::Coded(Arc::new(TwoBitBlocks { kind, bytes, cols }))))
+        let size = (kind.elements(), kind.bytes());
+        CheckpointTensor::in_blocks(name, size, shape, bytes, |bytes, cols| TwoBitBlocks { kind, bytes, cols })
     }
 
     /// Creates a tensor from GGUF's MXFP4 blocks along the last axis.
@@ -126,6 +125,15 @@ impl CheckpointTensor {
     pub(crate) fn mxfp4_blocks(name: &str, shape: Vec<usize>, bytes: Bytes) -> Result<CheckpointTensor> {
         let size = (Mxfp4Blocks::ELEMENTS, Mxfp4Blocks::BYTES);
         CheckpointTensor::in_blocks(name, size, shape, bytes, |bytes, cols| Mxfp4Blocks { bytes, cols })
+    }
+
+    /// Creates a tensor from GGUF's NVFP4 blocks along the last axis.
+    ///
+    /// # Errors
+    /// As [`CheckpointTensor::blocks`].
+    pub(crate) fn nvfp4_blocks(name: &str, shape: Vec<usize>, bytes: Bytes) -> Result<CheckpointTensor> {
+        let size = (Nvfp4Blocks::ELEMENTS, Nvfp4Blocks::BYTES);
+        CheckpointTensor::in_blocks(name, size, shape, bytes, |bytes, cols| Nvfp4Blocks { bytes, cols })
     }
 
     /// Creates a tensor from blocks of `size` (elements, bytes). `rows` receives the bytes and the
@@ -140,16 +148,6 @@ impl CheckpointTensor {
         filled(name, &shape, size, &bytes)?;
         let cols = shape.last().copied().unwrap_or(1);
         Ok(CheckpointTensor::of(shape, Data::Coded(Arc::new(rows(bytes, cols)))))
-    }
-
-    /// Creates a tensor from GGUF's NVFP4 blocks along the last axis.
-    ///
-    /// # Errors
-    /// As [`CheckpointTensor::blocks`].
-    pub(crate) fn nvfp4_blocks(name: &str, shape: Vec<usize>, bytes: Bytes) -> Result<CheckpointTensor> {
-        filled(name, &shape, (Nvfp4Blocks::ELEMENTS, Nvfp4Blocks::BYTES), &bytes)?;
-        let cols = shape.last().copied().unwrap_or(1);
-        Ok(CheckpointTensor::of(shape, Data::Coded(Arc::new(Nvfp4Blocks { bytes, cols }))))
     }
 
     /// Creates a matrix `[rows, cols]` of codes. The caller has checked the layout against the

@@ -39,7 +39,7 @@ pub(super) fn first(f: &Fields<'_>) -> Result<DecoderConfig> {
         conv_bias: f.bool_or("use_conv_bias", true)?,
         proj_bias: f.bool_or("use_bias", false)?,
         output_bias: f.bool_or("use_bias", false)?,
-        activation: common::activation(f, "hidden_act")?,
+        activation: Activation::Silu,
         form: MambaForm::Channels { rank, norm: None },
         module: "mixer",
         factors: MambaFactors::ONE,
