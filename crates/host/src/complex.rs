@@ -22,7 +22,7 @@ pub(crate) const KERNELS: &[Kernel] = &[
     Kernel::new("aten::conj_physical", |call| call.each_complex(|z| z.conj())),
     Kernel::new("aten::cos", |call| call.each_complex(|z| z.cos())).on(For::Complex),
     Kernel::new("aten::cosh", |call| call.each_complex(|z| z.cosh())).on(For::Complex),
-    Kernel::new("aten::cumprod", |call| products(call, true)).on(For::Complex),
+    Kernel::new("aten::cumprod", running_product).on(For::Complex),
     Kernel::new("aten::div", |call| call.pairs_complex(|a, b, _| a / b)).on(For::Complex),
     Kernel::new("aten::eq", |call| call.compare_complex(|a, b| a == b)).on(For::Complex),
     Kernel::new("aten::exp", |call| call.each_complex(|z| z.exp())).on(For::Complex),
@@ -37,7 +37,7 @@ pub(crate) const KERNELS: &[Kernel] = &[
     Kernel::new("aten::polar", |call| call.of_two(Complex64::from_polar, ["abs", "angle"])),
     Kernel::new("aten::pow", |call| call.pairs_complex(|a, b, _| if b.im == 0.0 { a.powf(b.re) } else { a.powc(b) }))
         .on(For::Complex),
-    Kernel::new("aten::prod", |call| products(call, false)).on(For::Complex),
+    Kernel::new("aten::prod", product).on(For::Complex),
     Kernel::new("aten::reciprocal", |call| call.each_complex(|z| z.inv())).on(For::Complex),
     Kernel::new("aten::rsqrt", |call| call.each_complex(|z| z.sqrt().inv())).on(For::Complex),
     Kernel::new("aten::sgn", |call| call.each_complex(sign)).on(For::Complex),
@@ -144,34 +144,22 @@ fn parts(x: &Tensor) -> Result<Tensor, Error> {
     Ok(Tensor::new(part, &shape, x.bytes().clone())?.aligned())
 }
 
-/// Products along an axis, or of all elements. `running` keeps the product of each element with
-/// those before it.
-fn products(call: &Call<'_>, running: bool) -> Results {
+/// The product of each line over the reduced axes.
+fn product(call: &Call<'_>) -> Results {
     let x = call.tensor("self")?;
-    let mut values = numbers(x)?;
-    let listed = call.listed_axes(x.rank().max(1))?;
-    let (outer, length, inner) = match (listed.first(), x.shape()) {
-        (Some(&axis), shape) if axis < shape.len() => {
-            (shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product())
-        }
-        _ => (1, values.len(), 1),
+    let (values, shape) = call.folded(&numbers(x)?, x.shape(), |line| line.iter().product())?;
+    Ok(vec![tensor_of(&values, &shape, call.complex_result())?])
+}
+
+/// The products of each element with the elements before it, along an axis.
+fn running_product(call: &Call<'_>) -> Results {
+    let x = call.tensor("self")?;
+    let multiply = |total: &mut Complex64, value: &Complex64| {
+        *total *= value;
+        Some(*total)
     };
-    let mut totals = vec![Complex64::ONE; outer * inner];
-    for (i, value) in values.iter_mut().enumerate() {
-        let total = &mut totals[i / (length * inner).max(1) * inner + i % inner.max(1)];
-        *total *= *value;
-        *value = *total;
-    }
-    if running {
-        return Ok(vec![tensor_of(&values, x.shape(), call.complex_result())?]);
-    }
-    let mut shape = x.shape().to_vec();
-    match listed.first() {
-        Some(&axis) if axis < shape.len() && call.flag("keepdim") => shape[axis] = 1,
-        Some(&axis) if axis < shape.len() => drop(shape.remove(axis)),
-        _ => shape.clear(),
-    }
-    Ok(vec![tensor_of(&totals, &shape, call.complex_result())?])
+    let values = call.mapped(&numbers(x)?, x.shape(), |line| line.iter().scan(Complex64::ONE, multiply).collect())?;
+    Ok(vec![tensor_of(&values, x.shape(), call.complex_result())?])
 }
 
 /// Complex numbers from their parts along the last axis.

@@ -90,13 +90,6 @@ const fn float64(name: &'static str, run: fn(&Call<'_>) -> Results) -> Kernel {
     Kernel::new(name, run).on(For::Float64)
 }
 
-/// The elements of one reduction, and their positions.
-#[derive(Clone, Debug, Default)]
-struct Line {
-    values: Vec<f64>,
-    places: Vec<usize>,
-}
-
 impl Call<'_> {
     /// A tensor, or a number as one of rank 0, in 64-bit floats.
     pub(crate) fn operand(&self, name: &'static str) -> Result<Tensor, Error> {
@@ -130,29 +123,14 @@ impl Call<'_> {
     /// One value for each line over the reduced axes.
     pub(crate) fn fold(&self, f: impl Fn(&[f64]) -> f64) -> Results {
         let x = self.operand("self")?;
-        let axes = self.axes(x.rank())?;
-        let keep = self.flag("keepdim");
-        let lines = lines(&x, &axes)?;
-        let kept = |(i, &n): (usize, &usize)| match (axes.contains(&i), keep) {
-            (false, _) => Some(n),
-            (true, true) => Some(1),
-            (true, false) => None,
-        };
-        let shape: Vec<usize> = x.shape().iter().enumerate().filter_map(kept).collect();
-        tensor_of(&lines.iter().map(|line| f(&line.values)).collect::<Vec<_>>(), &shape)
+        let (values, shape) = self.folded(floats(&x)?, x.shape(), f)?;
+        tensor_of(&values, &shape)
     }
 
     /// As many values for each line along an axis.
     pub(crate) fn along(&self, f: impl Fn(&[f64]) -> Vec<f64>) -> Results {
         let x = self.operand("self")?;
-        let axes: Vec<usize> = self.axes(x.rank())?.into_iter().take(1).collect();
-        let mut out = vec![0.0; x.numel()];
-        for line in lines(&x, &axes)? {
-            for (value, at) in f(&line.values).into_iter().zip(line.places) {
-                out[at] = value;
-            }
-        }
-        tensor_of(&out, x.shape())
+        tensor_of(&self.mapped(floats(&x)?, x.shape(), f)?, x.shape())
     }
 }
 
@@ -200,27 +178,6 @@ pub(crate) fn floats(x: &Tensor) -> Result<&[f64], Error> {
 
 pub(crate) fn tensor_of(values: &[f64], shape: &[usize]) -> Results {
     Ok(vec![Tensor::from_slice(values, shape)?])
-}
-
-/// One line over `axes` for each place of the other axes, in their order.
-fn lines(x: &Tensor, axes: &[usize]) -> Result<Vec<Line>, Error> {
-    let (values, shape) = (floats(x)?, x.shape());
-    let kept = |a: &usize| !axes.contains(a);
-    let count: usize = (0..shape.len()).filter(kept).map(|a| shape[a]).product();
-    let mut lines = vec![Line::default(); count];
-    for (i, &value) in values.iter().enumerate() {
-        let (mut rest, mut line, mut unit) = (i, 0, 1);
-        for a in (0..shape.len()).rev() {
-            if kept(&a) {
-                line += rest % shape[a] * unit;
-                unit *= shape[a];
-            }
-            rest /= shape[a];
-        }
-        lines[line].values.push(value);
-        lines[line].places.push(i);
-    }
-    Ok(lines)
 }
 
 #[cfg(test)]

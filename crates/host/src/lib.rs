@@ -25,6 +25,7 @@ mod fft;
 mod float64;
 mod functions;
 mod linalg;
+mod lines;
 mod ranked;
 mod unique;
 
