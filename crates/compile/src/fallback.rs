@@ -136,20 +136,10 @@ impl FallbackCall {
     }
 }
 
-/// The tensors that a call reads.
-fn tensors(call: &Call) -> Vec<Tid> {
-    let of = |(_, arg): &(String, Arg)| match arg {
-        Arg::Tensor(t) => vec![*t],
-        Arg::Tensors(list) => list.iter().flatten().copied().collect(),
-        _ => Vec::new(),
-    };
-    call.args.iter().flat_map(of).collect()
-}
-
 /// Element types of a call's tensors and results.
 fn dtypes(lower: &Lower, call: &Call) -> Vec<DType> {
     let results = call.outputs.iter().map(|out| out.dtype);
-    results.chain(tensors(call).into_iter().map(|t| lower.spec(t).dtype)).collect()
+    results.chain(call.reads().map(|t| lower.spec(t).dtype)).collect()
 }
 
 /// Bounds data-dependent sizes that the program leaves unbounded. The bound is the number of
@@ -162,7 +152,7 @@ fn bound_sizes(lower: &mut Lower, call: &Call, args: &[KernelArg]) {
     let Some(KernelArg::Tensor(first)) = args.first() else { return };
     let bounds: Vec<i64> = lower.spec(*first).dims.iter().map(|d| lower.graph().bounds(d).1).collect();
     let Some(most) = bounds.into_iter().try_fold(1i64, |n, d| n.checked_mul(d)) else { return };
-    let reads = tensors(call).into_iter().flat_map(|t| lower.spec(t).dims.iter().flat_map(Expr::symbols).collect::<Vec<_>>());
+    let reads = call.reads().flat_map(|t| lower.spec(t).dims.iter().flat_map(Expr::symbols).collect::<Vec<_>>());
     let known: Vec<Symbol> = reads.collect();
     for symbol in call.outputs.iter().flat_map(|o| &o.dims).filter_map(Expr::as_symbol).filter(|s| !known.contains(s)) {
         let range = lower.graph().ranges.get(symbol).copied().unwrap_or_default();

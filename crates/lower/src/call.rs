@@ -87,7 +87,39 @@ pub struct Call {
     pub outputs: Vec<OutMeta>,
 }
 
+impl Arg {
+    /// The tensors of the argument.
+    pub fn tensors(&self) -> impl Iterator<Item = Tid> {
+        let (one, list) = match self {
+            Arg::Tensor(t) => (Some(*t), &[][..]),
+            Arg::Tensors(list) => (None, &list[..]),
+            _ => (None, &[][..]),
+        };
+        one.into_iter().chain(list.iter().flatten().copied())
+    }
+
+    /// As [`tensors`](Self::tensors), to be replaced.
+    pub fn tensors_mut(&mut self) -> impl Iterator<Item = &mut Tid> {
+        let (one, list) = match self {
+            Arg::Tensor(t) => (Some(t), &mut [][..]),
+            Arg::Tensors(list) => (None, &mut list[..]),
+            _ => (None, &mut [][..]),
+        };
+        one.into_iter().chain(list.iter_mut().flatten())
+    }
+}
+
 impl Call {
+    /// The tensors that the call reads, in the order of its arguments.
+    pub fn reads(&self) -> impl Iterator<Item = Tid> {
+        self.args.iter().flat_map(|(_, arg)| arg.tensors())
+    }
+
+    /// As [`reads`](Self::reads), to be replaced.
+    pub fn reads_mut(&mut self) -> impl Iterator<Item = &mut Tid> {
+        self.args.iter_mut().flat_map(|(_, arg)| arg.tensors_mut())
+    }
+
     /// The argument of that name, if it was given and is not None.
     pub fn arg(&self, param: &str) -> Option<&Arg> {
         self.args.iter().find(|(name, _)| name == param).map(|(_, arg)| arg).filter(|arg| **arg != Arg::None)

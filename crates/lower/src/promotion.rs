@@ -2,6 +2,8 @@
 
 use flambeau_tensor::{DType, DTypeClass};
 
+use crate::{Arg, Lower};
+
 /// An operand's kind in type promotion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
@@ -11,6 +13,20 @@ pub enum Operand {
     ZeroDim(DType),
     /// A Python number; only its category counts.
     Number(DTypeClass),
+}
+
+impl Operand {
+    /// The kind of an argument. Arguments that are neither tensors, booleans nor integers count as
+    /// floats.
+    pub fn of(cx: &Lower, arg: &Arg) -> Operand {
+        match arg {
+            Arg::Tensor(t) if cx.spec(*t).rank() == 0 => Operand::ZeroDim(cx.spec(*t).dtype),
+            Arg::Tensor(t) => Operand::Tensor(cx.spec(*t).dtype),
+            Arg::Bool(_) => Operand::Number(DTypeClass::Bool),
+            Arg::Int(_) => Operand::Number(DTypeClass::Integer),
+            _ => Operand::Number(DTypeClass::Float),
+        }
+    }
 }
 
 /// The computation type of an elementwise operation.

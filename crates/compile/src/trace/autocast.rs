@@ -1,8 +1,7 @@
 //! Regions of autocast. The program records the types of results there, but not that PyTorch
 //! converts the operands.
 
-use flambeau_ir::Tid;
-use flambeau_lower::{Arg, Call, Refuse};
+use flambeau_lower::{Call, Refuse};
 use flambeau_tensor::DType;
 
 use super::Trace;
@@ -33,8 +32,7 @@ impl Trace<'_> {
         let Some(low) = self.autocast else { return Ok(()) };
         let mut floats = call.outputs.iter().filter(|out| out.used).map(|out| out.dtype).filter(|d| d.is_float());
         let Some(computed) = floats.next().filter(|first| floats.all(|d| d == *first)) else { return Ok(()) };
-        let operands = call.args.iter().flat_map(|(_, arg)| tensors(arg)).map(|t| self.lower.spec(t).dtype);
-        let first = operands.into_iter().find(|d| d.is_float());
+        let first = call.reads().map(|t| self.lower.spec(t).dtype).find(|d| d.is_float());
         let name = flambeau_aten::schema(&call.target).map_or("", |schema| schema.name);
         let from = match computed {
             DType::F32 => low,
@@ -42,29 +40,11 @@ impl Trace<'_> {
             _ => return Ok(()),
         };
         let id = self.calls.len() as u32;
-        for (_, arg) in &mut call.args {
-            for t in slots(arg) {
-                if self.lower.spec(*t).dtype == from {
-                    *t = self.converted(*t, computed, id)?;
-                }
+        for t in call.reads_mut() {
+            if self.lower.spec(*t).dtype == from {
+                *t = self.converted(*t, computed, id)?;
             }
         }
         Ok(())
-    }
-}
-
-fn tensors(arg: &Arg) -> Vec<Tid> {
-    match arg {
-        Arg::Tensor(t) => vec![*t],
-        Arg::Tensors(list) => list.iter().flatten().copied().collect(),
-        _ => Vec::new(),
-    }
-}
-
-fn slots(arg: &mut Arg) -> Vec<&mut Tid> {
-    match arg {
-        Arg::Tensor(t) => vec![t],
-        Arg::Tensors(list) => list.iter_mut().flatten().collect(),
-        _ => Vec::new(),
     }
 }

@@ -14,12 +14,7 @@ impl Trace<'_> {
 
     /// Whether a call reads or returns complex tensors.
     pub(super) fn is_complex(&self, call: &Call) -> bool {
-        let reads = call.args.iter().any(|(_, arg)| match arg {
-            Arg::Tensor(t) => self.is_complex_tensor(*t),
-            Arg::Tensors(list) => list.iter().flatten().any(|t| self.is_complex_tensor(*t)),
-            _ => false,
-        });
-        reads || call.outputs.iter().any(|out| out.dtype.part().is_some())
+        call.reads().any(|t| self.is_complex_tensor(t)) || call.outputs.iter().any(|out| out.dtype.part().is_some())
     }
 
     /// Lowers a complex call to nodes on pairs, or assigns it to a kernel.
@@ -35,29 +30,20 @@ impl Trace<'_> {
         };
         self.fallback.calls.truncate(before);
         let mut outside = call.clone();
-        for (_, arg) in &mut outside.args {
-            self.replace(arg, &mut |trace, t| trace.whole(t, id))?;
-        }
+        self.replace(&mut outside, |trace, t| trace.whole(t, id))?;
         let n_inputs = self.interface.inputs.len();
         self.fallback.call(&mut self.lower, &outside, id, n_inputs, reason)
     }
 
     fn on_pairs(&mut self, call: &Call, id: u32) -> Result<Vec<Item>, Refuse> {
         let mut operands = call.clone();
-        for (_, arg) in &mut operands.args {
-            self.replace(arg, &mut |trace, t| trace.paired(t, id))?;
-        }
+        self.replace(&mut operands, |trace, t| trace.paired(t, id))?;
         self.lower.call(&operands, id)
     }
 
-    /// Replaces the complex tensors of an argument by other slots.
-    fn replace(&mut self, arg: &mut Arg, with: &mut dyn FnMut(&mut Self, Tid) -> Result<Tid, Refuse>) -> Result<(), Refuse> {
-        let all: Vec<&mut Tid> = match arg {
-            Arg::Tensor(t) => vec![t],
-            Arg::Tensors(list) => list.iter_mut().flatten().collect(),
-            _ => Vec::new(),
-        };
-        all.into_iter().try_for_each(|t| with(self, *t).map(|new| *t = new))
+    /// Replaces the tensors that a call reads by other slots.
+    fn replace(&mut self, call: &mut Call, with: impl Fn(&mut Self, Tid) -> Result<Tid, Refuse>) -> Result<(), Refuse> {
+        call.reads_mut().try_for_each(|t| with(self, *t).map(|new| *t = new))
     }
 
     /// A slot with the same complex tensor as a pair that nodes can read.

@@ -84,16 +84,19 @@ impl Trace<'_> {
     /// Computes a call on 64-bit floats in f32, for calls without a kernel. The report names the
     /// type. Returns `None` if the call has no such floats, or cannot be computed in f32 either.
     pub(super) fn in_f32(&mut self, call: &Call, id: u32) -> Option<Result<Vec<Item>, Refuse>> {
-        if call.outputs.iter().all(|out| out.dtype != DType::F64) && !self.reads_f64(call) {
+        let is_wide = |trace: &Self, t: Tid| trace.lower.spec(t).dtype == DType::F64;
+        if call.outputs.iter().all(|out| out.dtype != DType::F64) && !call.reads().any(|t| is_wide(self, t)) {
             return None;
         }
         let mut narrow = call.clone();
+        for t in narrow.reads_mut() {
+            if is_wide(self, *t) {
+                *t = self.converted(*t, DType::F32, id).ok()?;
+            }
+        }
         for (_, arg) in &mut narrow.args {
-            match arg {
-                Arg::Tensor(t) => self.narrow(t, id)?,
-                Arg::Tensors(list) => list.iter_mut().flatten().try_for_each(|t| self.narrow(t, id))?,
-                Arg::DType(dtype) if *dtype == DType::F64 => *dtype = DType::F32,
-                _ => {}
+            if *arg == Arg::DType(DType::F64) {
+                *arg = Arg::DType(DType::F32);
             }
         }
         narrow.outputs.iter_mut().filter(|out| out.dtype == DType::F64).for_each(|out| out.dtype = DType::F32);
@@ -117,23 +120,6 @@ impl Trace<'_> {
         }
         self.precision = Some(Precision { asked: DType::F64, used: DType::F32 });
         Some(Ok(items))
-    }
-
-    fn reads_f64(&self, call: &Call) -> bool {
-        let is_wide = |t: &Tid| self.lower.spec(*t).dtype == DType::F64;
-        call.args.iter().any(|(_, arg)| match arg {
-            Arg::Tensor(t) => is_wide(t),
-            Arg::Tensors(list) => list.iter().flatten().any(is_wide),
-            _ => false,
-        })
-    }
-
-    /// Replaces a tensor of 64-bit floats by its conversion to f32.
-    fn narrow(&mut self, t: &mut Tid, id: u32) -> Option<()> {
-        if self.lower.spec(*t).dtype == DType::F64 {
-            *t = self.converted(*t, DType::F32, id).ok()?;
-        }
-        Some(())
     }
 
     /// Computes at compile time a call that makes 64-bit floats of constants. Returns `None` for

@@ -1,6 +1,6 @@
 //! Element types of calls that write to an operand of another type.
 
-use flambeau_lower::{Arg, Call, Operand, result_type};
+use flambeau_lower::{Call, Operand, result_type};
 use flambeau_tensor::DType;
 
 use super::Trace;
@@ -57,16 +57,7 @@ impl Trace<'_> {
         if !PROMOTING.contains(&schema.name) {
             return None;
         }
-        let operand = |name: &&str| match call.arg(name)? {
-            Arg::Tensor(t) => {
-                let spec = self.lower.spec(*t);
-                Some(if spec.rank() == 0 { Operand::ZeroDim(spec.dtype) } else { Operand::Tensor(spec.dtype) })
-            }
-            Arg::Bool(_) => Some(Operand::Number(flambeau_tensor::DTypeClass::Bool)),
-            Arg::Int(_) => Some(Operand::Number(flambeau_tensor::DTypeClass::Integer)),
-            Arg::Float(_) => Some(Operand::Number(flambeau_tensor::DTypeClass::Float)),
-            _ => None,
-        };
+        let operand = |name: &&str| call.arg(name).map(|arg| Operand::of(&self.lower, arg));
         let operands: Vec<Operand> = OPERANDS.iter().filter_map(operand).collect();
         let computed = result_type(&operands);
         let fits = computed != out.dtype && computed.class() == out.dtype.class() && computed.is_node_dtype();

@@ -201,7 +201,7 @@ pub(crate) fn lower(cx: &mut Lower, call: &Call) -> Items {
     let Some(rule) = rule_of(&call.target) else {
         return unsupported("it has no form for complex numbers; work on real and imaginary parts");
     };
-    for t in call.args.iter().flat_map(|(_, arg)| tensors(arg)).collect::<Vec<_>>() {
+    for t in call.reads() {
         if cx.spec(t).dtype.part().is_some_and(|p| !p.is_node_dtype()) {
             return Err(Refuse::DType(cx.spec(t).dtype));
         }
@@ -212,24 +212,16 @@ pub(crate) fn lower(cx: &mut Lower, call: &Call) -> Items {
     rule(cx, call)
 }
 
-fn tensors(arg: &Arg) -> Vec<Tid> {
-    match arg {
-        Arg::Tensor(t) => vec![*t],
-        Arg::Tensors(list) => list.iter().flatten().copied().collect(),
-        _ => Vec::new(),
-    }
-}
-
 /// Whether a call has complex operands or results.
 pub(crate) fn is_complex(cx: &Lower, call: &Call) -> bool {
-    let reads = call.args.iter().flat_map(|(_, arg)| tensors(arg)).any(|t| cx.spec(t).dtype.part().is_some());
+    let reads = call.reads().any(|t| cx.spec(t).dtype.part().is_some());
     reads || call.outputs.iter().any(|out| out.dtype.part().is_some())
 }
 
 /// The element type in which a call computes the parts.
 fn part_type(cx: &Lower, call: &Call) -> Result<DType, Refuse> {
     let out = call.out(0)?.dtype;
-    let reads = || call.args.iter().flat_map(|(_, arg)| tensors(arg)).find_map(|t| cx.spec(t).dtype.part());
+    let reads = || call.reads().find_map(|t| cx.spec(t).dtype.part());
     // PyTorch computes complex halves in f32.
     Ok(ops::wide(out.part().or_else(reads).unwrap_or(DType::F32)))
 }

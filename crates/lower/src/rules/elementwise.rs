@@ -3,7 +3,7 @@
 use flambeau_ir::{
     self as ir, Add, BitwiseInvert, In, LogicalNot, Multiply, Node, NotEqual, Power, Round, Square, Subtract, Tid, Where,
 };
-use flambeau_tensor::{DType, DTypeClass};
+use flambeau_tensor::DType;
 
 use super::{RuleRow, one, ops, row};
 use crate::{Arg, Call, Item, Lower, Operand, Refuse, lower::NEW, result_type};
@@ -55,17 +55,11 @@ macro_rules! logical {
 
 /// PyTorch's promotion over the named arguments.
 pub(super) fn promoted(cx: &Lower, call: &Call, params: &[&str]) -> Result<DType, Refuse> {
-    let mut operands = Vec::new();
-    for param in params {
-        operands.push(match call.arg(param) {
-            Some(Arg::Tensor(t)) if cx.spec(*t).rank() == 0 => Operand::ZeroDim(cx.spec(*t).dtype),
-            Some(Arg::Tensor(t)) => Operand::Tensor(cx.spec(*t).dtype),
-            Some(Arg::Bool(_)) => Operand::Number(DTypeClass::Bool),
-            Some(Arg::Int(_)) => Operand::Number(DTypeClass::Integer),
-            Some(_) => Operand::Number(DTypeClass::Float),
-            None => return Err(Refuse::Missing((*param).to_owned())),
-        });
-    }
+    let operand = |param: &&str| match call.arg(param) {
+        Some(arg) => Ok(Operand::of(cx, arg)),
+        None => Err(Refuse::Missing((*param).to_owned())),
+    };
+    let operands = params.iter().map(operand).collect::<Result<Vec<_>, _>>()?;
     Ok(result_type(&operands))
 }
 

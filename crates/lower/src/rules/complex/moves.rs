@@ -3,7 +3,7 @@
 use flambeau_aten::{Literal, schema};
 use flambeau_tensor::{Expr, normalize_axis};
 
-use super::{Items, conjugate, expand_to, first, pair_of, part_type, result, tensors};
+use super::{Items, conjugate, expand_to, first, pair_of, part_type, result};
 use crate::{Arg, Call, Item, Lower, call::unsupported};
 
 /// Lowers a call that moves or sums elements as the same call on pairs. `sizes` names the parameter
@@ -11,7 +11,7 @@ use crate::{Arg, Call, Item, Lower, call::unsupported};
 /// rank plus `more`.
 pub(super) fn moved(cx: &mut Lower, call: &Call, sizes: Option<&str>, axes: &[&str], more: usize) -> Items {
     let dtype = part_type(cx, call)?;
-    let of_rank = call.args.iter().flat_map(|(_, arg)| tensors(arg)).find(|t| cx.spec(*t).dtype.part().is_some());
+    let of_rank = call.reads().find(|t| cx.spec(*t).dtype.part().is_some());
     let rank = of_rank.map_or(0, |t| cx.spec(t).rank()) + more;
     let front = |e: &Expr| match e.as_int().and_then(|axis| normalize_axis(axis, rank)) {
         Some(axis) => Ok(Expr::Int(axis as i64)),

@@ -1,7 +1,5 @@
 //! Variances, norms and predicates of complex numbers, whose results are real.
 
-use flambeau_tensor::DType;
-
 use super::{Items, first, halves, ops, real_call};
 use crate::{Arg, Call, Item, Lower, OutMeta, Refuse, call::unsupported};
 use flambeau_ir::Tid;
@@ -58,7 +56,7 @@ pub(super) fn norm(cx: &mut Lower, call: &Call) -> Items {
         return unsupported("a norm of complex matrices that singular values define");
     }
     let (re, im) = halves(cx, pair)?;
-    let (dims, dtype): (_, DType) = (cx.spec(re).dims.to_vec(), cx.spec(re).dtype);
+    let (dims, dtype) = (cx.spec(re).dims.to_vec(), cx.spec(re).dtype);
     let length = real_call(cx, "aten.hypot.default", &[("self", re), ("other", im)], dims, dtype)?;
     Ok(vec![Item::Tensor(real(cx, call, call.target.clone(), length)?)])
 }
