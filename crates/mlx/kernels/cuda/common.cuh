@@ -84,6 +84,22 @@ __device__ inline void read_eight(const N* p, float (&to)[8]) {
   }
 }
 
+// Adds eight elements of the product of weights and a row to `dot`, and their squares to `squares`.
+// The weights of a norm scale the row's elements in the product, if there is a norm.
+template <typename T, typename N>
+__device__ inline void add_eight(const uint4& weights, const uint4& values, const N* norm, float& dot, float& squares) {
+  float factors[8];
+  if (norm != nullptr) {
+    read_eight(norm, factors);
+  }
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    float value = wide_at<T>(values, j);
+    squares += value * value;
+    dot += value * (norm != nullptr ? factors[j] : 1.0f) * wide_at<T>(weights, j);
+  }
+}
+
 __device__ inline float warp_sum(float v) {
 #pragma unroll
   for (int d = 16; d > 0; d /= 2) {

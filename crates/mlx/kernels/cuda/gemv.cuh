@@ -401,17 +401,7 @@ __device__ inline void low_rows(const T* x, const N* norm, float eps, int k, con
     for (int p = 0; p < kPieces; ++p) {
       int piece = threadIdx.x + p * kThreads;
       if (piece * 8 < k) {
-        uint4 values = load_new(x + piece * 8);
-        float factors[8];
-        if (norm != nullptr) {
-          read_eight(norm + piece * 8, factors);
-        }
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          float value = wide_at<T>(values, j);
-          squares += value * value;
-          dot += value * (norm != nullptr ? factors[j] : 1.0f) * wide_at<T>(weights[p], j);
-        }
+        add_eight<T>(weights[p], load_new(x + piece * 8), norm == nullptr ? norm : norm + piece * 8, dot, squares);
       }
     }
     dot = block_sum<WARPS>(dot);

@@ -2,7 +2,7 @@
 // read once for all rows.
 //
 // `arrange_rows` normalises rows if required and stores them in the tensor-core operand order of
-// `RowProducts`. `low_rows_of_each` computes the rows of low rank of adapters. `RowProducts`
+// `RowProducts`. `low_rows_of_each` computes the rows of low rank for adapters. `RowProducts`
 // divides tiles of 16 matrix rows among blocks, and the depth among a block's warps. The warps'
 // sums are added in a fixed order. Codes are unpacked in registers. A row's sums do not depend on
 // the other rows or on their number.
@@ -81,17 +81,7 @@ __device__ void low_rows_of_each(const T* x, const N* norm, float eps, int k, in
 #pragma unroll 4
     for (int piece = lane; piece < k / 8; piece += 32) {
       uint4 w = load_once(weights + piece);
-      uint4 values = load_new(row + piece * 8);
-      float factors[8];
-      if (norm != nullptr) {
-        read_eight(norm + piece * 8, factors);
-      }
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        float value = wide_at<T>(values, j);
-        squares += value * value;
-        dot += value * (norm != nullptr ? factors[j] : 1.0f) * wide_at<T>(w, j);
-      }
+      add_eight<T>(w, load_new(row + piece * 8), norm == nullptr ? norm : norm + piece * 8, dot, squares);
     }
     dot = warp_sum(dot);
     float factor = norm == nullptr ? 1.0f : rsqrtf(warp_sum(squares) / k + eps);
