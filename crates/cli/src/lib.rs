@@ -72,8 +72,8 @@ Examples:
 
 /// Run language and speech models, and compile PyTorch programs into ExecuTorch .pte files.
 ///
-/// MODEL is a program (.pte), a model folder, a GGUF file, or a name such as ORG/NAME on the
-/// Hugging Face hub, which is downloaded at its first use.
+/// MODEL is a program (.pte), a model folder, a GGUF file, or a name on the Hugging Face hub, such
+/// as ORG/NAME. Named models are downloaded at their first use.
 ///
 /// Results go to stdout, everything else to stderr; `-` is stdin or stdout. Exit codes: 0 success,
 /// 1 failure, 2 wrong usage.

@@ -22,9 +22,9 @@ const MOST: usize = 1023;
 /// Blocks of the measurement: several for every multiprocessor of any device.
 const BLOCKS: i32 = 4096;
 
-/// Bytes of shared memory of a block by compute capability (CUDA C++ Programming Guide, technical
-/// specifications), without the static shared memory of kernels. 0 for devices without
-/// asynchronous copies.
+/// Bytes of shared memory of a block by compute capability, without the static shared memory of
+/// kernels. 0 for devices without asynchronous copies. Source: technical specifications in the CUDA
+/// C++ Programming Guide.
 fn shared_memory(capability: u32) -> usize {
     let kib = match capability {
         0..800 => return 0,

@@ -36,8 +36,8 @@ fn load(engine: &MlxEngine, graph: &str, shared: SharedState) -> Box<dyn Session
     engine.load(Arc::new(graph), &Zeros, &options).expect("the graph loads")
 }
 
-/// A graph with thousands of constants and buffers `[4]`, which take long to drop, and a result
-/// that does not depend on them.
+/// A graph with thousands of constants and buffers `[4]`, which take long to drop. Its result does
+/// not depend on them.
 fn wide() -> String {
     const N: u32 = 2000;
     let (input, output) = (N, N + 1);

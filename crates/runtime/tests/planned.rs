@@ -11,8 +11,8 @@ use serde_json::Value as Json;
 
 type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
-/// Session cases with caches or recordings of a length that only each call determines, and the
-/// nodes that may be prepared during a run for this reason.
+/// Session cases with caches or recordings of a length that each call determines. The listed nodes
+/// may therefore be prepared during a run.
 const SIZED_BY_CALLS: [(&str, &[&str]); 5] = [
     ("sessions/dflash-", &["Concatenate", "Slice"]),
     ("sessions/gemma4-31b-", &["MetalKernel", "Slice", "SymSize"]),

@@ -74,7 +74,7 @@ impl Budget {
         Ok(Budget { bits, choices })
     }
 
-    /// Checks that the mean is possible with schemes whose groups fit the rows of all weights.
+    /// Checks that the budget suffices for the fewest possible bits of all weights.
     ///
     /// # Errors
     /// If the weights take more bits at least.
@@ -120,8 +120,8 @@ impl Budget {
         self.fitting(columns).copied().max_by(|a, b| a.error.total_cmp(&b.error))
     }
 
-    /// Chooses a scheme for each unit within the budget, for a small sum of divergences. `measured`
-    /// holds units, the choice of each measurement, and its divergence. Also describes the result.
+    /// Chooses a scheme for each unit within the budget, for a small sum of divergences. Also
+    /// describes the result. `measured` has the choice and the divergence of each measured unit.
     pub(super) fn rules(&self, measured: &[(Unit, Choice, f64)]) -> (Vec<WeightRule>, String) {
         let ladders = measured
             .iter()

@@ -46,8 +46,8 @@ use crate::{
 /// waiting prompt a chunk. The server reuses the computed beginning of a prompt that an earlier
 /// request shares. SIGTERM or Ctrl-C lets running requests end.
 ///
-/// The server listens on this machine only. Another --host needs an API key, or --insecure. Prompts
-/// and answers are never logged.
+/// The server listens on this machine only. Another --host needs an API key, or --insecure.
+/// Prompts and answers are never logged.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  flambeau serve HuggingFaceTB/SmolLM2-135M-Instruct\n  flambeau serve chat=model-Q4_1.gguf draft.pte --parallel 8 --port 9000\n  \

@@ -87,10 +87,10 @@ pub(crate) struct Args {
 /// A model of speech and how it is loaded.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ModelFlags {
-    /// Model: a program (.pte), a folder (of weights, or of ExecuTorch's three programs of
-    /// Whisper), .nemo file or whisper.cpp's ggml file, or ORG/NAME on the Hugging Face hub. All
-    /// but programs are exported once, into the cache, with the decoder in 8 bits (--qlinear none
-    /// keeps floats)
+    /// Model: a program (.pte), a folder, a .nemo file, whisper.cpp's ggml file, or ORG/NAME on
+    /// the Hugging Face hub. A folder holds weights, or ExecuTorch's three programs of Whisper.
+    /// All but programs are exported once, into the cache, with the decoder in 8 bits (--qlinear
+    /// none keeps floats)
     #[arg(short, long, value_name = "MODEL")]
     model: String,
 

@@ -23,8 +23,8 @@ fn checkpoint(case: &str) -> Checkpoint {
     Checkpoint::from_gguf(fs::read(file).expect("the case is there").into()).expect("the file is a checkpoint")
 }
 
-/// The elements of the only tensor in a file of a case. The number of tensors, a type, the rank and
-/// the sizes precede them.
+/// The elements of the only tensor in a file of a case. The number of tensors, a type, the rank
+/// and the sizes precede them.
 fn elements(case: &str, name: &str) -> Vec<[u8; 4]> {
     let bytes = fs::read(Path::new(CHECKPOINTS).join(case).join(name)).expect("the case is there");
     let (words, _) = bytes.as_chunks::<4>();

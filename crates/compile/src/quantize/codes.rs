@@ -40,8 +40,8 @@ struct Importance<'a> {
     products: Vec<f32>,
 }
 
-/// Maximum number of weights of a matrix with refined codes. Refinement takes several times as long
-/// as feedback.
+/// Maximum number of weights of a matrix with refined codes. Refinement takes several times as
+/// long as feedback.
 const MOST_REFINED: usize = 1 << 21;
 
 /// Maximum number of bits of refined codes. Codes with more bits have small errors anyway.

@@ -44,8 +44,8 @@ fn full_of(cx: &mut Lower, call: &Call, v: Float, sizes: &[Expr]) -> Items {
     one(cx.emit(Full { out: NEW, shape, v, scalar_type: call.out(0)?.dtype })?)
 }
 
-/// A fill value that a call reads from a tensor, or an integer that a float cannot represent, as a
-/// tensor of rank 0.
+/// A fill value as a tensor of rank 0. `None` if a fill node can take it: a number that a float
+/// represents.
 fn computed_fill(cx: &mut Lower, call: &Call, param: &str) -> Result<Option<Tid>, Refuse> {
     let dtype = call.out(0)?.dtype;
     match call.arg(param) {

@@ -219,8 +219,8 @@ async fn results(State(app): State<Arc<App>>, Extension(caller): Extension<Calle
     find(&app, caller, id).and_then(open).map_or_else(anthropic::refuse, answer)
 }
 
-/// Reads the results of a batch that has ended: successful ones, failed ones, and one for each
-/// request that did not run.
+/// Reads the results of an ended batch: successes, failures, and a result for each request that did
+/// not run.
 struct Results {
     /// Output files, which are read from the last one on.
     outputs: Vec<BufReader<File>>,

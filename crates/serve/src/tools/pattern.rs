@@ -7,8 +7,8 @@ const MAX_LENGTH: u64 = 2000;
 /// Any text.
 const ANY: &str = "(?s:.*)";
 
-/// An expression for the strings that a schema allows. `None` if it allows all strings, or if the
-/// schema uses a construct that grammars do not support.
+/// An expression for the allowed strings of a schema. `None` if the schema allows all strings, or
+/// uses a construct without a form in grammars.
 pub(super) fn of_texts(schema: &Json) -> Option<String> {
     if let Some(pattern) = schema["pattern"].as_str() {
         return anchored(pattern);
@@ -21,8 +21,8 @@ pub(super) fn of_texts(schema: &Json) -> Option<String> {
     Some(format!("(?s:.{{{},{most}}})", least.unwrap_or(0)))
 }
 
-/// Converts a pattern of a JSON schema, which may match a part of a string, to an expression that
-/// matches the whole string.
+/// Converts a pattern of a JSON schema to an expression for the whole string. A pattern may match a
+/// part of a string.
 fn anchored(pattern: &str) -> Option<String> {
     let alternatives = PatternReader::new(pattern).alternatives()?;
     Some(alternatives.join("|"))

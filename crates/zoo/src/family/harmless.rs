@@ -207,8 +207,8 @@ const OTHERS: &[&str] = &[
     "vision_token_id",
 ];
 
-/// Keys of models of several parts beside the text part's own object: about other parts and their
-/// tokens, and sizes that the text part states too.
+/// Keys outside of the text part's own object, in models of several parts. They describe other
+/// parts and their tokens, or repeat sizes of the text part.
 const AROUND: &[&str] = &[
     "_pad_token_id",
     "deepstack_layer_map",

@@ -14,7 +14,7 @@ use serde_json::{Value as Json, json};
 use super::{Args, Format, median};
 use crate::{files, progress, tokenizer};
 
-/// Number of tokens that the decoder reads one by one, and their ID, which all vocabularies have.
+/// Number of tokens that the decoder reads one by one. Their ID is in all vocabularies.
 const TOKENS: usize = 32;
 const TOKEN: u32 = 1;
 

@@ -19,7 +19,7 @@ const DAMPING: f32 = 0.1;
 const SHRINKAGE: f32 = 0.2;
 
 /// Replaces the products `Xᵀ X` `[block, block]` by factors, and returns the order of the columns
-/// [block]: columns with large inputs come first, because later columns take up their errors. In
+/// [block]. Columns with large inputs come first, because later columns take up their errors. In
 /// this order, row `j` holds `R_ij / R_jj` at `i < j`, and the products, with what is added to
 /// squares, at `i ≥ j`. All elements are zero if the products are not numbers.
 pub(crate) fn factor(products: &mut [f32], block: usize) -> Vec<u32> {

@@ -1,11 +1,11 @@
 //! Improves codes and parameters after error feedback.
 //!
-//! A row's squared error over all inputs is `Σ_ij e_i A_ij e_j`, with the errors `e` of its columns
-//! and the products `A` of the inputs. Feedback chooses each code before the codes of later columns
-//! are known, and it keeps the parameters. Here a group of columns is chosen again while the errors
-//! of all others stay. Each code is the best one for the codes around it: the error is least at
-//! `e_j = −Σ_{i≠j} A_ij e_i / A_jj`. Scale and bias are the best ones for the codes. Neither step
-//! makes a row's error larger.
+//! A row's squared error over all inputs is `Σ_ij e_i A_ij e_j`, with the errors `e` of its
+//! columns and the products `A` of the inputs. Feedback chooses each code before the codes of
+//! later columns are known, and it keeps the parameters. Here a group of columns is chosen again
+//! while the errors of all others stay. Each code is the best one for the codes around it: the
+//! error is least at `e_j = −Σ_{i≠j} A_ij e_i / A_jj`. Scale and bias are the best ones for the
+//! codes. Neither step makes a row's error larger.
 
 use flambeau_tensor::DType;
 

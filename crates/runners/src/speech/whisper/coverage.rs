@@ -196,8 +196,8 @@ impl<'a> Speech<'a> {
         (self.seconds_in(part.start..last.start) >= MISSED).then_some(last)
     }
 
-    /// The step at which to cut a part of the window: in a bridged pause, else in the longest
-    /// pause, else in the softest moment of the part's middle half.
+    /// The step at which to cut a part of the window. A bridged pause comes first, then the longest
+    /// pause, then the softest moment of the part's middle half.
     fn cut(&mut self, part: Range<usize>) -> Option<usize> {
         if let Some(bridge) = self.bridge(&part) {
             return Some(bridge.start + steps(TAIL));
